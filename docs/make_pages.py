@@ -43,7 +43,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "Buy or rent?",
-        "Name the machine with its price, life and share of hours at work.",
+        "Name the machine with its price, service life and utilization.",
         ("rank", "vgg16", "--own", OWN, "--limit", "2"),
     ),
     (
@@ -74,7 +74,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "Did an update make it slower?",
-        "Two runs, case by case; exit code 1 beyond the share that is named, 6 where it cannot be told.",
+        "Two runs, case by case; exit code 1 beyond the share that is named, 6 where it is undecided.",
         ("compare", SOUND, DOUBTFUL, "--fail-over", "3%"),
     ),
 )

@@ -67,7 +67,7 @@ class UNet(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, Tensor, Tensor, nn.Module]:
-    """Return model, inputs, targets and loss; bright pixels are of class 1, so it can be learnt."""
+    """Return model, inputs, targets and loss; bright pixels are of class 1, so it can be learned."""
     images = torch.randn(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
     masks = (images.mean(dim=1) > 0).long()
     return UNet(), images, masks, nn.CrossEntropyLoss()

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.case.label}, the largest that fits{where}"
 
     def slower_than(self, tolerance: float) -> bool:
-        """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
+        """Whether B is slower than A by more than ``tolerance`` at the favorable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
     def undecided_at(self, tolerance: float) -> bool:
@@ -66,7 +66,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         if tolerance is not None and self.undecided_at(tolerance):
             return f"undecided at {share_words(tolerance)}"
         if low is None or value is None or high is None:
-            return "cannot be told: an interval is missing"
+            return "undecided: an interval is missing"
         if not low <= 1 <= high:
             return "B is faster" if value > 1 else "B is slower"
         reach = max(1 - low, high - 1)

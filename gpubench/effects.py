@@ -119,7 +119,7 @@ class Effect:
         """Mean losses over the last fifth of the common steps, in whole rotations of the batches.
 
         None where nothing is trained, a loss is missing or not finite, or seed or batch differ, and with them
-        what was learnt.
+        what was learned.
         """
         steps = self.curve_steps
         same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)

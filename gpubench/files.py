@@ -224,7 +224,7 @@ def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
         raise
 
 
-def append_line(path: Path, line: bytes, *, mode: int = 0o666, hint: str = "") -> None:
+def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
     """Add one line to a file, through to the disk, and leave what stands in it as it is.
 
     A line that a crash cut off before is ended first, so that it spoils no other.
@@ -232,7 +232,6 @@ def append_line(path: Path, line: bytes, *, mode: int = 0o666, hint: str = "") -
     Args:
         path: A regular file, or nothing yet; its folder is made where it is missing.
         line: Without its end.
-        mode: Of a new file, less the user's umask.
         hint: What to do if it cannot be written, for the message.
 
     Raises:
@@ -242,7 +241,7 @@ def append_line(path: Path, line: bytes, *, mode: int = 0o666, hint: str = "") -
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not os.path.lexists(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN | _NO_LINK | _NO_WAIT
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(path, flags, 0o666)  # less the user's umask
         try:
             _append(descriptor, line)
         finally:

@@ -97,7 +97,7 @@ SHARES = frozenset(
         FindingKind.DRIFTING,
     }
 )
-"""Value and limit are parts of a whole, and people read them in per cent."""
+"""Value and limit are parts of a whole, and people read them in percent."""
 
 _MORE_TIME = (
     "leave out --quick and --time-limit, on a CPU pass --publish; "
@@ -107,7 +107,7 @@ _MORE_TIME = (
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
-        "the host, not the device, sets the pace",
+        "CPU-bound: launch overhead on the host limits the speed, not the device",
         "raise the batch or use graph; a faster GPU will not help",
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
@@ -231,7 +231,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "processes differ, often by more: leave out --quick, on a CPU pass --publish",
     ),
     FindingKind.UNEQUAL_GPUS: (
-        "the GPUs of the job are not of one kind, and the slowest sets the pace",
+        "the GPUs of the job are not of one kind, and the slowest limits the speed",
         "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
     ),
 }

@@ -102,11 +102,11 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
                 return self.over(step).text() + word
         return self.text()
 
-    def compact(self, to: str = " to ") -> str:
+    def compact(self) -> str:
         """Return the three in few characters, with a prefix that all of them share.
 
-        >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact("-")
-        ('9.9M (5.9 to 17)', '3.17k (3.15-3.18)')
+        >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact()
+        ('9.9M (5.9 to 17)', '3.17k (3.15 to 3.18)')
         >>> Interval(0.5).compact(), Interval(None).compact()
         ('0.50', '—')
         """
@@ -118,7 +118,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
             return f"{format_number(value / step, 2)}{prefix}"
         digits = 3 if self.high - self.low < _NARROW * value else 2
         point, low, high = (format_number(number / step, digits) for number in (value, self.low, self.high))
-        return f"{point}{prefix} ({low}{to}{high})"
+        return f"{point}{prefix} ({low} to {high})"
 
     def by(self, form: Callable[[float], str], unit: str = "") -> str:
         """Return the three, each printed by a function; the unit, where there is one, behind the value.

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench.shipped import data_text
 
-LICENCE = "MLCommons, Apache-2.0"
+LICENSE = "MLCommons, Apache-2.0"
 
 
 class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,10 +17,10 @@ _NOISE = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _BREAKS = re.compile(r"[\s_/]+")
 
 
-def normalise(name: str) -> str:
+def normalize(name: str) -> str:
     """Fold case, trademark signs and white space.
 
-    >>> normalise("NVIDIA  GeForce(R) RTX_4090")
+    >>> normalize("NVIDIA  GeForce(R) RTX_4090")
     'nvidia geforce rtx 4090'
     """
     return _BREAKS.sub(" ", _NOISE.sub("", name.casefold())).strip()
@@ -34,7 +34,7 @@ def squeeze(name: str) -> str:
     >>> squeeze("GeForce RTX 4090"), squeeze("A100-SXM4-80GB")
     ('geforcertx4090', 'a100-sxm4-80gb')
     """
-    return normalise(name).replace(" ", "")
+    return normalize(name).replace(" ", "")
 
 
 def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -102,13 +102,13 @@ def nearest(name: str, known: Iterable[str], count: int = 3, *, cutoff: float = 
     """
     by_look: dict[str, str] = {}
     for each in known:
-        by_look.setdefault(_look(each), normalise(each))
+        by_look.setdefault(_look(each), normalize(each))
     near = difflib.get_close_matches(_look(name), by_look, n=count, cutoff=cutoff)
     return tuple(by_look[look] for look in near)
 
 
 def _look(name: str) -> str:
-    return _PUNCTUATION.sub("", normalise(name)).translate(_LOOK_ALIKE)
+    return _PUNCTUATION.sub("", normalize(name)).translate(_LOOK_ALIKE)
 
 
 def _memory_agrees(marketed: int | None, reported: int) -> bool:

@@ -240,7 +240,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    """Let modules be found in a folder, after all others: a neighbour called random.py is not Python's."""
+    """Let modules be found in a folder, after all others: a neighbor called random.py is not Python's."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -279,7 +279,7 @@ def _checked(name: str, build: Callable[[int, int], Any]) -> Callable[[int, int]
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Workload:
     """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two.
 
-    A build gives one batch, and a single one is learnt by heart: it is called with further seeds for the
+    A build gives one batch, and a single one is learned by heart: it is called with further seeds for the
     batches of the rotation, of which only the inputs and targets are kept.
     """
     with_seed = takes_seed(name, build)

@@ -32,7 +32,7 @@ def load_specs() -> Mapping[str, GpuSpec]:
 
 
 def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
-    """Return the row that a device or catalogue name belongs to; None where unknown or ambiguous.
+    """Return the row that a device or catalog name belongs to; None where unknown or ambiguous.
 
     Args:
         name: A key, a marketing name, or any alias.
@@ -147,7 +147,7 @@ def known_keys(name: str) -> tuple[str, ...]:
     key = spec.key if spec else printed_key(name)
     if key is not None:
         return (key,)
-    words = names.normalise(name).replace("-", " ").split()
+    words = names.normalize(name).replace("-", " ").split()
     return tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
 
 

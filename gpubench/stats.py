@@ -1,7 +1,7 @@
 """Statistics of series of times: pure functions of numbers.
 
 The stop rule's interval treats rounds as correlated, because they are: rounds of 0.5 s on a cooled
-data-centre card show a lag-1 autocorrelation of 0.6. See docs/method.md.
+data-center card show a lag-1 autocorrelation of 0.6. See docs/method.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE)
     return student_t_quantile((1 + confidence) / 2, freedom) * error * n / sum(values)
 
 
-def long_half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
+def long_half_width(values: Sequence[float]) -> float:
     """Relative half-width of the mean of this many values if their spread and correlation were known.
 
     From the correlation as it is expected, without the margin of ``relative_half_width``, and the normal
@@ -74,7 +74,7 @@ def long_half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     ess = effective_sample_size(n, r)
     variance = sum(map(mul, deviations, deviations)) / n * ess / (ess - 1)
     error = math.sqrt(variance / n * (1 + r) / (1 - r))
-    return NormalDist().inv_cdf((1 + confidence) / 2) * error * n / sum(values)
+    return NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * error * n / sum(values)
 
 
 def prudent_autocorrelation(values: Sequence[float]) -> float:
@@ -113,7 +113,7 @@ def standard_error(values: Sequence[float]) -> float:
     return math.sqrt(variance / max(n * (1 - r) / (1 + r), 2))
 
 
-def between_launches_half_width(means: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
+def between_launches_half_width(means: Sequence[float]) -> float | None:
     """Half-width over the mean of the interval that independent launches give; None for one launch.
 
     Student's t over the launch means; from five launches on the best and the worst are trimmed and the
@@ -132,7 +132,7 @@ def between_launches_half_width(means: Sequence[float], confidence: float = CONF
     middle = fmean(ordered[cut : count - cut])
     variance = sum((value - fmean(ordered)) ** 2 for value in ordered) / (count - 1)
     error = math.sqrt(variance / count) / (1 - 2 * cut / count)
-    return student_t_quantile((1 + confidence) / 2, count - 2 * cut - 1) * error / middle
+    return student_t_quantile((1 + CONFIDENCE) / 2, count - 2 * cut - 1) * error / middle
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
@@ -145,9 +145,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     return Interval(middle, middle - reach, middle + reach)
 
 
-def ratio_of_blocks(
-    first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval | None:
+def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval | None:
     """Return the ratio of two kinds of blocks with its interval; None below two runs of four blocks.
 
     The blocks ran in the order first, second, second, first, and again. Each four give one logarithm of the
@@ -156,7 +154,6 @@ def ratio_of_blocks(
     Args:
         first: Times of the blocks of one kind, in their order.
         second: Of the other kind, as many.
-        confidence: Of the interval.
     """
     fours = len(first) // 2
     if fours < 2 or len(first) != len(second) or min(*first, *second) <= 0:
@@ -166,7 +163,7 @@ def ratio_of_blocks(
         - fmean(math.log(b) for b in second[2 * n : 2 * n + 2])
         for n in range(fours)
     ]
-    return mean_interval(logs, confidence).each(math.exp)
+    return mean_interval(logs).each(math.exp)
 
 
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:

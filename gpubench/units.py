@@ -47,7 +47,7 @@ def format_whole(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
-def format_si(value: float | None, unit: str, digits: int = 3) -> str:
+def format_si(value: float | None, unit: str) -> str:
     """Format with an SI prefix: 6.69e13 "FLOP/s" is "66.9 TFLOP/s".
 
     >>> format_si(66.9e12, "FLOP/s"), format_si(4.8e12, "B/s"), format_si(None, "B/s")
@@ -57,8 +57,8 @@ def format_si(value: float | None, unit: str, digits: int = 3) -> str:
         return UNKNOWN
     for step, prefix in _SI_STEPS:
         if abs(value) >= step:
-            return f"{format_number(value / step, digits)} {prefix}{unit}"
-    return f"{format_number(value, digits)} {unit}"
+            return f"{format_number(value / step)} {prefix}{unit}"
+    return f"{format_number(value)} {unit}"
 
 
 def format_bytes(value: float | None) -> str:
@@ -111,7 +111,7 @@ def format_usd(value: float | None) -> str:
 
 
 def format_percent(ratio: float | None, digits: int = 2) -> str:
-    """Format a ratio from 0 to 1 as per cent: 0.0213 is "2.1 %"."""
+    """Format a ratio from 0 to 1 as percent: 0.0213 is "2.1 %"."""
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 

@@ -1,6 +1,6 @@
 """Workloads and tasks: what a plug-in, or a file of the user's own, is made of.
 
-A workload builds a model, synthetic batches that can be learnt, and a loss, all on the CPU in float32. It
+A workload builds a model, synthetic batches that can be learned, and a loss, all on the CPU in float32. It
 never mentions device, precision, timing or the step, so that FP32 and AMP differ in one place only.
 torch is imported when a workload is built.
 """
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 BATCH_COUNT = 4
-"""Prebuilt batches that the steps rotate through: one alone is learnt by heart within a minute, and a
+"""Prebuilt batches that the steps rotate through: one alone is learned by heart within a minute, and a
 loss of nothing has gradients of nothing, unlike training."""
 
 NARROW_STD = 0.02
@@ -200,7 +200,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def initialise_narrow(module: nn.Module) -> None:
+def initialize_narrow(module: nn.Module) -> None:
     """Draw embeddings and linear layers from N(0, 0.02), as transformers are; ``model.apply`` takes it.
 
     A tied embedding at torch's own N(0, 1) would start at a loss near 480.
@@ -301,7 +301,10 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
 
 
-def one_line(error: BaseException, limit: int = 300) -> str:
+_LONGEST_ERROR = 300
+
+
+def one_line(error: BaseException) -> str:
     """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
     from gpubench.own_files import own_line
 
@@ -312,7 +315,7 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     else:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     place = own_line(error)
-    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
     return f"{text} ({place})" if place else text
 
 

@@ -105,7 +105,7 @@ def _offers() -> tuple[Offer, ...]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "own.csv"
         path.write_bytes(OWN)
-        return read_own(path).offers
+        return tuple(read_own(path).offers)
 
 
 def outcome(reader: Reader, path: Path) -> str | None:

@@ -55,3 +55,31 @@ def test_a_price_source_is_a_file_and_nothing_else():
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert {type(source).__module__.rpartition(".")[2] for source in own_sources()} == files
     assert len(files) > 5
+
+
+def test_a_verb_is_a_file_named_once_beside_the_others():
+    from gpubench.cli.verbs import VERBS
+
+    files = {
+        path.stem
+        for path in (ROOT / "gpubench" / "cli").glob("*.py")
+        if "\ndef register(" in path.read_text()
+    }
+    assert set(VERBS.values()) == files
+
+
+def test_a_vendor_is_a_file_named_once_beside_the_others():
+    from gpubench.probe.backends import load_backends
+
+    folder = ROOT / "gpubench" / "probe"
+    files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^BACKEND\b", path.read_text())}
+    assert {type(each).__module__.rpartition(".")[2] for each in load_backends([]).found.values()} == files
+
+
+def test_a_workload_is_a_file_and_nothing_else_in_the_package():
+    from gpubench.discovery import workload_names
+
+    files = (path for path in (ROOT / "workloads").glob("*.py") if not path.name.startswith("_"))
+    assert set(workload_names()) == {
+        path.stem for path in files if re.search(r"\bWORKLOAD\b", path.read_text())
+    }

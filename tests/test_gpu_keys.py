@@ -68,7 +68,7 @@ def _keys_in(value: Any, place: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", data_files(), ids=lambda path: path.relative_to(DATA).as_posix())
-def test_every_gpu_key_of_the_shipped_data_is_in_the_catalogue(path):
+def test_every_gpu_key_of_the_shipped_data_is_in_the_catalog(path):
     assert keys_of(path) <= set(load_specs())
 
 
@@ -86,7 +86,7 @@ def test_a_gpu_of_a_test_is_a_real_one_or_invented_on_purpose():
         if path.name not in ABOUT_NAMES
         and (unknown := set(_named(ast.parse(path.read_text(encoding="utf-8")))) - known)
     }
-    assert made_up == {}, "take keys of the catalogue, or name a GPU that must be unknown in INVENTED"
+    assert made_up == {}, "take keys of the catalog, or name a GPU that must be unknown in INVENTED"
 
 
 def _named(tree: ast.AST) -> Iterator[str]:

@@ -86,7 +86,7 @@ assert any(t.case.precision is fp8 for t in make_plan(gpus["H100"], full=True).t
 assert msgspec.json.decode(msgspec.json.encode(case), type=Case) == case
 assert planned_peak_bytes(cnn, case) > 0
 answers = estimate(Question(profile=cnn, precision=fp8), [specs[g.gpu_key] for g in gpus.values()])
-assert "no published measurements at amp-fp8" in answers["nvidia-h100-sxm-80gb"].reason
+assert "amp-fp8 is measured, never predicted" in answers["nvidia-h100-sxm-80gb"].reason
 assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason
 assert "amp-fp8" in case_words(case)
 """

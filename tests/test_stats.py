@@ -38,7 +38,7 @@ def test_alternating_values_have_no_positive_autocorrelation():
 
 
 def test_a_ramp_is_worth_few_independent_values():
-    """1..10: d = -4.5..4.5, sum d^2 = 82.5, sum of neighbours' products = 57.75, so r1 = 0.7."""
+    """1..10: d = -4.5..4.5, sum d^2 = 82.5, sum of neighbors' products = 57.75, so r1 = 0.7."""
     values = [float(i) for i in range(1, 11)]
     assert stats.lag1_autocorrelation(values) == pytest.approx(0.7)
     # 10 / (1 + 2 (0.9 x 0.7 + 0.8 x 0.7^2 + ... + 0.1 x 0.7^9)), and n (1 - r) / (1 + r) of a long series
@@ -51,7 +51,7 @@ def test_a_correlation_is_read_high_and_never_beyond_the_length_of_the_series():
     """1..10: 0.7 + 3.8 / 10 + sqrt(0.51 / 10) is beyond 0.9, and alternating values have none."""
     assert stats.prudent_autocorrelation([float(i) for i in range(1, 11)]) == 0.9
     assert stats.prudent_autocorrelation([1.0, 2.0] * 10) == 0.0
-    calm = [1.0, 1.0, -1.0, -1.0] * 25  # the products of neighbours cancel but for the one that is cut off
+    calm = [1.0, 1.0, -1.0, -1.0] * 25  # the products of neighbors cancel but for the one that is cut off
     expected = 0.01 + 1.04 / 100 + math.sqrt((1 - 0.01**2) / 100)
     assert stats.prudent_autocorrelation(calm) == pytest.approx(expected)
 

@@ -78,12 +78,12 @@ def test_a_day_may_be_asked_for(given):
     ],
 )
 def test_what_is_no_day_is_refused(given):
-    with pytest.raises(MisuseError, match="write it as YYYY-MM-DD"):
+    with pytest.raises(MisuseError, match="YYYY-MM-DD"):
         day_of(given)
 
 
 def test_a_day_to_come_is_refused():
-    with pytest.raises(MisuseError, match="lies in the future"):
+    with pytest.raises(MisuseError, match="the future"):
         day_of(datetime.now(UTC).date() + timedelta(days=2))
 
 

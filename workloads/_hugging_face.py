@@ -136,7 +136,7 @@ def describe(path: Path, name: str) -> Described:
     """Read a config and find what it describes. Errors as ``load``."""
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {one_line(error)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
         raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is no config of a model')

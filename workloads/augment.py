@@ -1,4 +1,4 @@
-"""The input pipeline of an image classifier: 8-bit photographs to augmented, normalised 224 x 224 tensors.
+"""The input pipeline of an image classifier: 8-bit photographs to augmented, normalized 224 x 224 tensors.
 
 Run forward only. Needs kornia (the extra ``augment``). Decoding of JPEG files is not part of it.
 """
@@ -22,7 +22,7 @@ CROP = 224
 
 
 class Augmentation(nn.Module):
-    """Crop and resize, flip, rotate and jitter each image by its own draw; then YCbCr and normalisation.
+    """Crop and resize, flip, rotate and jitter each image by its own draw; then YCbCr and normalization.
 
     Shapes:
         images: (N, 3, H, W) uint8; out: (N, 3, crop, crop) float32.
@@ -34,17 +34,17 @@ class Augmentation(nn.Module):
         augmentation = library.augmentation
         self.drawn = augmentation.AugmentationSequential(*transforms(augmentation, crop), data_keys=["input"])
         self.change_space = library.color.rgb_to_ycbcr
-        self.normalise = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        self.normalize = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch; every image is drawn for apart."""
         seen = self.drawn(images.float() / 255)
-        out: Tensor = self.normalise(self.change_space(seen))
+        out: Tensor = self.normalize(self.change_space(seen))
         return out
 
 
 def transforms(augmentation: Any, crop: int) -> tuple[nn.Module, ...]:
-    """Return what is drawn for, of kornia's module of that name: crop and resize, flip, rotation, colours."""
+    """Return what is drawn for, of kornia's module of that name: crop and resize, flip, rotation, colors."""
     return (
         augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
         augmentation.RandomHorizontalFlip(p=0.5),
@@ -76,7 +76,7 @@ def share_finite(outputs: Tensor, _targets: Tensor) -> Tensor:
 
 
 def build(batch_size: int, seed: int, *, photograph: Sequence[int] = PHOTOGRAPH, crop: int = CROP) -> Task:
-    """Build the pipeline and four batches of random 8-bit colour images.
+    """Build the pipeline and four batches of random 8-bit color images.
 
     Shapes:
         inputs: (N, 3, 375, 500) uint8; targets: (N,) int64, unused; outputs: (N, 3, 224, 224) float32.

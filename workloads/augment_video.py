@@ -1,4 +1,4 @@
-"""The input pipeline of a video classifier: clips of 8-bit frames to augmented, normalised 224 x 224 tensors.
+"""The input pipeline of a video classifier: clips of 8-bit frames to augmented, normalized 224 x 224 tensors.
 
 Run forward only. Needs kornia (the extra ``augment``). Decoding of video is not part of it.
 """
@@ -24,7 +24,7 @@ FRAME = (256, 340)
 class ClipAugmentation(nn.Module):
     """Crop and resize, flip, rotate and jitter each clip by its own draw, all of its frames alike.
 
-    The frames of all clips are one batch of images. Then YCbCr and normalisation.
+    The frames of all clips are one batch of images. Then YCbCr and normalization.
 
     Shapes:
         clips: (N, T, 3, H, W) uint8; out: (N, T, 3, crop, crop) float32.
@@ -38,19 +38,19 @@ class ClipAugmentation(nn.Module):
             *transforms(augmentation, crop), data_format="BTCHW", same_on_frame=True
         )
         self.change_space = library.color.rgb_to_ycbcr
-        self.normalise = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        self.normalize = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
     def forward(self, clips: Tensor) -> Tensor:
         """Augment a batch of clips; each is drawn for apart."""
         seen = self.drawn(clips.float() / 255)
-        frames: Tensor = self.normalise(self.change_space(seen.flatten(0, 1)))
+        frames: Tensor = self.normalize(self.change_space(seen.flatten(0, 1)))
         return frames.unflatten(0, clips.shape[:2])
 
 
 def build(
     batch_size: int, seed: int, *, frames: int = FRAMES, frame: Sequence[int] = FRAME, crop: int = CROP
 ) -> Task:
-    """Build the pipeline and four batches of clips of random 8-bit colour frames.
+    """Build the pipeline and four batches of clips of random 8-bit color frames.
 
     Shapes:
         inputs: (N, 16, 3, 256, 340) uint8; targets: (N,) int64, unused.

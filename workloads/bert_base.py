@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, initialise_narrow, seeded, token_batches
+from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches
 
 LABELS = (0, 1, 1, 1)
 """Of two classes one is three times as common, so that there is something to learn at once."""
@@ -71,7 +71,7 @@ class Classifier(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(width, heads, dropout) for _ in range(layers))
         self.pooler = nn.Linear(width, width)
         self.head = nn.Linear(width, classes)
-        self.apply(initialise_narrow)
+        self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Score the classes by the first token."""

@@ -20,7 +20,7 @@ def build(
     hidden: int = 64,
     classes: int = 10,
 ) -> Task:
-    """Build the network and four batches of synthetic 28 x 28 grey images.
+    """Build the network and four batches of synthetic 28 x 28 gray images.
 
     Shapes:
         inputs: (N, 1, 28, 28) float32; targets: (N,) int64 in [0, 4); logits: (N, classes).

@@ -71,7 +71,7 @@ WORKLOAD = Workload(
     sample_shape=(128,),
     batches=(32, 64, 256),
     is_image=False,
-    source="word-level language modelling; LSTM of Hochreiter and Schmidhuber 1997",
+    source="word-level language modeling; LSTM of Hochreiter and Schmidhuber 1997",
     build=build,
     tiny=partial(build, vocabulary=32, width=16, length=8),
 )

@@ -20,7 +20,7 @@ def build(
     hidden: int = 128,
     classes: int = 10,
 ) -> Task:
-    """Build the network and four batches of synthetic 28 x 28 colour images.
+    """Build the network and four batches of synthetic 28 x 28 color images.
 
     Shapes:
         inputs: (N, 3, 28, 28) float32; targets: (N,) int64 in [0, 4); logits: (N, classes).
@@ -59,7 +59,7 @@ def _model(widths: tuple[int, int], hidden: int, classes: int) -> nn.Module:
 
 WORKLOAD = Workload(
     name="simple_cnn",
-    summary="two padded convolutions on 28 x 28 colour images",
+    summary="two padded convolutions on 28 x 28 color images",
     version=1,
     sample_unit="image",
     sample_shape=(3, 28, 28),

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, initialise_narrow, seeded, token_batches, token_cross_entropy
+from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches, token_cross_entropy
 
 LABELS = (1, 2, 3, 4)
 
@@ -58,7 +58,7 @@ class Decoder(nn.Module):
         self.positions = nn.Embedding(length, width)
         self.layers = nn.ModuleList(DecoderLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.apply(initialise_narrow)
+        self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Score every word of the vocabulary after each token."""

@@ -65,7 +65,7 @@ def build(
 ) -> Task:
     """Build one VGG16 training task on synthetic ImageNet-sized images.
 
-    Weights keep torch's layer defaults: with torchvision's own initialisation the loss is not finite within
+    Weights keep torch's layer defaults: with torchvision's own initialization the loss is not finite within
     15 steps at this learning rate.
 
     Shapes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubench.blocks.html import as_html
-from gpubench.blocks.parts import Part
+from gpubench.blocks.html import environment
+from gpubench.blocks.parts import Part, printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +24,8 @@ class Block:
     def _repr_html_(self) -> str:
         """Return the whole block as a notebook shows it."""
         return as_html(self)
+
+
+def as_html(block: Block) -> str:
+    """Return a block as HTML that needs no script: the tables of its charts stand in for them."""
+    return environment().get_template("block.html.j2").render(block=printable(block))

@@ -2,8 +2,8 @@
 
 Plotly itself is not imported: a test holds every figure against its schema.
 
-Figures are drawn in the light colours; ``PALETTE`` gives the page's script the dark twin of each. The
-eight hues follow the Okabe-Ito set, which colour-blind readers can tell apart, and no statement rests on
+Figures are drawn in the light colors; ``PALETTE`` gives the page's script the dark twin of each. The
+eight hues follow the Okabe-Ito set, which color-blind readers can tell apart, and no statement rests on
 hue alone: bases differ in symbol, precisions in their row.
 """
 
@@ -33,9 +33,9 @@ PALETTE: Mapping[str, str] = {
     BAND: "#1b2a3a",
     SLATE: "#93a0b0",
 }
-"""Each light colour and its twin on a dark page; every pair keeps a contrast of 3 to 1 or more."""
+"""Each light color and its twin on a dark page; every pair keeps a contrast of 3 to 1 or more."""
 
-BASIS_COLOURS: Mapping[str, str] = {"measured": BLUE, "reference": GREEN, "predicted": ORANGE}
+BASIS_COLORS: Mapping[str, str] = {"measured": BLUE, "reference": GREEN, "predicted": ORANGE}
 BASIS_SYMBOLS: Mapping[str, str] = {
     "measured": "circle",
     "reference": "diamond",
@@ -76,11 +76,11 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Marks that share a meaning, and so a colour and a symbol."""
+    """Marks that share a meaning, and so a color and a symbol."""
 
     name: str
     marks: tuple[Mark, ...]
-    colour: str
+    color: str
     symbol: str = "circle"
     pattern: str = ""
 
@@ -131,7 +131,7 @@ def _bar_trace(series: Series, y: list[float], width: float) -> dict[str, Any]:
         "x": [m.value for m in series.marks],
         "width": width,
         "error_x": _whiskers(series.marks),
-        "marker": {"color": series.colour, "pattern": pattern},
+        "marker": {"color": series.color, "pattern": pattern},
         "hovertext": [m.hover for m in series.marks],
         "hoverinfo": "text",
     }
@@ -220,8 +220,8 @@ def _dot_trace(series: Series) -> dict[str, Any]:
         "mode": "markers",
         "y": [m.row for m in series.marks],
         "x": [m.value for m in series.marks],
-        "error_x": _whiskers(series.marks) | {"thickness": 2.5, "width": 0, "color": series.colour},
-        "marker": _marker(series.colour, series.symbol, 11),
+        "error_x": _whiskers(series.marks) | {"thickness": 2.5, "width": 0, "color": series.color},
+        "marker": _marker(series.color, series.symbol, 11),
         "hovertext": [m.hover for m in series.marks],
         "hoverinfo": "text",
     }
@@ -248,7 +248,7 @@ def plane(
     """Draw points on two logarithmic axes, and the line of those that no other beats on both.
 
     Args:
-        clouds: Name, colour, symbol and points of each kind.
+        clouds: Name, color, symbol and points of each kind.
         frontier: Points on the line, from left to right.
         x_axis: Title with unit; what is better lies to the right.
         y_axis: Title with unit; less is better.
@@ -274,11 +274,11 @@ def plane(
             "mode": "markers",
             "x": [p.x for p in points],
             "y": [p.y for p in points],
-            "marker": _marker(colour, symbol, 9),
+            "marker": _marker(color, symbol, 9),
             "hovertext": [p.hover for p in points],
             "hoverinfo": "text",
         }
-        for name, colour, symbol, points in clouds
+        for name, color, symbol, points in clouds
         if points
     ]
     points = [point for *_, cloud in clouds for point in cloud]
@@ -347,8 +347,8 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
     }
 
 
-def _marker(colour: str, symbol: str, size: int) -> dict[str, Any]:
-    return {"color": colour, "symbol": symbol, "size": size, "line": {"width": 2, "color": colour}}
+def _marker(color: str, symbol: str, size: int) -> dict[str, Any]:
+    return {"color": color, "symbol": symbol, "size": size, "line": {"width": 2, "color": color}}
 
 
 def _whiskers(marks: Sequence[Mark]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Blocks as HTML: in the page, where a script draws their charts, and alone, as a notebook shows them."""
+"""The templates that make HTML of blocks: in the page, where a script draws their charts, and alone."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import printable, told
+from gpubench.blocks.parts import told
 from gpubench.blocks.sorting import sort_value
 from gpubench.shipped import package_path
 from gpubench.units import isolated
@@ -13,14 +13,7 @@ from gpubench.units import isolated
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from gpubench.blocks.block import Block
-
 TEMPLATES = ("report/templates", "blocks/templates")
-
-
-def as_html(block: Block) -> str:
-    """Return a block as HTML that needs no script: the tables of its charts stand in for them."""
-    return environment().get_template("block.html.j2").render(block=printable(block))
 
 
 @cache

@@ -56,11 +56,13 @@ class Column:
 
     Attributes:
         optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
+        below: On a page, whose width the columns share, its words stand below those of the first column.
     """
 
     title: str
     numeric: bool = False
     optional: int = 0
+    below: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ class Table:
 
     Attributes:
         marks: For each row None, ``tie`` (shares the head of the ranking), ``here`` (this user's own
-            device) or ``bad``; shown by a rule beside the row, never by colour alone.
+            device) or ``bad``; shown by a rule beside the row, never by color alone.
         folded: Whether the table waits behind its caption; for what few readers need.
         filters: By what the page lets its reader narrow it.
     """
@@ -137,9 +139,9 @@ Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
 """A column, and what it says of a row."""
 
 
-def text(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
+def text(title: str, cell: Callable[[Row], str], optional: int = 0, *, below: bool = False) -> Cell[Row]:
     """A column of words."""
-    return Column(title=title, optional=optional), cell
+    return Column(title=title, optional=optional, below=below), cell
 
 
 def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:

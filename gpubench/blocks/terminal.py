@@ -48,7 +48,7 @@ INDENT = 2
 GAP = 2
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
-"""Colour goes where the terminal has any and NO_COLOR is not set; nothing rests on it alone."""
+"""Color goes where the terminal has any and NO_COLOR is not set; nothing rests on it alone."""
 
 
 def show(*parts: Part) -> None:

@@ -57,15 +57,18 @@ def verb(
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
     checked = check_run(read_run(find_run(results_root(results), run)))
     if json:
-        print_json({"trustworthy": checked.trustworthy, **_fields(checked)})
+        print_json(
+            {
+                "trustworthy": checked.trustworthy,
+                "run_id": checked.run_id,
+                "cases": checked.cases,
+                "issues": checked.issues,
+            }
+        )
     else:
         _print(checked)
     if not checked.trustworthy:
         raise typer.Exit(ExitCode.NO)
-
-
-def _fields(checked: RunCheck) -> dict[str, object]:
-    return {"run_id": checked.run_id, "cases": checked.cases, "issues": checked.issues}
 
 
 def _print(checked: RunCheck) -> None:
@@ -88,9 +91,9 @@ def _print(checked: RunCheck) -> None:
 
 def _place(issue: Issue) -> str:
     where = plain(issue.case.label if issue.case else issue.micro or "the run")
-    seen = [_show(issue.kind, value) for value in (issue.value, issue.limit) if value is not None]
+    seen = [
+        plain(show(FindingKind(issue.kind), value))
+        for value in (issue.value, issue.limit)
+        if value is not None
+    ]
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
-
-
-def _show(kind: str, value: float | str) -> str:
-    return plain(show(FindingKind(kind), value))

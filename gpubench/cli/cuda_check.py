@@ -135,5 +135,5 @@ def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None
         )
         say(f"{agrees}: attach {path} to a pull request under {CONFIRMED}")
         return
-    why = f"{count(open_ones, 'judgement')} undecided" if open_ones else "a part is missing"
+    why = f"{count(open_ones, 'judgment')} undecided" if open_ones else "a part is missing"
     say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 SHOWN_SET_ASIDE = 8
 
+AcceptOutliersOption = Annotated[
+    bool,
+    typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
@@ -47,7 +52,7 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
 
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
-    rows = list_offers(table.offers, request, today, table.own)
+    rows = list_offers(table.offers, request, today)
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return
@@ -61,10 +66,7 @@ def refresh_(
     provider: Annotated[
         list[str] | None, typer.Option(help="Only this cloud or price source; may be repeated.")
     ] = None,
-    accept_outliers: Annotated[
-        bool,
-        typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
-    ] = False,
+    accept_outliers: AcceptOutliersOption = False,
     from_: Annotated[
         str | None, typer.Option("--from", help="URL of a published snapshot to read instead of the sources.")
     ] = None,
@@ -139,10 +141,7 @@ def import_(
     price_date: Annotated[
         str | None, typer.Option(help="Day of the prices (YYYY-MM-DD), where the table has no dates.")
     ] = None,
-    accept_outliers: Annotated[
-        bool,
-        typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
-    ] = False,
+    accept_outliers: AcceptOutliersOption = False,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +76,10 @@ def verb(
         print_json(document(ranking))
         return
     print_ranking(ranking, shown, all_offers=all_offers, explain=explain, factors=factors)
+    if sys.stdout.isatty():
+        from gpubench.sections.verdict import headline
+
+        say(headline(ranking))  # its first line has left the screen by now
     say(
         "Next: `gpubench run` measures the GPU here, or the CPU where there is none; "
         "`gpubench report` makes the page."

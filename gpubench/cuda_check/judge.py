@@ -193,7 +193,7 @@ def _unwaited(proof: ClockProof) -> Verdict:
         what="time of a step without waiting",
         state="undecided",
         limit=f"under {UNSYNCHRONIZED:g} of that with",
-        reason="the host sets the pace of this case: nothing can be told from it",
+        reason="this case is CPU-bound: it decides nothing",
     )
     if not all(times):
         return verdict

@@ -282,7 +282,9 @@ def inject_faults(work: Work) -> None:
     _note(work, waiting=_tried(work, WAITING, _waiting_case(work.plan.proof)))
     workload, batch = SOUND
     sound = msgspec.structs.replace(work.plan.capped, batch_size=batch)
-    _note(work, after_waiting=_tried(work, workload, _graph_of(sound)))
+    _note(
+        work, after_waiting=_tried(work, workload, msgspec.structs.replace(sound, execution=Execution.GRAPH))
+    )
     cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
     _note_libraries(work)
     if work.device.memory_bytes is None:
@@ -342,10 +344,6 @@ def _note(work: Work, **fields: object) -> None:
 
 def _batched(case: Case, batch: int) -> Case:
     return msgspec.structs.replace(case, batch_size=batch)
-
-
-def _graph_of(case: Case) -> Case:
-    return msgspec.structs.replace(case, execution=Execution.GRAPH)
 
 
 def _waiting_case(proof: Case) -> Case:

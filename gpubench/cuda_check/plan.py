@@ -16,7 +16,7 @@ import msgspec
 
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.estimate import FIRST_CASE_S, PROCESS_START_S, estimate_s, pace
+from gpubench.measure.estimate import FIRST_CASE_S, PROCESS_START_S, aim_s, estimate_s, pace
 from gpubench.measure.plan import Plan, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
@@ -230,7 +230,7 @@ def _given_up(expected_s: Mapping[str, Seconds]) -> tuple[str, ...]:
 
 def run_s(made: Plan, device: DeviceProfile) -> Seconds:
     """Return what a run, or a share of one, is expected to take [s]."""
-    return made.aim_s() or estimate_s(made, device)[0]
+    return aim_s(made) or estimate_s(made, device)[0]
 
 
 def quick_within(made: CheckPlan, device: DeviceProfile, left_s: Seconds) -> Plan:

@@ -125,7 +125,7 @@ def encode(check: CudaCheck) -> bytes:
 def scrubbed(document: object) -> object:
     """Return a document with every text scrubbed but the fixed vocabulary of a check.
 
-    A user called ``nvidia`` on a host called ``h100`` keeps the keys of the catalogue: what is public by
+    A user called ``nvidia`` on a host called ``h100`` keeps the keys of the catalog: what is public by
     itself tells nothing, and without it the file could not be judged.
     """
     return _scrubbed(document, _vocabulary())

@@ -1,4 +1,4 @@
-"""One judgement of a check, and the one rule for ratios."""
+"""One judgment of a check, and the one rule for ratios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One judgement.
+    """One judgment.
 
     Attributes:
         part: The part of the check that read it.

@@ -49,11 +49,11 @@ def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
     """
     times: list[Seconds] = []
     for index in range(ISSUED_STEPS):
-        clock.synchronise()
+        clock.synchronize()
         start = clock.now_s()
         advance(index)
         times.append(clock.now_s() - start)
-        clock.synchronise()
+        clock.synchronize()
         times.append(clock.now_s() - start)
     return tuple(times)
 

@@ -179,4 +179,4 @@ def _wait(hardware: Hardware) -> None:
     if hardware.is_cuda:
         torch.cuda.synchronize()
     else:
-        hardware.clock().synchronise()
+        hardware.clock().synchronize()

@@ -55,7 +55,7 @@ SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdow
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
-"""Counted by the driver, and no fault of cooling or power; low utilisation shows in the idle reason."""
+"""Counted by the driver, and no fault of cooling or power; low utilization shows in the idle reason."""
 _INVALIDATING = frozenset(
     {
         FindingKind.IMPLAUSIBLE,
@@ -184,7 +184,7 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def _of_batches(case: Case, launch: Launch) -> Iterator[Finding]:
-    """A single batch is learnt by heart, and its gradients vanish: later steps are unlike real training."""
+    """A single batch is learned by heart, and its gradients vanish: later steps are unlike real training."""
     if case.task is TaskKind.TRAIN and launch.batch_count == 1:
         yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
 

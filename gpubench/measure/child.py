@@ -67,7 +67,7 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
 
-    ``NVIDIA_TF32_OVERRIDE`` is read when the maths libraries load, hence a process of its own for strict
+    ``NVIDIA_TF32_OVERRIDE`` is read when the math libraries load, hence a process of its own for strict
     fp32. No inherited variable decides on TF32. A GPU is named by UUID; where that is all zeros, by its place
     in PCI order. ``threads`` of a CPU compute; 0 leaves their number to the framework.
     """

@@ -19,21 +19,21 @@ def _now_ns() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """A synchronising clock; both parts are injected, so that a test can script time.
+    """A synchronizing clock; both parts are injected, so that a test can script time.
 
-    Without the synchronise, issuing work is timed instead of the work: a step of 47.5 ms on an H200
+    Without the synchronize, issuing work is timed instead of the work: a step of 47.5 ms on an H200
     then "takes" 7.2 ms.
     """
 
-    synchronise: Callable[[], None] = _nothing_to_wait_for
+    synchronize: Callable[[], None] = _nothing_to_wait_for
     now_ns: Callable[[], int] = _now_ns
 
     def time(self, work: Callable[[], None]) -> Seconds:
         """Return the wall time of ``work`` and of all the device work that it issued [s]."""
-        self.synchronise()
+        self.synchronize()
         start = self.now_ns()
         work()
-        self.synchronise()
+        self.synchronize()
         return (self.now_ns() - start) * 1e-9
 
     def now_s(self) -> Seconds:

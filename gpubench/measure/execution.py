@@ -47,7 +47,7 @@ def prepare(work: Work) -> Advance:
 def compiled(work: Work) -> Advance:
     """Return the step with its model compiled, its first step done: that is when torch compiles.
 
-    What torch has learnt from earlier cases is dropped, since a second batch size would otherwise be
+    What torch has learned from earlier cases is dropped, since a second batch size would otherwise be
     compiled for any size. torch may decline to compile without a word, so its own count of compiled graphs
     is the proof.
 

@@ -100,7 +100,7 @@ def feeding(consumption: Consumption, report: PipelineReport, *, device_is_gpu: 
     best = max((r for r in report.rates if r.way.startswith("cpu_")), key=lambda r: r.images_per_s)
     link = report.link_bytes_per_s
     ends = (consumption.low, consumption.high, best.low, best.high)
-    favourable = _keeps_up(consumption.low, best.high, report)
+    favorable = _keeps_up(consumption.low, best.high, report)
     adverse = _keeps_up(consumption.high, best.low, report)
     found = Feeding(
         consumption=consumption,
@@ -113,7 +113,7 @@ def feeding(consumption: Consumption, report: PipelineReport, *, device_is_gpu: 
         tensors_link_share=None if link is None else consumed * report.tensor_bytes / link,
         photographs_link_share=None if link is None else consumed * report.photograph_bytes / link,
         fed=_keeps_up(consumed, best.images_per_s, report),
-        certain=None not in ends and favourable == adverse,
+        certain=None not in ends and favorable == adverse,
         verdict="",
     )
     return msgspec.structs.replace(found, verdict=_verdict(found, report))

@@ -8,6 +8,7 @@ child process only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ from gpubench.own_model import import_own, own_name, takes_seed, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask, import_foreign, is_own
 
 LABELS = 4
-"""Targets that are drawn, where the model has as many classes: few enough to be learnt."""
+"""Targets that are drawn, where the model has as many classes: few enough to be learned."""
 DEFAULT_BATCHES = (8, 32, 128)
 
 Build = Callable[[int, int], KerasTask]
@@ -37,7 +38,12 @@ def build_of(reference: str, framework: Framework) -> Build:
     if not is_own(reference):
         standard: Build = keras_models().MODELS[reference]
         return standard
-    found, _ = import_own(reference)
+    return _own_build(reference, framework)[0]
+
+
+def _own_build(reference: str, framework: Framework) -> tuple[Build, ModuleType]:
+    """Return what builds a model of the user's own, and the module that it is from."""
+    found, module = import_own(reference)
     check_backend(framework)
     name = own_name(reference)
     if not callable(found):
@@ -49,7 +55,7 @@ def build_of(reference: str, framework: Framework) -> Build:
         check_backend(framework)
         return _task(name, made, batch_size, seed)
 
-    return build
+    return build, module
 
 
 def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
@@ -135,12 +141,18 @@ def _targets(loss: keras.losses.Loss, output: Any, batch_size: int, draw: np.ran
     return draw.integers(2, size=shape).astype(np.float32)
 
 
-def profile_of_own(reference: str, framework: Framework) -> WorkloadProfile:
-    """Read of a model of the user's own what can be known without a trace: parameters and shapes."""
-    build = build_of(reference, framework)
+def profile_of_own(reference: str, framework: Framework, return_home: Callable[[], None]) -> WorkloadProfile:
+    """Read of a model of the user's own what can be known without a trace: parameters and shapes.
+
+    Args:
+        reference: The file, or module, and what it names.
+        framework: Keras on one of its backends.
+        return_home: Goes back to the folder that the reference is a path from: a model may have left it.
+    """
+    build, module = _own_build(reference, framework)
     task = build(2, 0)
+    return_home()
     shape = tuple(int(n) for n in task.batches[0][0].shape[1:])
-    _, module = import_own(reference)
     is_image = len(shape) == 3
     profile = WorkloadProfile(
         name=own_name(reference),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,14 +17,14 @@ def main() -> None:
     """Read the model and answer."""
     parent = ParentChannel()
     reference, framework = parent.arguments
-    parent.send(_answer(reference, Framework(framework)))
+    parent.send(_answer(reference, Framework(framework), parent.return_home))
 
 
-def _answer(reference: str, framework: Framework) -> Answer:
+def _answer(reference: str, framework: Framework, return_home: Callable[[], None]) -> Answer:
     try:
         from gpubench.measure.keras_own import profile_of_own
 
-        profile = profile_of_own(reference, framework)
+        profile = profile_of_own(reference, framework, return_home)
     except MisuseError as error:
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)

@@ -18,7 +18,7 @@ from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
-from gpubench.measure.estimate import least_case_s
+from gpubench.measure.estimate import aim_s, least_case_s
 from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
@@ -600,7 +600,7 @@ class Launcher:
 
     def _aim_s(self, left: int) -> Seconds | None:
         """When this case should be over: its share of what is left of the time that the run aims at."""
-        whole_s = self.plan.aim_s()
+        whole_s = aim_s(self.plan)
         return None if whole_s is None else max(0.0, self.began_s + whole_s - time.monotonic()) / max(1, left)
 
     def _until_s(self, phase: str) -> Seconds:

@@ -45,7 +45,7 @@ class Loop:
     Attributes:
         advance: Issues the step with the given index and returns its result.
         edge_loss: Copies the loss of a result to the host, at the edge of a round.
-        clock: The synchronising clock.
+        clock: The synchronizing clock.
         batches: Prebuilt batches; a round of several steps takes whole rotations of them.
         deadline_s: Moment on the clock after which no further step is issued.
         stopped: Whether the parent has asked to stop.
@@ -71,7 +71,7 @@ class Loop:
     step_s: Seconds = 0.0
 
     def round(self, steps: int) -> Round:
-        """Time one block of steps with a synchronise at each edge, then read its last loss.
+        """Time one block of steps with a synchronize at each edge, then read its last loss.
 
         Raises:
             OutOfTimeError: Before a step that would begin after the deadline; of several processes, before a

@@ -1,7 +1,7 @@
 """Microbenchmarks: matrix products, copies, transfers and the cost of a launch, under the same stop rule.
 
 A repetition on a GPU is timed by a pair of device events, with the L2 cache cleared before it and outside
-the pair; transfers and launches are timed on the synchronising clock. The estimate is the median.
+the pair; transfers and launches are timed on the synchronizing clock. The estimate is the median.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Probe:
         work: FLOP or bytes of one repetition; None where the time itself is the result.
         memory_bytes: What its operands take [B].
         make: Gives the repetition.
-        on_device: Timed by device events with a cold cache; else on the synchronising clock.
+        on_device: Timed by device events with a cold cache; else on the synchronizing clock.
         repeats: Calls in one repetition.
         halved: Makes the same probe at half the size; None where that would mean nothing.
     """

@@ -99,7 +99,7 @@ class Queue:
 
     def clock(self) -> Clock:
         """Return the clock that waits for the queue."""
-        return Clock(synchronise=self.queue.finish)
+        return Clock(synchronize=self.queue.finish)
 
     def buffer(self, size: Bytes, flags: int = 0) -> Any:
         """Return a buffer of the device."""

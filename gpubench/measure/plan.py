@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench import precisions
 from gpubench.errors import MisuseError
-from gpubench.measure import capability, estimate, frameworks
+from gpubench.measure import capability, frameworks
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
@@ -162,20 +162,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             order.shuffle(shuffled)
             in_order = [unit for block in shuffled for unit in block]
             yield from sorted(in_order, key=lambda u: u.planned.case.execution is Execution.COMPILE)
-
-    def aim_s(self) -> Seconds | None:
-        """Return when a run in haste should be over [s]: the launcher shares the time out over its cases.
-
-        ``--quick`` of three workloads at three precisions, eager and graph, is to end within two minutes on a
-        fast card: a process of 5 s, 18 probes of 0.5 s and 18 cases of 5.4 s are 111 s, which leaves 9 s to
-        look at the device before and after. In 5.4 s a case starts, warms up for 1.2 s, is timed for 1 to 2.
-        None where the budget has all the time that its parts take.
-        """
-        if self.budget.case_s is None:
-            return None
-        units = self.units()
-        compiled = sum(unit.planned.case.execution is Execution.COMPILE for unit in units)
-        return estimate.start_s(self) + len(units) * self.budget.case_s + compiled * estimate.COMPILE_S
 
 
 def plan(

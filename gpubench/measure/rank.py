@@ -21,7 +21,7 @@ from gpubench.units import Seconds
 
 SAY_LAST_S: Seconds = 5.0
 ECHO_S: Seconds = 1.0
-"""Whose neighbour is lost loses the connection: that is said so much later than the loss itself."""
+"""Whose neighbor is lost loses the connection: that is said so much later than the loss itself."""
 
 
 class LastWords(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What must be the same on every machine, in the words of its user.
 
-    ``variables`` are the first one's, which each machine takes: they are read when the maths libraries load.
+    ``variables`` are the first one's, which each machine takes: they are read when the math libraries load.
     """
 
     nnodes: int

@@ -53,7 +53,7 @@ class Work:
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
 
     def batch(self, index: int) -> tuple[Any, Any]:
-        """The prebuilt batch of a step; batches rotate, because one alone is learnt by heart."""
+        """The prebuilt batch of a step; batches rotate, because one alone is learned by heart."""
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:

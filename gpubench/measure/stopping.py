@@ -24,7 +24,7 @@ TEMPERATURE_SLOPE_C_PER_S = 0.1
 TEMPERATURE_SPAN_S = 10.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
-"""Neighbouring rounds that differ by more than this (median) are paced by a host: bound by a GPU they differ
+"""Neighboring rounds that differ by more than this (median) are paced by a host: bound by a GPU they differ
 by 0.04 to 0.3 %, by a host by 3 % and more (H200). Below it, to wait until windows agree costs a minute;
 to end early would leave slow heating unseen (simulated: 5 % of bias at a spread of 1 %)."""
 DRIFT = 0.005

@@ -122,7 +122,7 @@ class Team:
 
     def clock(self) -> Clock:
         """Return the clock that waits for the device and then for the others."""
-        return Clock(synchronise=self.wait)
+        return Clock(synchronize=self.wait)
 
     def wait(self) -> None:
         """Wait for the own device, then for all processes."""
@@ -181,7 +181,7 @@ def _join(place: Place, hardware: Hardware, profile: DeviceProfile) -> TCPStore:
 
 
 def _wait(hardware: Hardware) -> None:
-    hardware.clock().synchronise()
+    hardware.clock().synchronize()
     distributed.all_reduce(torch.zeros(1))
 
 

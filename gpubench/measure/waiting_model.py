@@ -33,7 +33,7 @@ class Waiting(nn.Module):
 
 
 def build(batch_size: int, seed: int) -> Task:
-    """Build the model on random rows, to be learnt by regression.
+    """Build the model on random rows, to be learned by regression.
 
     Shapes:
         inputs: (N, 64) float32; targets: (N, 64) float32.

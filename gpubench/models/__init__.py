@@ -17,7 +17,7 @@ from gpubench.models.case import (
     Trainable,
     WeightType,
 )
-from gpubench.models.catalogue import GpuSpec, Offer, Pricing
+from gpubench.models.catalog import GpuSpec, Offer, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
     CaseRow,

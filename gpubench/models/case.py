@@ -14,7 +14,7 @@ from gpubench.precisions import Precision
 
 
 class TaskKind(StrEnum):
-    """One optimiser update a step, or one forward pass."""
+    """One optimizer update a step, or one forward pass."""
 
     TRAIN = "train"
     INFER = "infer"

@@ -11,7 +11,7 @@ from typing import Literal
 from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import ParallelMode
-from gpubench.models.catalogue import Pricing
+from gpubench.models.catalog import Pricing
 from gpubench.models.measurement import Basis
 from gpubench.models.record import Record
 

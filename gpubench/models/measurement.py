@@ -67,7 +67,7 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end.
+    """A timed block of ``steps`` steps with one synchronize at each edge. ``loss`` is read at its end.
 
     Attributes:
         left_out: Why it does not count; None where it does.
@@ -398,14 +398,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOP utilisation: achieved over the peak of the precision, 0 to 1."""
+        """Model FLOP utilization: achieved over the peak of the precision, 0 to 1."""
         if self.achieved_flops_per_s is None or not self.peak_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.peak_flops_per_s * self.case.gpu_count)
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOP utilisation: the same with what is computed again; None where that is not known."""
+        """Hardware FLOP utilization: the same with what is computed again; None where that is not known."""
         if self.mfu is None or not self.flops_per_sample or self.hardware_flops_per_sample is None:
             return None
         return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample

@@ -94,6 +94,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         untraced: Why the step could not be traced; None where it was.
         not_linear: How the figure was found where memory does not grow in proportion to the batch; None
             where it does.
+        if_free_bytes: What cuDNN may take beside, of tensors and of all, where it is free, and does without
+            where it is not: no need of the step [B].
     """
 
     allocated: Interval
@@ -103,6 +105,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     basis: MemoryBasis
     untraced: str | None = None
     not_linear: str | None = None
+    if_free_bytes: float = 0.0
 
     def device_figures(self) -> dict[str, int | None]:
         """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
@@ -120,6 +123,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
                 "basis": str(self.basis),
                 "not_traced": self.untraced,
                 "not_linear": self.not_linear,
+                "if_free_bytes": round(self.if_free_bytes),
             }
         )
 

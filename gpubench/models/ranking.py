@@ -11,7 +11,7 @@ import msgspec
 from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import Case, ParallelMode
-from gpubench.models.catalogue import Offer, Pricing
+from gpubench.models.catalog import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
 from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, shown, views
@@ -225,7 +225,7 @@ class Purchase(Record, frozen=True, kw_only=True):
         samples_per_s: Of the set; ``score`` is the same as a multiple of the reference GPU.
         usd_per_hour: Cost of a useful hour.
         hours: Of one job.
-        utilisation: Share of all hours that it works: what the jobs of a month take, else assumed.
+        utilization: Share of all hours that it works: what the jobs of a month take, else assumed.
         cards_needed: Such cards that do the jobs of a month; None where none are told.
         assumed: What was not given.
     """
@@ -252,7 +252,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     score_high: float | None
     usd_per_hour: float
     hours: float | None
-    utilisation: float
+    utilization: float
     cards_needed: int | None
     assumed: tuple[str, ...] = ()
 
@@ -260,18 +260,18 @@ class Purchase(Record, frozen=True, kw_only=True):
 class BuyOrRent(Record, frozen=True, kw_only=True):
     """Owning one machine against the best rented offer at equal throughput.
 
-    A break-even of None is never; ``_low`` is the end that favours owning, ``_high`` the other, over the
-    ranges of resale, utilisation and tariff and the interval of the throughput ratio.
+    A break-even of None is never; ``_low`` is the end that favors owning, ``_high`` the other, over the
+    ranges of resale, utilization and tariff and the interval of the throughput ratio.
 
     Attributes:
         usd_per_hour: Cost of a useful hour of the owned machine.
         equivalent_usd_per_hour: What the rival costs for the same work in that hour.
         break_even_hours: Useful hours after which owning is the cheaper.
-        break_even_utilisation: Those hours as a share of all hours of its life: what it must work at least.
+        break_even_utilization: Those hours as a share of all hours of its life: what it must work at least.
         verdict: buy, rent, or depends.
         quoted: Whether the price is the buyer's own; else a dated one of a card, new or used (``condition``).
         host_usd: The share of the purchase that is the machine around the cards.
-        years, utilisation: Its life, and the likely share of hours at work, that the figures hold for.
+        years, utilization: Its life, and the likely share of hours at work, that the figures hold for.
     """
 
     gpu_key: str
@@ -289,16 +289,16 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     break_even_hours: float | None
     break_even_hours_low: float | None
     break_even_hours_high: float | None
-    break_even_utilisation: float | None
-    break_even_utilisation_low: float | None
-    break_even_utilisation_high: float | None
+    break_even_utilization: float | None
+    break_even_utilization_low: float | None
+    break_even_utilization_high: float | None
     verdict: Literal["buy", "rent", "depends"]
     quoted: bool = False
     condition: str = "quoted"
     host_usd: float = 0.0
     assumed: tuple[str, ...] = ()
     years: float | None = None
-    utilisation: float | None = None
+    utilization: float | None = None
 
     @property
     def hourly_usd(self) -> Interval:

@@ -95,6 +95,8 @@ class StepMemory(Record, frozen=True, kw_only=True):
         points: By rising batch; the lines hold up to the first. None where they hold for large batches too.
         largest_traced: The batch up to which the lines are known to hold, where no larger one could be
             traced; None where a large one was.
+        keeping: The same step by a loop that has a name for the outputs of the model until its end, as most
+            have; None where that takes no more.
     """
 
     task: TaskKind
@@ -107,6 +109,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     recipe: Recipe = Recipe()
     points: tuple[MemoryPoint, ...] = ()
     largest_traced: int | None = None
+    keeping: StepMemory | None = None
 
     def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
         """The moment of the step that needs most at this batch size.
@@ -142,7 +145,9 @@ class StepMemory(Record, frozen=True, kw_only=True):
         points = tuple(
             msgspec.structs.replace(point, moments=tuple(map(of, point.moments))) for point in self.points
         )
-        return msgspec.structs.replace(self, lines=tuple(map(of, self.lines)), points=points, **fields)
+        kept = self.keeping and self.keeping.changed(of, **fields)
+        lines = tuple(map(of, self.lines))
+        return msgspec.structs.replace(self, lines=lines, points=points, keeping=kept, **fields)
 
     def is_on_lines(self, batch_size: int) -> bool:
         """Whether the lines hold at this batch size."""

@@ -91,7 +91,7 @@ def import_offers(
         why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
         raise MisuseError(f"{plain(file.name)} holds no usable offer{why}")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", file.stem).lstrip(".")[:80] or "offers"
-    return Imported(table, write_json(folder / IMPORTED / f"{name}.json", table.offers))
+    return Imported(table, write_json(folder / IMPORTED / f"{name}.json", tuple(table.offers)))
 
 
 def read_table(
@@ -197,7 +197,7 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
 def _sizes_gib(info: str, count: float) -> list[float | None]:
     """Return what the memory of one GPU may be, likeliest first.
 
-    The catalogues differ: that of one GPU with the sum beside it; of one, or of all, in both places; and some
+    The catalogs differ: that of one GPU with the sum beside it; of one, or of all, in both places; and some
     count in gigabytes.
     """
     one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))

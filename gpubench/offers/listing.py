@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import date
 from decimal import Decimal
 
@@ -11,11 +11,12 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.models import Offer
 from gpubench.names import nearest
+from gpubench.offers.columns import Offers
 from gpubench.offers.dates import freshness, price_age_days
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.regions import is_in
 from gpubench.offers.request import OffersRequest
-from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED
 from gpubench.options import check_fields
 from gpubench.specs import load_specs, matching_keys
 from gpubench.units import plain
@@ -33,13 +34,13 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     not_ranked_because: str | None
 
 
-def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset[str]:
-    """Return the providers asked for in lower case; one that no offer is of would only hide every price.
+def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
+    """Return the providers asked for in lower case; one that is not there would only hide every price.
 
     Raises:
         MisuseError: For the first that is unknown, with the nearest that are known.
     """
-    known = sorted({offer.provider.casefold() for offer in offers})
+    known = sorted({provider.casefold() for provider in there})
     names = frozenset(name.casefold() for name in wanted)
     for name in sorted(names.difference(known)):
         near = ", ".join(nearest(name, known, cutoff=0.0))
@@ -48,14 +49,14 @@ def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset
 
 
 def known_regions(
-    wanted: Iterable[str], offers: Iterable[Offer], more: Iterable[str] = ()
+    wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the regions asked for in lower case: those of offers, parts of the world, and ``more``.
+    """Return the regions asked for in lower case: those there, parts of the world, and ``more``.
 
     Raises:
         MisuseError: For the first that no offer is in, with the nearest that are known.
     """
-    known = sorted({offer.region.casefold() for offer in offers if offer.region} | {*more})
+    known = sorted({region.casefold() for region in there if region} | {*more})
     names = tuple(name.casefold() for name in wanted)
     for name in names:
         if not any(is_in(region, name) for region in known):
@@ -64,25 +65,22 @@ def known_regions(
     return names
 
 
-def list_offers(
-    offers: Iterable[Offer], wanted: OffersRequest, today: date, own: Collection[OfferKey] = ()
-) -> tuple[ListedOffer, ...]:
+def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> tuple[ListedOffer, ...]:
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Args:
-        offers: Every offer known: a price is judged by what the others ask.
+        offers: Every offer known: a price is judged by what the others ask, unless the user gave it.
         wanted: What to show.
         today: The day that ages count to.
-        own: Those that the user gave: their prices are not doubted.
 
     Raises:
         MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside of its limits.
     """
     check_fields(wanted)
-    offers = tuple(offers)
+    every = Offers.of(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
-    providers = known_providers(wanted.providers, offers)
-    regions = known_regions(wanted.regions, offers, [ANY_REGION])
+    providers = known_providers(wanted.providers, every.provider.present)
+    regions = known_regions(wanted.regions, every.region.present, [ANY_REGION])
     pricings = {*wanted.pricings, *(["spot"] if wanted.spot else [])}
     most_usd = None if wanted.max_usd_per_hour is None else Decimal(str(wanted.max_usd_per_hour))
 
@@ -97,8 +95,13 @@ def list_offers(
             and (most_usd is None or offer.price_usd_per_hour <= most_usd)
         )
 
-    market = Market(offers)
-    listed = [_listed(offer, today, _why_not_ranked(offer, market, own)) for offer in offers if passes(offer)]
+    market = Market(every)
+    doubted = market.doubted(every) & ~every.by_user
+    listed = [
+        _listed(offer, today, _why_not_ranked(offer, market.doubt(offer) if is_doubted else None))
+        for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
+        if passes(offer)
+    ]
     return tuple(sorted(listed, key=_cheapest_first))
 
 
@@ -107,16 +110,13 @@ def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
     return free, row.usd_per_gpu_hour or Decimal(0), row.offer.provider, row.offer.instance
 
 
-def _why_not_ranked(offer: Offer, market: Market, own: Collection[OfferKey]) -> str | None:
+def _why_not_ranked(offer: Offer, doubt: str | None) -> str | None:
     """Return why an offer is listed for information only; None where it can be ranked."""
     spec = load_specs().get(offer.gpu_key)
     never = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
     if never is not None:
         return never
-    doubt = market.doubt(offer)
-    if doubt is None or offer_key(offer) in own:
-        return None
-    return f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
+    return None if doubt is None else f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
 
 
 def _listed(offer: Offer, today: date, not_ranked_because: str | None) -> ListedOffer:

@@ -8,14 +8,18 @@ out is listed with the doubt, and does not rank unasked.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Flags
 from gpubench.models import Offer, Pricing
+from gpubench.offers.columns import Offers, kinds_of, recoded
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
@@ -48,6 +52,51 @@ class Standard(NamedTuple):
     loosened: int
 
 
+class _Key(NamedTuple):
+    """What a price is judged by, beside its height."""
+
+    gpu_key: str
+    pricing: Pricing
+    kind: str
+    provider: str
+
+
+class _Voices(NamedTuple):
+    """The one price for which each provider stands [USD per GPU-hour], and all of them in order."""
+
+    by_provider: Mapping[str, float]
+    ordered: Sequence[float]
+
+    def of_others(self, provider: str) -> tuple[int, float] | None:
+        """Return how many others there are, and the median of theirs; None where there are none."""
+        own = self.by_provider.get(provider)
+        count = len(self.ordered) - (own is not None)
+        if not count:
+            return None
+        left_out = len(self.ordered) if own is None else bisect_left(self.ordered, own)
+        low, high = (self.ordered[at + (at >= left_out)] for at in ((count - 1) // 2, count // 2))
+        return count, (low + high) / 2
+
+
+class _Asked(NamedTuple):
+    """Prices in order, who asks each, and from each the place of the next one of somebody else."""
+
+    usd: Sequence[float]
+    providers: Sequence[str]
+    next_other: Sequence[int]
+
+    def around(self, usd: float) -> tuple[int, int]:
+        """Return from where to where prices are within ``WITNESS_RATIO`` of one."""
+        return bisect_left(self.usd, usd / WITNESS_RATIO), bisect_right(self.usd, usd * WITNESS_RATIO)
+
+    def somebody_else(self, provider: str, usd: float) -> bool:
+        """Return whether anybody but a provider asks about as much."""
+        first, end = self.around(usd)
+        if first < end and self.providers[first] == provider:
+            first = self.next_other[first]
+        return first < end
+
+
 class Market:
     """What each provider asks for an hour of each GPU.
 
@@ -57,18 +106,27 @@ class Market:
     def __init__(self, offers: Iterable[Offer]) -> None:
         """Sort prices by GPU, by how they are paid, and by provider."""
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
-        self._known_voices: dict[tuple[str, _Scope], dict[str, float]] = {}
-        self._standards: dict[tuple[str, Pricing, str, str], Standard | None] = {}
-        alike: dict[tuple[str, Pricing, str, str], list[float]] = {}  # of 100,000 some hundred are unlike
-        for offer in offers:
-            alike.setdefault((offer.gpu_key, offer.pricing, offer.kind, offer.provider), []).append(
-                _per_gpu(offer)
-            )
-        for (gpu_key, pricing, kind, provider), prices in alike.items():
-            asked = [price for price in prices if price > 0]
-            if asked and _is_judged(pricing, kind):
-                paid = self._prices.setdefault(gpu_key, {}).setdefault(_pay(pricing, kind), {})
-                paid.setdefault(provider.casefold(), []).extend(asked)
+        self._known_voices: dict[tuple[str, _Scope], _Voices] = {}
+        self._standards: dict[_Key, Standard | None] = {}
+        self._known_asked: dict[tuple[str, Pricing], _Asked] = {}
+        every = Offers.of(offers)
+        asked = every.where(
+            ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
+        )
+        alike = kinds_of(
+            asked.gpu_key,
+            asked.pricing,
+            recoded(asked.kind.codes, [kind == "marketplace" for kind in asked.kind.values]),
+            recoded(asked.provider.codes, map(str.casefold, asked.provider.values)),
+        )
+        in_order = np.lexsort((asked.usd_per_gpu_hour, alike.codes))
+        ends = np.cumsum([0, *np.bincount(alike.codes, minlength=len(alike.values)).tolist()]).tolist()
+        usd = asked.usd_per_gpu_hour[in_order].tolist()
+        for (gpu_key, pricing, on_marketplace, provider), first, end in zip(
+            alike.values, ends[:-1], ends[1:], strict=True
+        ):
+            paid = self._prices.setdefault(gpu_key, {}).setdefault((pricing, on_marketplace), {})
+            paid[provider] = usd[first:end]
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
@@ -78,86 +136,97 @@ class Market:
         else sells has no standard: believed.
         """
         standard, own = self.standard(offer), _per_gpu(offer)
-        if standard is None:
-            return None
-        ratio = own / standard.median_usd
-        too_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
-        if not (too_low or self._is_too_high(offer, standard, ratio)) or self._witnesses(offer, own):
+        if standard is None or not self._is_doubted(_key(offer), own):
             return None
         return (
-            f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "
-            f"and no second provider is within {WITNESS_RATIO:g}x of it"
+            f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times "
+            f"{_whose(standard)}, and no second provider is within {WITNESS_RATIO:g}x of it"
         )
 
-    def doubted(self, offers: Iterable[Offer]) -> list[tuple[Offer, str]]:
-        """Return the offers whose prices are likely a mistake, each with the reason."""
-        believed: dict[tuple[str, Pricing, str, str], tuple[float, float]] = {}
-        found = []
-        for offer in offers:
-            key = offer.gpu_key, offer.pricing, offer.kind, offer.provider
-            ends = believed.get(key)
-            if ends is None:
-                standard = self.standard(offer)
-                usd = None if standard is None else standard.median_usd
-                ends = (-math.inf, math.inf) if usd is None else (usd / MAX_RATIO, usd * MAX_RATIO)
-                believed[key] = ends
-            if not ends[0] <= _per_gpu(offer) <= ends[1] and (doubt := self.doubt(offer)) is not None:
-                found.append((offer, doubt))
-        return found
+    def doubted(self, offers: Offers) -> Flags:
+        """Return which prices are likely a mistake."""
+        alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider)
+        keys = [_Key(*each) for each in alike.values]
+        standards = map(self._standard_of, keys)
+        middle = np.array([math.nan if each is None else each.median_usd for each in standards], dtype=float)
+        usd, standard = offers.usd_per_gpu_hour, middle[alike.codes]
+        doubted = (usd < standard / MAX_RATIO) | (usd > standard * MAX_RATIO)  # no standard is no doubt
+        for at in np.flatnonzero(doubted).tolist():
+            doubted[at] = self._is_doubted(keys[alike.codes[at]], float(usd[at]))
+        return doubted
+
+    def _is_doubted(self, key: _Key, usd: float) -> bool:
+        standard = self._standard_of(key)
+        if standard is None:
+            return False
+        ratio = usd / standard.median_usd
+        too_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
+        if not (too_low or self._is_too_high(key, standard, ratio)):
+            return False
+        name = key.provider.casefold()
+        return not any(asked.somebody_else(name, usd) for asked in self._asked_of(key))
 
     def is_below(self, offer: Offer) -> bool:
         """Return whether a price is under what the others ask: only such a one can be a false answer."""
         standard = self.standard(offer)
         return standard is not None and _per_gpu(offer) < standard.median_usd
 
-    def _is_too_high(self, offer: Offer, standard: Standard, ratio: float) -> bool:
+    def _is_too_high(self, key: _Key, standard: Standard, ratio: float) -> bool:
         """Hold a price to the median of its own kind; a lone cent must not throw out an honest one.
 
         So one other provider of its kind is enough where a further one, of any kind, bears that one out.
         """
         if ratio <= MAX_RATIO or standard.loosened:
             return False
-        return standard.provider_count > 1 or len(self._witnesses(offer, standard.median_usd)) > 1
+        return standard.provider_count > 1 or len(self._witnesses(key, standard.median_usd)) > 1
 
     def standard(self, offer: Offer) -> Standard | None:
         """Return what the others ask, of the same kind and paid alike where there are such; None for none."""
-        key = gpu_key, pricing, kind, provider = offer.gpu_key, offer.pricing, offer.kind, offer.provider
+        return self._standard_of(_key(offer))
+
+    def _standard_of(self, key: _Key) -> Standard | None:
         if key not in self._standards:
-            judged = _is_judged(pricing, kind)
-            self._standards[key] = (
-                self._standard(gpu_key, _pay(pricing, kind), provider.casefold()) if judged else None
-            )
+            judged = _is_judged(key.pricing, key.kind)
+            self._standards[key] = self._new_standard(key) if judged else None
         return self._standards[key]
 
-    def _standard(self, gpu_key: str, pay: _Pay, provider: str) -> Standard | None:
+    def _new_standard(self, key: _Key) -> Standard | None:
         """Ask those of the same kind who are paid alike, else all who are paid alike, else all."""
+        pay = _pay(key.pricing, key.kind)
         scopes: tuple[_Scope, ...] = (pay, (pay[0], None), (None, None))
         for loosened, scope in enumerate(scopes):
-            voices = [usd for name, usd in self._voices(gpu_key, scope).items() if name != provider]
-            if voices:
-                return Standard(median(voices), len(voices), loosened)
+            others = self._voices(key.gpu_key, scope).of_others(key.provider.casefold())
+            if others is not None:
+                provider_count, median_usd = others
+                return Standard(median_usd, provider_count, loosened)
         return None
 
-    def _voices(self, gpu_key: str, scope: _Scope) -> dict[str, float]:
+    def _voices(self, gpu_key: str, scope: _Scope) -> _Voices:
         """Return the one price for which each provider stands [USD per GPU-hour]."""
         if (gpu_key, scope) not in self._known_voices:
             found: dict[str, list[float]] = {}
             for pay, name, prices in self._asked(gpu_key):
                 if scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
                     found.setdefault(name, []).extend(prices)
-            self._known_voices[gpu_key, scope] = {name: median(prices) for name, prices in found.items()}
+            voices = {name: median(prices) for name, prices in found.items()}
+            self._known_voices[gpu_key, scope] = _Voices(voices, sorted(voices.values()))
         return self._known_voices[gpu_key, scope]
 
-    def _witnesses(self, offer: Offer, usd: float) -> set[str]:
+    def _witnesses(self, key: _Key, usd: float) -> set[str]:
         """Return the other providers that ask about as much, paid alike or, for spot, on demand."""
-        ways = {offer.pricing, Pricing.ON_DEMAND}
-        return {
-            name
-            for (pricing, _), name, prices in self._asked(offer.gpu_key, *_left_open(offer.gpu_key))
-            if pricing in ways and name != offer.provider.casefold()
-            for price in prices
-            if usd / WITNESS_RATIO <= price <= usd * WITNESS_RATIO
-        }
+        names = {name for asked in self._asked_of(key) for name in asked.providers[slice(*asked.around(usd))]}
+        return names - {key.provider.casefold()}
+
+    def _asked_of(self, key: _Key) -> list[_Asked]:
+        """Return the prices that can bear one out: those paid alike and, for spot, on demand."""
+        found = []
+        for pricing in dict.fromkeys((key.pricing, Pricing.ON_DEMAND)):
+            if (key.gpu_key, pricing) not in self._known_asked:
+                asked = self._asked(key.gpu_key, *_left_open(key.gpu_key))
+                same = [(name, prices) for pay, name, prices in asked if pay[0] is pricing]
+                self._known_asked[key.gpu_key, pricing] = _in_order(same)
+            found.append(self._known_asked[key.gpu_key, pricing])
+        return found
 
     def _asked(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
@@ -166,6 +235,14 @@ class Market:
             for pay, by_provider in self._prices.get(key, {}).items():
                 for name, prices in by_provider.items():
                     yield pay, name, prices
+
+
+def _in_order(asked: Iterable[tuple[str, Sequence[float]]]) -> _Asked:
+    every = sorted((usd, name) for name, prices in asked for usd in prices)
+    next_other = [len(every)] * len(every)
+    for at in range(len(every) - 2, -1, -1):
+        next_other[at] = next_other[at + 1] if every[at][1] == every[at + 1][1] else at + 1
+    return _Asked([usd for usd, _ in every], [name for _, name in every], next_other)
 
 
 class Sorted(NamedTuple):
@@ -216,6 +293,10 @@ def _is_judged(pricing: Pricing, kind: str) -> bool:
 def _left_open(gpu_key: str) -> tuple[str, ...]:
     """Return the rows that can mean this card, because a price list leaves its form factor open."""
     return tuple(key for key, spec in load_specs().items() if gpu_key in spec.variants)
+
+
+def _key(offer: Offer) -> _Key:
+    return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider)
 
 
 def _pay(pricing: Pricing, kind: str) -> _Pay:

@@ -9,7 +9,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
@@ -18,14 +18,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
+from gpubench.offers.columns import CODED, Column, Offers, column_of, constant, kinds_of, recoded
+from gpubench.offers.columns import Columns as OfferColumns
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.request import KINDS
 from gpubench.offers.rows import Columns, read_columns
-from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
 from gpubench.units import plain
@@ -76,20 +81,23 @@ def offers_of_columns(table: Columns, default_source: str = "", latest: date = d
     faults: dict[int, str] = {}
     facts = _facts(table, faults, default_source, latest)
     aside = [_Aside(row, 0, reason) for row, reason in faults.items()]
-    quotes: list[_Quote] = []
-    unpriced = set(range(len(table.numbers))) - faults.keys()
+    usable = np.ones(len(table.numbers), dtype=bool)
+    usable[list(faults)] = False
+    unpriced = usable.copy()
+    priced: list[_Priced] = []
     for place, column in enumerate(each for each in PRICE_COLUMNS if each.name in table.cells):
         cells = [text.strip() for text in table.of(column.name)]
-        prices, bad = _prices(cells, facts, faults)
-        quotes += _quotes(column, place, prices, facts)
+        stated = np.fromiter(map(bool, cells), bool, len(cells))
+        unpriced &= ~stated
+        prices, bad = _prices(cells, stated & usable, facts)
         aside += [_Aside(row, place, reason) for row, reason in bad.items()]
-        unpriced = {row for row in unpriced if not cells[row]}
-    aside += [_Aside(row, 0, "no price") for row in unpriced]
-    quotes.sort(key=_by_row)
-    offers, second = _without_duplicates(quotes)
-    aside = sorted((*aside, *second), key=_by_row)
-    said = tuple(SetAside(_describe(table, each.row), each.reason) for each in aside)
-    return OfferTable(offers=offers, set_aside=said)
+        first, second = _without_duplicates(np.flatnonzero(~np.isnan(prices)), facts)
+        reason = f"a second {column.pricing} price of this instance in this region; the first is kept"
+        aside += [_Aside(row, place, reason) for row in second.tolist()]
+        priced.append(_Priced(column, cells, prices, first))
+    aside += [_Aside(row, 0, "no price") for row in np.flatnonzero(unpriced).tolist()]
+    said = tuple(SetAside(_describe(table, each.row), each.reason) for each in sorted(aside, key=_by_row))
+    return OfferTable(offers=_offers(facts, priced), set_aside=said)
 
 
 def _require_columns(table: Columns) -> None:
@@ -109,25 +117,27 @@ def _require_columns(table: Columns) -> None:
 class _Facts(NamedTuple):
     """What the cells of each row say of its instance, column by column; ``rate`` is that of its currency."""
 
-    provider: Sequence[str]
+    provider: Column[str]
     instance: Sequence[str]
-    region: Sequence[str | None]
-    gpu_key: Sequence[str]
-    gpu_count: Sequence[int]
-    vcpus: Sequence[float | None]
-    ram_bytes: Sequence[int | None]
-    kind: Sequence[str]
-    price_date: Sequence[str]
-    source: Sequence[str]
-    note: Sequence[str | None]
-    rate: Sequence[_Rate | None]
+    region: Column[str | None]
+    gpu_key: Column[str]
+    gpu_count: Column[int]
+    vcpus: Column[float | None]
+    ram_bytes: Column[int | None]
+    kind: Column[str]
+    price_date: Column[str]
+    source: Column[str]
+    note: Column[str | None]
+    rate: Column[_Rate | None]
 
 
 def _facts(table: Columns, faults: dict[int, str], default_source: str, latest: date) -> _Facts:
     """Return what the cells say; of a row with several faults the first that is met here is told."""
 
-    def read(name: str, cell: Callable[[str], Any]) -> Sequence[Any]:
-        return _read(table.of(name), lambda text: cell(text.strip()), faults)
+    def read(name: str, cell: Callable[[str], Any]) -> Column[Any]:
+        cells = table.cells.get(name)
+        column = constant("", len(table.numbers)) if cells is None else column_of(cells)
+        return _read(column, lambda text: cell(text.strip()), faults)
 
     provider = read("provider", _provider)
     kind = read("kind", _kind)
@@ -137,74 +147,58 @@ def _facts(table: Columns, faults: dict[int, str], default_source: str, latest: 
     count = read("gpu_count", plausible.gpu_count)
     vcpus = read("vcpus", plausible.vcpus)
     ram = read("ram_gib", plausible.ram_bytes)
-    rate: Sequence[_Rate | None] = (None,) * len(kind)
+    rate: Column[_Rate | None] = constant(None, len(table.numbers))
     if "currency" in table.cells:
         money = zip(table.of("currency"), table.of("usd_per_unit"), table.of("rate_date"), strict=True)
-        rate = _read(list(money), _rate, faults)
+        rate = _read(column_of(money), _rate, faults)
     region = read("region", _region)
     note = _notes(read("note", _word), rate, gpu_key)
     instance = _instances(table.of("instance"), faults)
     return _Facts(provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note, rate)
 
 
-def _notes(
-    words: Sequence[str], rates: Sequence[_Rate | None], gpu_keys: Sequence[str]
-) -> Sequence[str | None]:
+def _notes(words: Column[str], rate: Column[_Rate | None], gpu_key: Column[str]) -> Column[str | None]:
     """Return the note of each row, with the rate of its currency, and whether it leaves the card open."""
-    unstated = {key for key, spec in load_specs().items() if spec.variants}
-    return [
-        _note(text, rate, unstated=key in unstated) if rate or key in unstated else text or None
-        for text, rate, key in zip(words, rates, gpu_keys, strict=True)
-    ]
+    specs = load_specs()
+    unstated = [key in specs and bool(specs[key].variants) for key in gpu_key.values]
+    kinds = kinds_of(words, rate, recoded(gpu_key.codes, unstated))
+    return recoded(kinds.codes, [_note(*each) for each in kinds.values])
 
 
-class _Known(dict[_Cell, Any]):
-    """What the cells of a column say, each read when it is met first."""
-
-    def __init__(self, read: Callable[[_Cell], Any]) -> None:
-        super().__init__()
-        self._read = read
-        self.faults: dict[_Cell, str] = {}
-
-    def __missing__(self, cell: _Cell) -> Any:
-        try:
-            value = self._read(cell)
-        except ValueError as reason:
-            value, self.faults[cell] = None, str(reason)
-        self[cell] = value
-        return value
-
-
-def _read(column: Sequence[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Sequence[Any]:
+def _read(cells: Column[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Column[Any]:
     """Read a column, each of its different cells once; of one that cannot be used the rows get its fault."""
-    known = _Known(read)
-    found = list(map(known.__getitem__, column))
-    if known.faults:
-        for at, cell in enumerate(column):
-            if cell in known.faults:
-                faults.setdefault(at, known.faults[cell])
-    return found
+    values: list[Any] = []
+    bad: dict[int, str] = {}
+    for code, cell in enumerate(cells.values):
+        try:
+            values.append(read(cell))
+        except ValueError as reason:
+            values.append(None)
+            bad[code] = str(reason)
+    if bad:
+        for row in np.flatnonzero(np.isin(cells.codes, list(bad))).tolist():
+            faults.setdefault(row, bad[int(cells.codes[row])])
+    return recoded(cells.codes, values)
 
 
 def _instances(column: Sequence[str], faults: dict[int, str]) -> Sequence[str]:
     """Read names that are mostly unlike each other: all at once, and one by one where one is bad."""
     names = [text.strip() for text in column]
-    try:
-        plausible.check_texts(names)
-    except ImplausibleError:
-        return _read(names, partial(_named, what="instance"), faults)
-    return names if all(names) else _read(names, partial(_named, what="instance"), faults)
+    if plausible.are_texts(names) and all(names):
+        return names
+    return _read(column_of(names), partial(_named, what="instance"), faults).cells()
 
 
 # --- prices ----------------------------------------------------------------------------------------------
 
 
-class _Quote(NamedTuple):
-    """One price of one row; ``place`` is that of its column."""
+class _Priced(NamedTuple):
+    """One column of prices: its cells, what they come to [USD/h], and the rows that count."""
 
-    row: int
-    place: int
-    offer: Offer
+    column: _PriceColumn
+    cells: Sequence[str]
+    prices: Floats
+    rows: Indices
 
 
 class _Aside(NamedTuple):
@@ -218,66 +212,83 @@ class _Aside(NamedTuple):
 _by_row = itemgetter(0, 1)
 
 
-def _prices(
-    cells: Sequence[str], facts: _Facts, faults: Collection[int]
-) -> tuple[Sequence[Decimal | None], dict[int, str]]:
-    """Return the price of each row [USD/h], and of those that cannot be true the reason."""
-    prices: list[Decimal | None] = []
+def _prices(cells: Sequence[str], asked: Flags, facts: _Facts) -> tuple[Floats, dict[int, str]]:
+    """Return the price of each row that is asked for [USD/h], and of those that cannot be true the reason."""
+    rows = np.flatnonzero(asked)
+    figures = plausible.figures([cells[row] for row in rows.tolist()])
+    plain = plausible.are_prices(figures) & ~facts.kind.equals("free")[rows] & facts.rate.equals(None)[rows]
+    prices = np.full(len(cells), np.nan)
+    prices[rows[plain]] = figures[plain]
     bad: dict[int, str] = {}
-    for row, (cell, kind, rate) in enumerate(zip(cells, facts.kind, facts.rate, strict=True)):
-        price = None
-        if cell and row not in faults:
-            try:
-                price = plausible.price(cell, kind)
-            except ImplausibleError as error:
-                bad[row] = str(error)
-            else:
-                price = price if rate is None else price * rate.usd_per_unit
-        prices.append(price)
+    for row in rows[~plain].tolist():
+        try:
+            prices[row] = float(_price(cells[row], facts, row))
+        except ImplausibleError as error:
+            bad[row] = str(error)
     return prices, bad
 
 
-def _quotes(
-    column: _PriceColumn, place: int, prices: Sequence[Decimal | None], facts: _Facts
-) -> Sequence[_Quote]:
-    rows = zip(prices, *facts[:-1], strict=True)
-    return [
-        _Quote(
-            row,
-            place,
-            Offer(
-                provider=provider,
-                instance=instance,
-                region=region,
-                gpu_key=gpu_key,
-                gpu_count=count,
-                vcpus=vcpus,
-                ram_bytes=ram,
-                price_usd_per_hour=price,
-                pricing=column.pricing,
-                kind=kind,
-                price_date=day,
-                source=source,
-                note=note,
-                term_years=column.term_years,
-            ),
+def _price(cell: str, facts: _Facts, row: int) -> Decimal:
+    """Return the price of one row [USD/h], or raise with the reason."""
+    rate = facts.rate.at(row)
+    price = plausible.price(cell, facts.kind.at(row))
+    return price if rate is None else price * rate.usd_per_unit
+
+
+def _without_duplicates(rows: Indices, facts: _Facts) -> tuple[Indices, Indices]:
+    """Return the first row of every offer, and the later ones."""
+    names = [facts.instance[row] for row in rows.tolist()]
+    if len(set(names)) == len(names):
+        return rows, rows[:0]
+    same = kinds_of(column_of(names), facts.provider.take(rows), facts.region.take(rows))
+    is_first = np.zeros(len(rows), dtype=bool)
+    is_first[np.unique(same.codes, return_index=True)[1]] = True
+    return rows[is_first], rows[~is_first]
+
+
+def _offers(facts: _Facts, priced: Sequence[_Priced]) -> Offers:
+    """Lay the prices of all columns out as offers, in the order of the rows."""
+    row = np.concatenate([each.rows for each in priced])
+    place = np.repeat(np.arange(len(priced)), [len(each.rows) for each in priced])
+    in_order = np.lexsort((place, row))
+    row, place = row[in_order], place[in_order]
+    rows, places = row.tolist(), place.tolist()
+
+    def offer(at: int) -> Offer:
+        row, (column, cells, _, _) = rows[at], priced[places[at]]
+        return Offer(
+            provider=facts.provider.at(row),
+            instance=facts.instance[row],
+            region=facts.region.at(row),
+            gpu_key=facts.gpu_key.at(row),
+            gpu_count=facts.gpu_count.at(row),
+            vcpus=facts.vcpus.at(row),
+            ram_bytes=facts.ram_bytes.at(row),
+            price_usd_per_hour=_price(cells[row], facts, row),
+            pricing=column.pricing,
+            kind=facts.kind.at(row),
+            price_date=facts.price_date.at(row),
+            source=facts.source.at(row),
+            note=facts.note.at(row),
+            term_years=column.term_years,
         )
-        for row, (
-            price, provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note
-        ) in enumerate(rows)
-        if price is not None
-    ]  # fmt: skip
 
-
-def _without_duplicates(quotes: Sequence[_Quote]) -> tuple[tuple[Offer, ...], Sequence[_Aside]]:
-    """Return the first price of every offer, and the later ones."""
-    offers: dict[OfferKey, Offer] = {}
-    second = []
-    for row, place, offer in quotes:
-        if offers.setdefault(offer_key(offer), offer) is not offer:
-            reason = f"a second {offer.pricing} price of this instance in this region; the first is kept"
-            second.append(_Aside(row, place, reason))
-    return tuple(offers.values()), second
+    paid = {
+        "pricing": recoded(place, [each.column.pricing for each in priced]),
+        "term_years": recoded(place, [each.column.term_years for each in priced]),
+    }
+    price = np.empty(len(row))
+    for at, each in enumerate(priced):
+        price[place == at] = each.prices[each.rows]
+    return Offers(
+        OfferColumns(
+            paid | {name: getattr(facts, name).take(row) for name in CODED if name not in paid},
+            [facts.instance[each] for each in rows],
+            price,
+            np.zeros(len(row), dtype=bool),
+            offer,
+        )
+    )
 
 
 # --- cells -----------------------------------------------------------------------------------------------
@@ -346,7 +357,7 @@ def _rate(cells: tuple[str, str, str]) -> _Rate | None:
     )
 
 
-def _note(text: str, rate: _Rate | None, *, unstated: bool) -> str | None:
+def _note(text: str | None, rate: _Rate | None, unstated: bool) -> str | None:
     notes = (text, rate.words if rate else "", UNSTATED_NOTE if unstated else "")
     return "; ".join(note for note in notes if note) or None
 

@@ -16,10 +16,10 @@ from gpubench.specs import require_spec
 from gpubench.units import plain
 
 DEFAULT_YEARS = 3.0
-DEFAULT_UTILISATION = 0.5
+DEFAULT_UTILIZATION = 0.5
 DEFAULT_PUE = 1.0
 DEFAULT_TARIFF_USD_PER_KWH = 0.15
-"""Life, share of hours at work, overhead of cooling, price of energy: each is named where it was assumed."""
+"""Service life, utilization, overhead of cooling, price of energy: each is named where it was assumed."""
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
         host_usd: Share of the host machine that is counted.
         resale_usd: What GPUs and host share bring at the end.
         years: Life.
-        utilisation: Share of all hours at work, above 0 to 1.
+        utilization: Share of all hours at work, above 0 to 1.
         power_w: Mean power of one GPU at work; None takes a measurement, else the board power.
         idle_w: Power of one GPU when idle.
         pue: Energy drawn over energy used by the machine, at least 1.
@@ -45,7 +45,7 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
     host_usd: float = 0.0
     resale_usd: float = 0.0
     years: float = DEFAULT_YEARS
-    utilisation: float = DEFAULT_UTILISATION
+    utilization: float = DEFAULT_UTILIZATION
     power_w: float | None = None
     idle_w: float = 0.0
     pue: float = DEFAULT_PUE
@@ -56,7 +56,7 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
 
 ASSUMABLE = (
     "years",
-    "utilisation",
+    "utilization",
     "power_w",
     "pue",
     "tariff_usd_per_kwh",
@@ -75,8 +75,8 @@ _FORMS: tuple[tuple[str, str, float], ...] = (
     ("tariff_usd_per_kwh", rf"(?:tariff )?{_NUMBER} usd/kwh", 1.0),
     ("purchase_usd", rf"(?:price )?{_NUMBER} usd", 1.0),
     ("years", rf"(?:life )?{_NUMBER} years?", 1.0),
-    ("utilisation", rf"(?:utili[sz]ation |used )?{_NUMBER} ?%(?: used)?", 0.01),
-    ("utilisation", rf"utili[sz]ation {_NUMBER}", 1.0),
+    ("utilization", rf"(?:utili[sz]ation |used )?{_NUMBER} ?%(?: used)?", 0.01),
+    ("utilization", rf"utili[sz]ation {_NUMBER}", 1.0),
     ("idle_w", rf"idle {_NUMBER} w", 1.0),
     ("power_w", rf"(?:power )?{_NUMBER} w", 1.0),
     ("pue", rf"pue {_NUMBER}", 1.0),
@@ -86,7 +86,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "host_usd": (0.0, 1e8),
     "resale_usd": (0.0, 1e8),
     "years": (0.1, 30.0),
-    "utilisation": (0.001, 1.0),
+    "utilization": (0.001, 1.0),
     "power_w": (1.0, 1e5),
     "idle_w": (0.0, 1e5),
     "pue": (1.0, 5.0),
@@ -104,7 +104,7 @@ def parse_owned(spec: str) -> Owned:
 
     Args:
         spec: Parts between commas: the GPU (``2x NAME`` for two), then in any order its price in USD and, as
-            wanted, ``host``, ``resale`` and ``upkeep`` sums, years, per cent of hours used, W, PUE, USD/kWh.
+            wanted, ``host``, ``resale`` and ``upkeep`` sums, years, percent of hours used, W, PUE, USD/kWh.
 
     Raises:
         MisuseError: If the GPU is unknown, the price is missing, or a part is not understood; the message

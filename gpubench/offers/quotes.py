@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal
 from typing import NamedTuple
 
 import msgspec
@@ -63,13 +62,12 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
 def named_in(quote: Quote, retrieved_at: str) -> Offer | None:
     """Return the offer that a quote names, at a price that stands for none; None if it names none."""
     try:
-        return _offer(msgspec.structs.replace(quote, price="1", kind=_priced(quote.kind)), retrieved_at)
+        return _offer(
+            msgspec.structs.replace(quote, price="1", kind="vm" if quote.kind == "free" else quote.kind),
+            retrieved_at,
+        )
     except ValueError:
         return None
-
-
-def _priced(kind: str) -> str:
-    return "vm" if kind == "free" else kind
 
 
 def _offer(quote: Quote, retrieved_at: str) -> Offer:
@@ -104,12 +102,10 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         in_stock=quote.in_stock,
         stock_date=None if quote.in_stock is None else retrieved_at[:10],
         ask_count=quote.ask_count,
-        ask_median_usd_per_hour=_ask_median(quote),
+        ask_median_usd_per_hour=None
+        if quote.ask_median is None
+        else plausible.price(_price_text(quote.ask_median), quote.kind),
     )
-
-
-def _ask_median(quote: Quote) -> Decimal | None:
-    return None if quote.ask_median is None else plausible.price(_price_text(quote.ask_median), quote.kind)
 
 
 def _tpu_in_chips(quote: Quote) -> Quote:

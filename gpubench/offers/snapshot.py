@@ -17,6 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, many_objects, read_json, write_file
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
+from gpubench.offers.columns import Offers
 from gpubench.offers.dates import price_day
 from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
@@ -77,18 +78,22 @@ def load_offers(
     with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
-            tables.append(msgspec.structs.replace(read_own(extra), is_own=True))
+            own = read_own(extra)
+            tables.append(msgspec.structs.replace(own, offers=Offers.of(own.offers).given_by_the_user()))
         return overlay(tables if as_of is None else [_until(table, as_of) for table in tables])
 
 
 def _until(table: OfferTable, day: date) -> OfferTable:
     """Set aside the prices of later days, so that an earlier price of the same offer counts."""
-    late = [offer for offer in table.offers if price_day(offer.price_date) > day]
-    if not late:
-        return table
-    kept = tuple(offer for offer in table.offers if price_day(offer.price_date) <= day)
-    reasons = (SetAside(_words(offer), f"price of {offer.price_date}, after {day}") for offer in late)
-    return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *reasons))
+    offers = Offers.of(table.offers)
+    is_late = offers.price_date.is_in(lambda price_date: price_day(price_date) > day)
+    reasons = tuple(
+        SetAside(_words(offer), f"price of {offer.price_date}, after {day}")
+        for offer in offers.where(is_late)
+    )
+    return msgspec.structs.replace(
+        table, offers=offers.where(~is_late), set_aside=(*table.set_aside, *reasons)
+    )
 
 
 def _words(offer: Offer) -> str:

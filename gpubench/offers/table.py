@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Flags
 from gpubench.models import Offer, Pricing
+from gpubench.offers.columns import Offers
 from gpubench.offers.dates import price_day
 from gpubench.offers.moves import PriceChange, change_of
 from gpubench.specs import load_specs
@@ -66,19 +69,15 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
 
-    ``own`` are the keys of those that the user gave for this one question: they are taken as they are.
-    ``is_own`` says that all of this table's are.
     ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
     ``changes`` is what list prices did from one table to the next.
     """
 
-    offers: tuple[Offer, ...] = ()
+    offers: Sequence[Offer] = ()
     set_aside: tuple[SetAside, ...] = ()
     notes: tuple[str, ...] = ()
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
-    own: frozenset[OfferKey] = frozenset()
-    is_own: bool = False
     changes: tuple[PriceChange, ...] = ()
 
 
@@ -92,47 +91,91 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     A later offer replaces an earlier one of its key; where a later table is complete, an earlier offer that
     it does not list is retired.
     """
-    offers: dict[OfferKey, Offer] = {}
+    below = Offers.of(())
     set_aside: list[SetAside] = []
     notes: list[str] = []
-    own: set[OfferKey] = set()
     covers: list[Coverage] = []
     retired: list[Offer] = []
     changes: list[PriceChange] = []
     for table in tables:
-        own |= table.own
         covers += table.covers
         retired += table.retired
-        gone = _gone(offers, table)
-        retired += [offers.pop(key) for key in gone]
-        changes += table.changes
-        fresh = dict(zip(map(offer_key, table.offers), table.offers, strict=True))
-        known = filter(offers.__contains__, fresh)
-        changes += [change for key in known if (change := change_of(offers[key], fresh[key]))]
-        offers.update(fresh)
-        if table.is_own:
-            own.update(fresh)
+        fresh = _latest(Offers.of(table.offers))
+        gone = _gone(below, fresh, table.covers)
+        retired += below.where(gone)
+        below = below.where(~gone)
+        old, new = _pairs(below, fresh)
+        changes += [
+            change for at, by in zip(old, new, strict=True) if (change := change_of(below[at], fresh[by]))
+        ]
+        below = _replaced(below, fresh, old, new)
         set_aside += table.set_aside
         notes += table.notes
     return OfferTable(
-        offers=tuple(offers.values()),
+        offers=below,
         set_aside=tuple(set_aside),
         notes=tuple(notes),
         covers=tuple(covers),
         retired=tuple(retired),
-        own=frozenset(own),
         changes=tuple(changes),
     )
 
 
-def _gone(below: Mapping[OfferKey, Offer], table: OfferTable) -> Sequence[OfferKey]:
-    """Return the offers below that a table would list if they were still on sale, and does not."""
-    covers: dict[str, list[Coverage]] = {}
-    for cover in table.covers:
+def _keys(offers: Offers) -> Sequence[OfferKey]:
+    """Return what identifies each offer."""
+    return list(
+        zip(
+            offers.provider.cells(),
+            offers.instances,
+            offers.region.cells(),
+            offers.pricing.cells(),
+            offers.term_years.cells(),
+            strict=True,
+        )
+    )
+
+
+def _latest(offers: Offers) -> Offers:
+    """Return the last offer of each key, in the place of the first."""
+    names = offers.instances
+    if len(set(names)) == len(names):
+        return offers
+    last = {key: at for at, key in enumerate(_keys(offers))}
+    return offers.take(list(last.values()))
+
+
+def _pairs(below: Offers, fresh: Offers) -> tuple[list[int], list[int]]:
+    """Return the places of the offers that are in both, there and here."""
+    known = set(below.instances)
+    places = [at for at, name in enumerate(fresh.instances) if name in known]
+    if not places:
+        return [], []
+    there = {key: at for at, key in enumerate(_keys(below))}
+    alike = [
+        (there[key], at) for at, key in zip(places, _keys(fresh.take(places)), strict=True) if key in there
+    ]
+    return [at for at, _ in alike], [at for _, at in alike]
+
+
+def _replaced(below: Offers, fresh: Offers, old: Sequence[int], new: Sequence[int]) -> Offers:
+    """Lay fresh offers over others: each in the place of the one that it replaces, new ones at the end."""
+    every = Offers.joined(below, fresh)
+    places = np.arange(len(below))
+    places[old] = len(below) + np.array(new, dtype=np.int64)
+    return every.take(np.concatenate([places, len(below) + np.delete(np.arange(len(fresh)), new)]))
+
+
+def _gone(below: Offers, fresh: Offers, covers: Iterable[Coverage]) -> Flags:
+    """Return which offers below a table would list if they were still on sale, and does not."""
+    gone = np.zeros(len(below), dtype=bool)
+    by_provider: dict[str, list[Coverage]] = {}
+    for cover in covers:
         if cover.whole_provider:
-            covers.setdefault(cover.provider, []).append(cover)
-    if not covers:
-        return ()
-    listed = {offer_key(offer) for offer in table.offers}
-    theirs = ((key, offer) for key, offer in below.items() if offer.provider in covers and key not in listed)
-    return [key for key, offer in theirs if any(cover.holds(offer) for cover in covers[offer.provider])]
+            by_provider.setdefault(cover.provider, []).append(cover)
+    if by_provider:
+        listed = set(_keys(fresh))
+        theirs = np.flatnonzero(below.provider.is_in(by_provider.__contains__))
+        for at, key in zip(theirs.tolist(), _keys(below.take(theirs)), strict=True):
+            held = by_provider[below[at].provider]
+            gone[at] = key not in listed and any(cover.holds(below[at]) for cover in held)
+    return gone

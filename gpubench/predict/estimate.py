@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -17,7 +17,6 @@ from gpubench.models import (
     FindingKind,
     GpuSpec,
     MemoryFit,
-    MemoryNeed,
     Run,
 )
 from gpubench.options import check_fields
@@ -98,45 +97,57 @@ def estimate(
     check(question)
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
-    open_cases: list[tuple[GpuSpec, Case]] = []
-    fits: dict[str, MemoryFit | None] = {}
-    fewest: dict[str, int] = {}
+    to_predict: list[_ToPredict] = []
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
             answers[spec.key] = case
             continue
+        fit = memory.fit_of(question, case, spec, peaks)
         reading = measured_here(readings, case, spec.key)
         if reading is not None:
-            answers[spec.key] = _measured(reading, memory.fit_of(question, case, spec, peaks))
+            answers[spec.key] = _measured(reading, fit)
             continue
-        fits[spec.key] = memory.fit_of(question, case, spec, peaks)
-        refusal = _refusal(spec, case, fits[spec.key])
-        if refusal is not None and most_sharing > 1 and domain_gap(spec, case.precision) is None:
-            sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing)
-            if sharing is not None and sharing[1].fits:
-                fewest[spec.key], fits[spec.key] = sharing
-                refusal = None
-            elif sharing is not None:
-                refusal = _not_even_shared(refusal, *sharing)
-        if refusal is not None:
-            answers[spec.key] = refusal
+        found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing)
+        if isinstance(found, Refusal):
+            answers[spec.key] = found
         else:
-            open_cases.append((spec, case))
-    generates = question.profile.decode is not None
+            to_predict.append(found)
+    cases = [(each.spec, each.case) for each in to_predict]
     # What is predicted of a generation is its prompt: a reading of the whole is no start for that.
-    predictions = predict_all(question, open_cases, () if generates else readings, load_calibration())
-    if question.profile.decode is not None:
-        predictions = [
-            _generated(question.profile.decode, spec, case, found)
-            for (spec, case), found in zip(open_cases, predictions, strict=True)
-        ]
-    for (spec, case), prediction in zip(open_cases, predictions, strict=True):
-        fit = fits[spec.key]
-        need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
-        found = _predicted(spec, case, prediction, need, fit)
-        answers[spec.key] = msgspec.structs.replace(found, fewest_gpus=fewest.get(spec.key, 1))
+    starts = () if question.profile.decode is not None else readings
+    predictions = predict_all(question, cases, starts, load_calibration())
+    for each, prediction in zip(to_predict, predictions, strict=True):
+        answers[each.spec.key] = _predicted(question, each, prediction, peaks)
     return {spec.key: answers[spec.key] for spec in specs}
+
+
+@dataclass(frozen=True)
+class _ToPredict:
+    """A case on a GPU where nobody measured it, with its fit in memory over the fewest GPUs that hold it."""
+
+    spec: GpuSpec
+    case: Case
+    fit: MemoryFit | None
+    fewest_gpus: int = 1
+
+
+def _room(
+    question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int
+) -> _ToPredict | Refusal:
+    """Return the case on one GPU, or on the fewest up to ``most_sharing`` that hold it; else why not."""
+    spec, case = alone.spec, alone.case
+    refusal = _refusal(spec, case, alone.fit)
+    if refusal is None:
+        return alone
+    if most_sharing > 1 and domain_gap(spec, case.precision) is None:
+        sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing)
+        if sharing is not None:
+            fewest_gpus, fit = sharing
+            if fit.fits:
+                return replace(alone, fit=fit, fewest_gpus=fewest_gpus)
+            return _not_even_shared(refusal, fewest_gpus, fit)
+    return refusal
 
 
 def estimate_at_largest_batch(
@@ -247,12 +258,12 @@ def _generated(decode: DecodeWork, spec: GpuSpec, case: Case, prompt: Prediction
 
 
 def _predicted(
-    spec: GpuSpec,
-    case: Case,
-    prediction: Prediction,
-    need: MemoryNeed,
-    fit: MemoryFit | None,
+    question: Question, asked: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
 ) -> Estimate:
+    spec, case, fit = asked.spec, asked.case, asked.fit
+    need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
+    if question.profile.decode is not None:
+        prediction = _generated(question.profile.decode, spec, case, prediction)
     findings = []
     if prediction.host_bound:
         findings.append(
@@ -275,6 +286,7 @@ def _predicted(
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None else True,
         largest_batch=None if fit is None else fit.largest_batch,
+        fewest_gpus=asked.fewest_gpus,
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,

@@ -120,7 +120,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A fit: unknowns ``z``, and the linearised problem around them.
+    """A fit: unknowns ``z``, and the linearized problem around them.
 
     Attributes:
         z: (size,) see ``Layout``.
@@ -284,16 +284,16 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         prior=prior,
     )
     for _ in range(_MOST_STEPS):
-        fit = _linearise(fit, full)
+        fit = _linearize(fit, full)
         step = _step(*_normal(fit.jacobian, fit.residual, fit.weight, table.cell[rows], cell_sd), fit)
         longest = float(np.abs(step).max())
         if longest < _CLOSE_ENOUGH:
             break
         fit = replace(fit, z=fit.z + step * min(1.0, _LONGEST_STEP / longest))
-    return _linearise(fit, full)
+    return _linearize(fit, full)
 
 
-def _linearise(fit: Fit, full: Floats) -> Fit:
+def _linearize(fit: Fit, full: Floats) -> Fit:
     residual = _residual(fit)
     cell = fit.table.cell[fit.rows]
     spread = residual - _cell_means(residual, full, cell, fit.cell_sd)[cell]

@@ -39,6 +39,7 @@ from gpubench.profile.memory import checkpointed, judge, need_of, with_adapters
 from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
+from gpubench.units import format_bytes
 
 MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
@@ -321,16 +322,16 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
 
     check_fields(request)
     task, asked = TaskKind(request.task), asked_recipe(request)
-    if not request.workloads:
-        profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
-    else:
-        by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
-        profiles = [_by_recipe(each, by_name, asked) for each in request.workloads]
     if not request.gpus:
         known = load_specs().values()
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
         specs = [require_spec(name) for name in request.gpus]
+    if not request.workloads:
+        profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
+    else:
+        by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
+        profiles = [_by_recipe(each, by_name, asked) for each in request.workloads]
     own = newest_runs(results_root(request.results)).runs
     shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     return tuple(
@@ -374,6 +375,16 @@ def basis_words(need: MemoryNeed) -> str:
         MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }[need.basis]
+
+
+def if_free_words(need: MemoryNeed) -> str | None:
+    """What may be taken beside where it is free, in a sentence without its end; None where nothing is."""
+    if not need.if_free_bytes:
+        return None
+    return (
+        f"where it is free cuDNN may take up to {format_bytes(need.if_free_bytes)} more, for an algorithm "
+        "that is faster in strict fp32; where it is not, it takes another"
+    )
 
 
 def part_rows(parts: MemoryParts) -> tuple[tuple[str, float], ...]:

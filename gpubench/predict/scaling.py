@@ -1,6 +1,6 @@
 """Several GPUs in one data-parallel job: what the exchange of gradients costs, and how much of it hides.
 
-Modelled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link; buckets that are
+Modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link; buckets that are
 ready travel while the backward pass goes on; waiting for each other costs a share of the step with each
 doubling. The shares are fitted to published rows, see ``scaling_fit`` and docs/prediction.md.
 """
@@ -52,7 +52,7 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
     exchange_s: float
     exposed_s: float
     log_deviation: float
-    basis: Literal["modelled"] = "modelled"
+    basis: Literal["modeled"] = "modeled"
     method: str
 
 
@@ -129,7 +129,7 @@ def scaling(
         exchange_s=2 * (n - 1) / n * exchange.gradient_bytes / (rate * share),
         exposed_s=exposed_s(exchange, n, share, hidden),
         log_deviation=width / 1.645,
-        method=f"modelled: {'FSDP as ' if sharded else ''}ring all-reduce of "
+        method=f"modeled: {'FSDP as ' if sharded else ''}ring all-reduce of "
         f"{exchange.gradient_bytes / 1e6:.0f} MB over {_LINK_WORDS[link]}",
     )
 

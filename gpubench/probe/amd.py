@@ -108,9 +108,10 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
         power_limit_default_w=limits.default_w,
         pcie_generation=of.get("pcie_generation", "max_link_speed", _pcie_generation),
         pcie_width=of.get("pcie_width", "max_link_width", _pcie_width),
-        driver_version=_driver(root),
+        driver_version=system.read_text(root / "sys/module/amdgpu/version"),
         tensor_core_precisions=next((f for a, f in _FORMATS.items() if architecture.startswith(a)), ()),
-        unavailable=refused | _of_profile(readings.refused),
+        unavailable=refused
+        | {k: v for k, v in readings.refused.items() if k in DeviceProfile.__struct_fields__},
     )
     state = DeviceState(
         temperature_c=now.temperature_c,
@@ -124,10 +125,6 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
     )
     profile.unavailable.pop("pcie_now", None)
     return profile, state
-
-
-def _of_profile(refused: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in refused.items() if k in DeviceProfile.__struct_fields__}
 
 
 def _bus_id(node: Mapping[str, int]) -> str:
@@ -156,10 +153,6 @@ def _name(root: Path, of: Folder) -> str | None:
                 return cells[2]
     of.refused["name"] = "product_name: empty, and not in libdrm's table"
     return None
-
-
-def _driver(root: Path) -> str | None:
-    return system.read_text(root / "sys/module/amdgpu/version")
 
 
 def _pcie_generation(text: str) -> int:

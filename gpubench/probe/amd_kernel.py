@@ -66,7 +66,7 @@ class AmdReadings(NoReadings):
         return self._folder.refused
 
     def sample(self) -> Reading:
-        """Read clocks, power, temperature, utilisation and memory."""
+        """Read clocks, power, temperature, utilization and memory."""
         of = self._folder
         return Reading(
             sm_clock_hz=of.number("sm_clock_hz", "hwmon/*/freq1_input", plausible.SM_CLOCK),

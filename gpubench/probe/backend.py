@@ -203,7 +203,7 @@ class Readings(Protocol):
     def refused(self) -> dict[str, str]: ...  # noqa: D102 - see the class
 
     def sample(self) -> Reading:
-        """Read clocks, power, temperature, utilisation, memory, clock event reasons and idleness."""
+        """Read clocks, power, temperature, utilization, memory, clock event reasons and idleness."""
         ...
 
     def held_clocks_s(self) -> dict[str, float]:

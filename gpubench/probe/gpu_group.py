@@ -47,7 +47,7 @@ class GpuGroup:
     def sample(self) -> Reading:
         """Read all: lowest clocks, highest temperature, power added up, every clock event reason.
 
-        Utilisation is the mean, memory that of the fullest; they are idle if one of them is.
+        Utilization is the mean, memory that of the fullest; they are idle if one of them is.
         """
         seen = [each.sample() for each in self._each]
         return Reading(

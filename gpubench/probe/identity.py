@@ -1,4 +1,4 @@
-"""Which device this is: without telling strangers, and without mistaking it for its neighbour."""
+"""Which device this is: without telling strangers, and without mistaking it for its neighbor."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _digits(uuid: str | None) -> str:
 
 
 def _normal(name: str | None) -> str | None:
-    return None if name is None else names.normalise(name).removeprefix("nvidia ")
+    return None if name is None else names.normalize(name).removeprefix("nvidia ")
 
 
 def _salt_file() -> Path:

@@ -137,7 +137,7 @@ def device_unusable(index: int, code: int, reason: str | None) -> Problem:
 
 
 def not_opened(code: int, reason: str, library_version: str | None, root: Path = Path("/")) -> Problem:
-    """The library could not be found, loaded or initialised.
+    """The library could not be found, loaded or initialized.
 
     Args:
         code: NVML's return code.

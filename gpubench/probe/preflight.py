@@ -1,7 +1,7 @@
-"""What to check on a device before (and after) it is measured: who else uses it, and is it held back.
+"""What to check on a device before (and after) it is measured: who else uses it, and what limits it.
 
-Process lists are blind in most containers, and utilisation lags a load that has just ended. So use by
-others is judged by the list, by utilisation and by memory together, and seen twice before a run is refused.
+Process lists are blind in most containers, and utilization lags a load that has just ended. So use by
+others is judged by the list, by utilization and by memory together, and seen twice before a run is refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Finding, FindingKind
-from gpubench.probe.backend import GpuProcess, Readings
+from gpubench.probe.backend import Readings
 from gpubench.units import Seconds, format_percent, plain
 
 BUSY_LIMIT = 0.05
-"""Utilisation of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
+"""Utilization of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
 MEMORY_LIMIT = 0.02
 """Used memory without the driver's reserve, as a share of the whole."""
 POWER_CAP_LIMIT = 0.98
@@ -100,7 +100,12 @@ def _look(device: DeviceProfile, readings: Readings, own_pids: Collection[int]) 
     mine = {os.getpid(), *own_pids}
     foreign = [p for p in readings.processes() or () if p.compute and p.pid not in mine]
     if foreign:
-        return Sharing(seen=_counted(foreign), limit=None, refuse=True, pids=tuple(p.pid for p in foreign))
+        return Sharing(
+            seen="1 other process" if len(foreign) == 1 else f"{len(foreign)} other processes",
+            limit=None,
+            refuse=True,
+            pids=tuple(p.pid for p in foreign),
+        )
     now = readings.sample()
     if now.utilization is not None and now.utilization > BUSY_LIMIT:
         seen = f"{format_percent(now.utilization)} busy, no process listed"
@@ -136,7 +141,7 @@ def _check_compute_mode(device: DeviceProfile, readings: Readings) -> None:
     if mode in {None, "default"}:
         return
     foreign = [p for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
-    refusal = kept_out(device, mode, _listed(foreign) if foreign else None)
+    refusal = kept_out(device, mode, "PIDs " + ", ".join(str(p.pid) for p in foreign) if foreign else None)
     if refusal is not None:
         raise NoDeviceError(refusal)
 
@@ -147,14 +152,6 @@ def _refusal(device: DeviceProfile, sharing: Sharing) -> str:
         f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
         "--device; `gpubench run` also takes --allow-shared, which marks every figure"
     )
-
-
-def _counted(processes: Collection[GpuProcess]) -> str:
-    return "1 other process" if len(processes) == 1 else f"{len(processes)} other processes"
-
-
-def _listed(processes: Collection[GpuProcess]) -> str:
-    return "PIDs " + ", ".join(str(p.pid) for p in processes)
 
 
 def _label(device: DeviceProfile) -> str:

@@ -6,14 +6,19 @@ that attention inside of ``nn.MultiheadAttention`` is found too. Only shapes and
 are meaningless, so this is for fake tensors alone.
 
 Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
-autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload.
+autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload. Where
+the two differ the code is right: ``cross_entropy`` is in the first alone, and CUDA takes its logarithms in
+half precision.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -54,6 +59,10 @@ def cuda_rules() -> Iterator[None]:
     try:
         own.define("fused_attention(Tensor query, Tensor value) -> (Tensor, Tensor)")
         own.impl("fused_attention", _fused_attention, "CompositeExplicitAutograd")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            for name in _cast_on_a_cpu_alone():  # before rules of our own are among them
+                _let_pass(library, name)
         for names, rule in ((TO_FLOAT32, _to_float32), (RESULT_IN_FLOAT32, _result_in_float32)):
             for name in names:
                 _add(library, name, "AutocastCPU", rule)
@@ -62,6 +71,8 @@ def cuda_rules() -> Iterator[None]:
         for key in ("AutogradCPU", "CPU"):
             library.impl("scaled_dot_product_attention", _attention, key)
             library.impl("dropout", _dropout, key)
+            if _HAS_FUSED_RMS_NORM:
+                library.impl("rms_norm", _rms_norm, key)
             for name, gates in _RNN.items():
                 library.impl(name, _rnn_of(gates), key)
         yield
@@ -79,6 +90,20 @@ def _add(library: torch.library.Library, name: str, key: str, rule: Callable[...
 
 
 # --- autocast ------------------------------------------------------------------------------------------
+
+
+def _let_pass(library: torch.library.Library, name: str) -> None:
+    """Take torch's own rule of an operator away; torch says once that it was there."""
+    allowed = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+    library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
+
+
+@cache
+def _cast_on_a_cpu_alone() -> frozenset[str]:
+    """Operators of which CUDA's autocast knows nothing, such as ``cross_entropy_loss``."""
+    listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
+    found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
+    return frozenset(name for name in found if name.startswith("aten::"))
 
 
 def _to_float32(operator: Any) -> Callable[..., Any]:
@@ -135,6 +160,49 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
         return x
     out: Tensor = torch.native_dropout(x, p, True)[0]
     return out
+
+
+# --- norm ----------------------------------------------------------------------------------------------
+
+_fused_rms_norm = getattr(torch.ops.aten, "_fused_rms_norm", None)
+_HAS_FUSED_RMS_NORM = (
+    _fused_rms_norm is not None and len(_fused_rms_norm.default._schema.returns) == 2  # noqa: SLF001
+)
+"""CUDA's kernel, from torch 2.9 on, gives back the roots as well; one of that name was Apple's before."""
+
+
+def _rms_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """One kernel on CUDA where input and weight are of one type, which keeps no normed values; else many."""
+    if weight is not None and weight.dtype is not x.dtype:
+        normed = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + (eps or 0.0))
+        return (normed * weight).to(x.dtype)
+    out: Tensor = _FusedRmsNorm.apply(x, len(shape), weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _FusedRmsNorm(torch.autograd.Function):
+    """Shapes and types of the kernel: input, weight and the reciprocals of the roots are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, normed: int, weight: Tensor | None) -> Tensor:
+        """Give back an output that nothing was written to."""
+        roots = x.new_empty((*x.shape[:-normed], *[1] * normed), dtype=torch.float32)
+        ctx.save_for_backward(x, weight, roots)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Give back gradients of input and weight."""
+        x, weight, _ = ctx.saved_tensors
+        del gradient
+        of_x, _, of_weight = ctx.needs_input_grad
+        return (
+            torch.empty_like(x) if of_x else None,
+            None,
+            torch.empty_like(weight) if of_weight else None,
+        )
 
 
 # --- attention -----------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ traced at batches up to the largest that is ever asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -29,10 +30,16 @@ _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 
 
 class Moment(NamedTuple):
-    """Bytes alive after one operator, and the gradients of the weights among them."""
+    """Bytes alive after one operator.
+
+    Attributes:
+        gradients: Of the weights, among them.
+        outputs: Those of the model that are dead, and that a loop with a name for them would hold beside.
+    """
 
     total: int
     gradients: int
+    outputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,11 @@ class StepTrace:
         """The most at any moment."""
         return max(self.timeline).total
 
+    @property
+    def keeping(self) -> StepTrace:
+        """The same step by a loop that has a name for the outputs of the model until its end."""
+        return replace(self, timeline=[Moment(m.total + m.outputs, m.gradients) for m in self.timeline])
+
 
 TraceAt = Callable[[int], StepTrace | None]
 """Trace the step at one batch size; None where that cannot be done."""
@@ -62,6 +74,12 @@ TraceAt = Callable[[int], StepTrace | None]
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
     """The step as lines through its moments at both small batches."""
+    step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
+    kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
+    return msgspec.structs.replace(step, keeping=kept)
+
+
+def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
     return StepMemory(
         task=kind,
         is_amp=is_amp,
@@ -81,6 +99,27 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         step: As lines.
         trace_at: What it gives no answer for is left out.
     """
+    assert step.keeping is not None
+    once = cache(trace_at)
+
+    def keeping(batch_size: int) -> StepTrace | None:
+        trace = once(batch_size)
+        return None if trace is None else trace.keeping
+
+    kept = _beyond_lines(step.keeping, keeping)
+    return msgspec.structs.replace(_beyond_lines(step, once), keeping=kept)
+
+
+def without_what_is_alike(step: StepMemory) -> StepMemory:
+    """The step without the loop that keeps the outputs where it takes no more than a trace leaves open."""
+    kept = step.keeping
+    batches = (1, *BATCHES, *LADDER)
+    if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
+        return msgspec.structs.replace(step, keeping=None)
+    return step
+
+
+def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     traced: dict[int, MemoryPoint] = {}
 
     def holds(batch_size: int) -> bool | None:

@@ -30,7 +30,14 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
-from gpubench.profile.growth import BATCHES, Moment, StepTrace, beyond_lines, on_lines
+from gpubench.profile.growth import (
+    BATCHES,
+    Moment,
+    StepTrace,
+    beyond_lines,
+    on_lines,
+    without_what_is_alike,
+)
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, seeded
 
@@ -45,7 +52,6 @@ _MOST_HOST_BYTES = 64 * MIB
 """Of prebuilt batches that have values all the same, such as what NumPy made."""
 _MOST_OPERATORS = 2_000
 """Of a step, or of what builds it, where each sample has some of its own."""
-AS_BUILT = Recipe()
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
 ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
@@ -92,8 +98,12 @@ def _alike(
     step = _trace(made, kind, is_amp)
     before = next((known for known in found if known.task is kind), None)
     if before is not None and not before.points:
-        return msgspec.structs.replace(step, largest_traced=before.largest_traced)
-    return beyond_lines(step, lambda n: made.traced(n, kind, is_amp, until_s))
+        largest, kept = before.largest_traced, step.keeping
+        kept = kept and msgspec.structs.replace(kept, largest_traced=largest)
+        step = msgspec.structs.replace(step, largest_traced=largest, keeping=kept)
+    else:
+        step = beyond_lines(step, lambda n: made.traced(n, kind, is_amp, until_s))
+    return without_what_is_alike(step)
 
 
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
@@ -146,7 +156,8 @@ def trace_step(
     """
     recipe = recipe or workload.recipe
     with _gpu_without_values() as mode:
-        return _trace(_Made(workload, recipe, mode), task, is_amp, keep_gradients=keep_gradients)
+        step = _trace(_Made(workload, recipe, mode), task, is_amp, keep_gradients=keep_gradients)
+    return without_what_is_alike(step)
 
 
 @dataclass
@@ -388,9 +399,11 @@ def step_trace(
         else:
             with _autocast(is_amp):
                 outputs = _forward(model, inputs)
+                storages.follow_outputs(_tensors((outputs,)))
                 loss = task.loss(outputs, targets)
+                del outputs
             saved = storages.bytes - storages.gradient_bytes - weights - states
-            loss.backward()  # beside the outputs, which most training loops still have a name for
+            loss.backward()
             optimizer.step()
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
@@ -446,7 +459,9 @@ class Storages:
     def __init__(self) -> None:
         self.bytes = 0
         self.gradient_bytes = 0
+        self.dead_output_bytes = 0
         self._gradients: dict[int, int] = {}
+        self._outputs: set[int] = set()
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
@@ -469,6 +484,10 @@ class Storages:
         self.gradient_bytes += self._alive[key][0] - self._gradients.get(key, 0)
         self._gradients[key] = self._alive[key][0]
 
+    def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
+        """Tell from here on what of these is dead, and would be alive in a loop that has a name for them."""
+        self._outputs |= {t.untyped_storage()._cdata for t in tensors} & self._alive.keys()  # noqa: SLF001 - as above
+
     @contextmanager
     def gradients_of(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
         """Mark the gradients that the backward pass gives these parameters."""
@@ -485,8 +504,15 @@ class Storages:
                 handle.remove()
 
     def _gone(self, key: int, _: object) -> None:
-        self.bytes -= self._alive.pop(key)[0]
+        size = self._alive.pop(key)[0]
+        self.bytes -= size
+        if key in self._outputs:
+            self._outputs.remove(key)  # another storage may come to have its address
+            self.dead_output_bytes += size
         self.gradient_bytes -= self._gradients.pop(key, 0)
+
+    def _moment(self) -> Moment:
+        return Moment(self.bytes, self.gradient_bytes, self.dead_output_bytes)
 
     @contextmanager
     def followed(self) -> Iterator[list[Moment]]:
@@ -496,7 +522,7 @@ class Storages:
 
         from gpubench.profile.quick_fakes import DEVICE
 
-        timeline = [Moment(self.bytes, self.gradient_bytes)]
+        timeline = [self._moment()]
         storages = self
 
         class Operators(TorchDispatchMode):
@@ -512,7 +538,7 @@ class Storages:
                     return None  # in place, and without a rule for fake tensors
                 out = func(*args, **(kwargs or {}))
                 storages.adopt(_tensors((out,)))
-                timeline.append(Moment(storages.bytes, storages.gradient_bytes))
+                timeline.append(storages._moment())
                 return out
 
         with Operators():  # type: ignore[no-untyped-call]

@@ -50,6 +50,11 @@ COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
 OTHER_CARD_BYTES = 256 * MIB
 """By which context and driver may differ between two cards of one class: half of what two classes do."""
+IF_FREE_SHARE = 1.25
+"""Of what the widest convolution reads and writes: what cuDNN's fastest algorithm for it may take in strict
+float32, where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond
+what the same steps took at TF32."""
+_CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
@@ -91,12 +96,15 @@ def need_of(
     allowance = load_allowance().classes[card_class]
     traced = _held(profile, case, accumulate)
     held = traced or _formula(profile, case, accumulate)
+    if_free = _if_free_bytes(profile, _micro(case, accumulate), card_class)
+    figures = _estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count)
+    basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     if measured is not None:
-        figures = _measured(allowance, measured)
+        high = figures.allocated.high
+        assert high is not None
+        given_back = 0.0 if measured.same_card else min(if_free, max(0.0, measured.allocated_bytes - high))
+        figures = _measured(allowance, measured, given_back)
         basis = MemoryBasis.MEASURED
-    else:
-        figures = _estimated(allowance, held.scaled(scale), case.gpu_count)
-        basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
         allocated=figures.allocated,
@@ -106,6 +114,7 @@ def need_of(
         basis=basis,
         untraced=untraced,
         not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
+        if_free_bytes=if_free,
     )
 
 
@@ -207,15 +216,15 @@ class _Figures(NamedTuple):
     device: Interval
 
 
-def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
+def _measured(allowance: ClassAllowance, measured: MeasuredMemory, given_back_bytes: float) -> _Figures:
     """What was read stands as it is; what was not is what the allocator and the driver add to it.
 
     That differs little within one model. A context read on another class of card is exchanged for one of
     this. What was read above what the allocator usually adds is cache, which it hands back where another card
-    has less: it is no need of the step.
+    has less: it is no need of the step. Nor is what cuDNN took of it because it was free, and gives back.
     """
     spread = math.exp(allowance.half_width_within)
-    peak = measured.allocated_bytes
+    peak = measured.allocated_bytes - given_back_bytes
     reserved = Interval(allowance.factor * peak, peak, allowance.factor * peak * spread)
     if measured.reserved_bytes is not None:
         held = min(measured.reserved_bytes, allowance.factor * peak * spread)
@@ -248,7 +257,7 @@ def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figure
     device = device_bytes(allowance, peak + apart)
     low = least * (1 - TRACE_SHARE) * peak
     return _Figures(
-        Interval(peak, low, most * allowance.factor * peak * spread + WORKSPACE_BYTES),
+        Interval(peak, low, most * (allowance.factor * peak) * spread + WORKSPACE_BYTES),
         Interval(reserved, low, most * reserved * spread + WORKSPACE_BYTES),
         Interval(
             device,
@@ -364,6 +373,20 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
     if case.checkpointing is not Checkpointing.NONE and profile.blocks is None:
         return "it has no repeated blocks that could be computed again"
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
+
+
+def _if_free_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
+    """What cuDNN may take for the widest convolution in strict float32 where it is free [B].
+
+    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory; where the allocator has none
+    left for the one it took, torch looks for another. No more than the workspace is in the upper end already.
+    """
+    if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
+        return 0.0
+    operators = profile.train if case.task is TaskKind.TRAIN else profile.infer
+    widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
+    more = IF_FREE_SHARE * case.batch_size * widest
+    return more if more > WORKSPACE_BYTES else 0.0
 
 
 # --- the formula, for what cannot be traced ------------------------------------------------------------

@@ -7,6 +7,8 @@ by block. What lies outside of the blocks (embedding, head) is gathered once and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from gpubench.models import BlockSizes, Case, MemoryLine, StepMemory, WorkloadProfile
@@ -26,7 +28,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         apart: Of the reserved memory alone: what is alive at another moment, and comes from a pool of its own
             that nothing else may use meanwhile.
         least, most: Shares of the total between which it lies by what it was told from: 1 where that was a
-            trace of this batch, or lines through others.
+            trace of this batch, or lines through others. The loop that gpubench measures lets go of the
+            outputs of the model before the backward pass; most is at least what one holds that keeps them.
     """
 
     weights: float
@@ -61,10 +64,14 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
             them once more, in buckets.
         kept: Whether all gradients are alive through the whole step, because they are summed over several.
     """
-    line = step.peak(batch_size, gradients=0.0 if kept else 1.0)
-    held = _held(step, line, batch_size)
-    gradients = step.trained_bytes if kept else held.gradients
-    return msgspec.structs.replace(held, gradients=gradients + (step.trained_bytes if buckets else 0.0))
+
+    def by(loop: StepMemory) -> Held:
+        line = loop.peak(batch_size, gradients=0.0 if kept else 1.0)
+        held = _held(loop, line, batch_size)
+        gradients = loop.trained_bytes if kept else held.gradients
+        return msgspec.structs.replace(held, gradients=gradients + (loop.trained_bytes if buckets else 0.0))
+
+    return _by_either_loop(step, by)
 
 
 def on_several(
@@ -82,23 +89,36 @@ def on_several(
     """
     count = case.gpu_count
     blocks = _blocks(profile)
-    line = step.peak(case.batch_size, gradients=0.0 if kept else stored / count)
-    held = _held(step, line, case.batch_size)
     element = step.weights_bytes / profile.parameters
     trained_share = step.trained_bytes / step.weights_bytes
     outside, block = blocks.outside_parameters * element, blocks.largest_parameters * element
     gathered = outside + GATHERED_BLOCKS * block
-    shared = (step.trained_bytes if kept else held.gradients) * stored / count
     reduced = trained_share * block * (1.0 + stored)
-    return Held(
-        weights=step.weights_bytes * stored / count,
-        gradients=shared + min(held.gradients, trained_share * outside) + reduced,
-        optimizer=step.optimizer_bytes * stored / count,
-        saved=held.saved,
-        transient=held.transient + gathered,
-        apart=step.trained_bytes * stored / count - shared,
-        most=held.most,
-    )
+
+    def by(loop: StepMemory) -> Held:
+        line = loop.peak(case.batch_size, gradients=0.0 if kept else stored / count)
+        held = _held(loop, line, case.batch_size)
+        shared = (step.trained_bytes if kept else held.gradients) * stored / count
+        return Held(
+            weights=step.weights_bytes * stored / count,
+            gradients=shared + min(held.gradients, trained_share * outside) + reduced,
+            optimizer=step.optimizer_bytes * stored / count,
+            saved=held.saved,
+            transient=held.transient + gathered,
+            apart=step.trained_bytes * stored / count - shared,
+            most=held.most,
+        )
+
+    return _by_either_loop(step, by)
+
+
+def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
+    """What a loop holds that lets go of the outputs; its upper end is what one holds that keeps them."""
+    held = by(step)
+    if step.keeping is None:
+        return held
+    kept = by(step.keeping)
+    return msgspec.structs.replace(held, most=max(held.most, kept.most * kept.total / held.total))
 
 
 def _blocks(profile: WorkloadProfile) -> BlockSizes:

@@ -432,7 +432,7 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
 
 
 def require_finite(loss: Tensor) -> None:
-    """Refuse a loss from which nothing is learnt; on the meta device it has no value to look at.
+    """Refuse a loss from which nothing is learned; on the meta device it has no value to look at.
 
     Raises:
         MisuseError: With the value.
@@ -440,7 +440,7 @@ def require_finite(loss: Tensor) -> None:
     import torch
 
     if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
-        raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learnt from it")
+        raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learned from it")
 
 
 def _identity(tensor: Tensor) -> int:

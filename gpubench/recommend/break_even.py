@@ -9,6 +9,7 @@ import numpy as np
 
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import BuyOrRent, Offer, Pricing
+from gpubench.offers.columns import kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
 from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
@@ -21,20 +22,20 @@ class BreakEven(NamedTuple):
     """Useful hours, and the share of all hours of a life that they are; None is never."""
 
     hours: float | None
-    utilisation: float | None
+    utilization: float | None
 
 
 def break_even(
-    owned: Ownership, rent_usd_per_hour: float, *, resale: float, utilisation: float, tariff: float
+    owned: Ownership, rent_usd_per_hour: float, *, resale: float, utilization: float, tariff: float
 ) -> BreakEven:
-    """Return the break-even at one rent, resale, utilisation and tariff.
+    """Return the break-even at one rent, resale, utilization and tariff.
 
     30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh against 2.99 USD/h: the running cost is
     0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h, and 7,334 / 35,040 = 0.209 of 4 years.
     """
-    running = hourly(owned, resale=resale, utilisation=utilisation, tariff=tariff).running
+    running = hourly(owned, resale=resale, utilization=utilization, tariff=tariff).running
     hours = economics.break_even_hours(owned.purchase_usd, resale, rent_usd_per_hour, running)
-    return BreakEven(hours, economics.break_even_utilisation(hours, owned.years))
+    return BreakEven(hours, economics.break_even_utilization(hours, owned.years))
 
 
 def against_rent(
@@ -48,7 +49,7 @@ def against_rent(
         owned: What owning each owned offer means, in the order of the answer.
     """
     rivals = _rivals(pool)
-    row_of = {offer: row for row, offer in enumerate(pool.offers) if offer in owned}
+    row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     return tuple(
         _weigh(request, pool, machine, row_of[offer], rival)
         for offer, machine in owned.items()
@@ -58,14 +59,13 @@ def against_rent(
 
 def _rivals(pool: Candidates) -> list[int]:
     """Return the best value of on-demand rent, and of each term of commitment."""
-    best: dict[tuple[Pricing, int | None], int] = {}
     value = pool.rate / pool.price
-    for row, offer in enumerate(pool.offers):
-        if offer.pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
-            kind = (offer.pricing, offer.term_years)
-            if kind not in best or value[row] > value[best[kind]]:
-                best[kind] = row
-    return list(best.values())
+    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
+    return [
+        int(np.argmax(np.where(paid.codes == code, value, -np.inf)))
+        for code, (pricing, _) in enumerate(paid.values)
+        if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
+    ]
 
 
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
@@ -73,7 +73,7 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
     rent = _rent(request, pool, machine, rival)
     committed = offer.pricing is Pricing.RESERVED
     uses = _uses(owned, committed=committed)
-    favourable, likely, unfavourable = _corners(owned, rent, uses, committed=committed)
+    favorable, likely, unfavorable = _corners(owned, rent, uses, committed=committed)
     low, high = hourly_range(owned)
     return BuyOrRent(
         gpu_key=owned.gpu_key,
@@ -89,18 +89,18 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         against_pricing=offer.pricing,
         equivalent_usd_per_hour=_useful_rent(rent.likely, uses.likely, committed=committed),
         break_even_hours=likely.hours,
-        break_even_hours_low=favourable.hours,
-        break_even_hours_high=unfavourable.hours,
-        break_even_utilisation=likely.utilisation,
-        break_even_utilisation_low=favourable.utilisation,
-        break_even_utilisation_high=unfavourable.utilisation,
-        verdict=_verdict(favourable, unfavourable, uses),
+        break_even_hours_low=favorable.hours,
+        break_even_hours_high=unfavorable.hours,
+        break_even_utilization=likely.utilization,
+        break_even_utilization_low=favorable.utilization,
+        break_even_utilization_high=unfavorable.utilization,
+        verdict=_verdict(favorable, unfavorable, uses),
         quoted=owned.source == QUOTED,
         condition=owned.condition,
         host_usd=owned.host_usd,
         assumed=owned.assumed,
         years=owned.years,
-        utilisation=owned.utilisation.likely,
+        utilization=owned.utilization.likely,
     )
 
 
@@ -114,17 +114,17 @@ def _rent(request: RankRequest, pool: Candidates, machine: int, rival: int) -> R
 
 
 def _uses(owned: Ownership, *, committed: bool) -> Range:
-    """Return the use of the corner that favours owning, of the likely one, and of the other.
+    """Return the use of the corner that favors owning, of the likely one, and of the other.
 
     A commitment is paid day and night, so that little use makes its useful hour dear: there, little use
-    favours owning. Against rent by the hour, much use does.
+    favors owning. Against rent by the hour, much use does.
     """
-    use = owned.utilisation
+    use = owned.utilization
     return use if committed else Range(use.high, use.likely, use.low)
 
 
 def _corners(owned: Ownership, rent: Range, uses: Range, *, committed: bool) -> list[BreakEven]:
-    """Return the break-even where all favours owning, at the likely values, and where all favours renting."""
+    """Return the break-even where all favors owning, at the likely values, and where all favors renting."""
     rents = (rent.high, rent.likely, rent.low)
     resales = (owned.resale_usd.high, owned.resale_usd.likely, owned.resale_usd.low)
     tariffs = (owned.tariff.low, owned.tariff.likely, owned.tariff.high)
@@ -133,7 +133,7 @@ def _corners(owned: Ownership, rent: Range, uses: Range, *, committed: bool) -> 
             owned,
             _useful_rent(price, use, committed=committed),
             resale=resale,
-            utilisation=use,
+            utilization=use,
             tariff=tariff,
         )
         for price, resale, use, tariff in zip(rents, resales, uses, tariffs, strict=True)
@@ -144,14 +144,12 @@ def _useful_rent(usd_per_hour: float, use: float, *, committed: bool) -> float:
     return economics.committed_usd_per_useful_hour(usd_per_hour, use) if committed else usd_per_hour
 
 
-def _verdict(
-    favourable: BreakEven, unfavourable: BreakEven, uses: Range
-) -> Literal["buy", "rent", "depends"]:
+def _verdict(favorable: BreakEven, unfavorable: BreakEven, uses: Range) -> Literal["buy", "rent", "depends"]:
     """Say what holds over the whole of the ranges: buy, rent, or that it depends on them."""
-    if _pays(unfavourable, uses.high):
+    if _pays(unfavorable, uses.high):
         return "buy"
-    return "depends" if _pays(favourable, uses.low) else "rent"
+    return "depends" if _pays(favorable, uses.low) else "rent"
 
 
 def _pays(point: BreakEven, use: float) -> bool:
-    return point.utilisation is not None and point.utilisation <= use
+    return point.utilization is not None and point.utilization <= use

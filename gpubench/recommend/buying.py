@@ -6,11 +6,14 @@ How much of its life a set works follows from the jobs of a month, where they ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
+import numpy as np
+
 from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
+from gpubench.offers.columns import Offers
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
@@ -99,21 +102,22 @@ _LIMITS: Mapping[str, _Reason] = {
 
 
 def within_the_sum(
-    request: RankRequest, offers: Sequence[Offer], machines: Mapping[Offer, Ownership]
-) -> tuple[list[Offer], list[Exclusion]]:
+    request: RankRequest, offers: Offers, machines: Mapping[Offer, Ownership]
+) -> tuple[Offers, list[Exclusion]]:
     """Part offers into those that the sum buys, and the others with what they cost, the cheapest last."""
     most = request.max_purchase_usd
-    costs = {offer: machines[offer].in_all_usd for offer in offers if offer in machines}
-    dear = [] if most is None else [offer for offer, usd in costs.items() if usd > most]
-    if not dear:
-        return list(offers), []
-    dear.sort(key=costs.__getitem__, reverse=True)
-    reasons = [f"{_price(request, machines[offer])}, above ${most:,.0f}" for offer in dear]
-    left_out = set(dear)
-    return (
-        [offer for offer in offers if offer not in left_out],
-        [Exclusion(offer, PURCHASE, reason) for offer, reason in zip(dear, reasons, strict=True)],
-    )
+    if most is None:
+        return offers, []
+    places = np.flatnonzero(offers.is_owned).tolist()
+    costs = {at: machines[offers[at]].in_all_usd for at in places if offers[at] in machines}
+    dear = sorted((at for at, usd in costs.items() if usd > most), key=costs.__getitem__, reverse=True)
+    is_kept = np.ones(len(offers), dtype=bool)
+    is_kept[dear] = False
+    fallen = [
+        Exclusion(offers, at, PURCHASE, f"{_price(request, machines[offers[at]])}, above ${most:,.0f}")
+        for at in dear
+    ]
+    return offers.where(is_kept), fallen
 
 
 def _price(request: RankRequest, machine: Ownership) -> str:
@@ -176,9 +180,9 @@ def at_work(
             continue
         at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
         use = request.jobs_per_month * job_hours / HOURS_PER_MONTH / at_once
-        assumed = tuple(field for field in machine.assumed if field != "utilisation")
+        assumed = tuple(field for field in machine.assumed if field != "utilization")
         busy = replace(machine, use=use, assumed=assumed)
-        found.append(replace(busy, utilisation=Range.of(use / busy.machine_count)))
+        found.append(replace(busy, utilization=Range.of(use / busy.machine_count)))
     return found
 
 
@@ -219,7 +223,7 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
         score_high=row.score_high,
         usd_per_hour=float(row.offer.price_usd_per_hour),
         hours=row.hours,
-        utilisation=machine.utilisation.likely,
+        utilization=machine.utilization.likely,
         cards_needed=cards_needed(machine),
         assumed=machine.assumed,
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import GpuSpec, Offer, Pricing
+from gpubench.models import GpuSpec, Pricing
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.predict.draws import Z90
 from gpubench.recommend import economics
 from gpubench.recommend.job import Work
@@ -25,13 +26,15 @@ class Candidates:
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
     work is lost, and part of every rate. ``spread`` is the standard deviation of the log of the scaling
     efficiency. ``price`` is what is expected to be paid for the instance [USD/h], which ``prices`` is the
-    distribution of. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
+    distribution of. ``machine`` is the row of each in ``scalings``: a GPU and how many.
+    ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
     reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
     """
 
-    offers: Sequence[Offer]
+    offers: Offers
     speeds: Speeds
     scalings: Sequence[Scaling]
+    machine: Indices
     gpu: Indices
     count: Floats
     price: Floats
@@ -52,9 +55,18 @@ class Candidates:
         """Return the number of offers."""
         return len(self.offers)
 
+    @property
+    def kind(self) -> Indices:
+        """What each is but for its price: offers of one kind are as fast, and as long in starting."""
+        return 4 * self.machine + 2 * (self.delivered < 1) + self.is_owned
+
+    def scaling(self, row: int) -> Scaling:
+        """Return how the instance of a row scales."""
+        return self.scalings[int(self.machine[row])]
+
 
 def candidates_of(
-    offers: Sequence[Offer],
+    offers: Offers,
     speeds: Speeds,
     specs: Mapping[str, GpuSpec],
     scaling_of: Mapping[tuple[str, int], Scaling],
@@ -67,12 +79,15 @@ def candidates_of(
     """Lay offers out as columns; each offer's GPU must be among ``speeds``."""
     row_of = {key: row for row, key in enumerate(speeds.keys)}
     memory_of = [_memory(specs.get(key)) for key in speeds.keys]
-    gpu = np.array([row_of[offer.gpu_key] for offer in offers], dtype=np.int64)
-    count = np.array([offer.gpu_count for offer in offers], dtype=float)
-    scalings = [scaling_of[offer.gpu_key, offer.gpu_count] for offer in offers]
-    efficiency = np.array([scaling.efficiency for scaling in scalings])
-    half_width = np.array([scaling.half_width for scaling in scalings])
-    lost = np.array([spot_lost if offer.pricing is Pricing.SPOT else 0.0 for offer in offers])
+    gpu = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)[
+        offers.gpu_key.codes
+    ]
+    count = offers.gpu_count.figures(float)
+    machines = kinds_of(offers.gpu_key, offers.gpu_count)
+    scalings = [scaling_of[machine] for machine in machines.values]
+    efficiency = np.array([scaling.efficiency for scaling in scalings])[machines.codes]
+    half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
+    lost = np.where(offers.pricing.equals(Pricing.SPOT), spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
     rate = speeds.samples_per_s[gpu] * count * efficiency * delivered
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
@@ -85,11 +100,12 @@ def candidates_of(
         offers=offers,
         speeds=speeds,
         scalings=scalings,
+        machine=machines.codes,
         gpu=gpu,
         count=count,
         price=prices.expected,
         memory=np.array(memory_of)[gpu],
-        is_owned=np.array([offer.pricing is Pricing.OWNED for offer in offers]),
+        is_owned=offers.is_owned,
         efficiency=efficiency,
         delivered=delivered,
         spread=half_width / Z90,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.objective import drawn_merits, sorted_by
+from gpubench.recommend.objective import drawn_merits, merit, sorted_by
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.ties import SURE, bands, chances, wins
@@ -24,6 +22,9 @@ NEAR = 0.1
 
 AGAIN = 150
 """Rows that are drawn again under independent errors."""
+
+_FARTHEST = 7.0
+"""Standard deviations from its mean that no draw of a normal error is ever found at."""
 
 _CHANCES = 3
 """An offer behind three cheaper ones of its own machine is never among the best three."""
@@ -61,7 +62,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     cheaper ones of its GPU and number.
     """
     total, detailed = len(order), min(len(order), IN_DETAIL)
-    able = _able(pool, order, detailed)
+    able = _able(request, pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
     p_best, p_top3, p_near, p_independent = (np.zeros(total) for _ in range(4))
 
@@ -96,7 +97,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     )
 
 
-def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
+def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:
     """Return what a row loses against the best of each draw, as a share: (D,), at least 0.
 
     Of cost and time it is how much more than the least; of value and throughput how much more the most is.
@@ -122,24 +123,57 @@ def _sureness(request: RankRequest, scores: Floats) -> Sureness:
 
 def _few(pool: Candidates, rows: Indices) -> Indices:
     """Return the places of the rows that are drawn again under other errors: the first of each machine."""
-    return np.flatnonzero(_place_among_like(pool.gpu[rows], pool.count[rows]) < _CHANCES)[:AGAIN]
+    return np.flatnonzero(_place_among_like(pool.machine[rows]) < _CHANCES)[:AGAIN]
 
 
-def _able(pool: Candidates, order: Indices, detailed: int) -> Indices:
+def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> Indices:
     """Return the positions that can be among the best three: the detailed ones, and three of each machine.
 
-    A machine is a GPU, its number, and how it is paid. Of two such the cheaper is the better as listed; of a
-    single GPU and eight the start-up or the billing increment may make either the better.
+    Of the latter those that may lead in a draw. A machine is a GPU, its number, and how it is paid. Of two
+    such the cheaper is the better as listed; of a single GPU and eight the start-up or the billing increment
+    may make either the better.
     """
-    machine = (column[order] for column in (pool.gpu, pool.count, pool.delivered, pool.is_owned))
-    return np.flatnonzero((_place_among_like(*machine) < _CHANCES) | (np.arange(len(order)) < detailed))
+    is_detailed = np.arange(len(order)) < detailed
+    if is_detailed.all():
+        return np.flatnonzero(is_detailed)
+    few = _place_among_like(pool.kind[order]) < _CHANCES
+    return np.flatnonzero(is_detailed | few & _may_lead(request, pool, order))
 
 
-def _place_among_like(*columns: NDArray[Any]) -> Indices:
-    """Return how many rows above each are alike to it in all of these columns."""
-    by_kind = np.lexsort(columns)  # which leaves rows that are alike in their order
-    differs = [column[by_kind][1:] != column[by_kind][:-1] for column in columns]
-    begins = np.concatenate(([True], np.logical_or.reduce(differs)))
+def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
+    """Return which positions come in some draw among the best three, or ``NEAR`` the best; none else does.
+
+    What a row is worth in its best draw is held against what others are in their worst: the ends of its
+    GPU's draws, and ``_FARTHEST`` of what is drawn for each row.
+    """
+    speeds, price = pool.speeds, pool.price[order]
+    both = speeds.draws, speeds.independent_draws
+    slow = np.minimum(*(drawn.min(axis=1) for drawn in both))[pool.gpu[order]]
+    fast = np.maximum(*(drawn.max(axis=1) for drawn in both))[pool.gpu[order]]
+    instance = (pool.count * pool.efficiency * pool.delivered)[order]
+    error = np.exp(_FARTHEST * pool.spread[order])
+    move = np.exp(_FARTHEST * pool.prices.sigma[order])
+    less, more = _ends_of_work(pool)
+    at_best = merit(request, pool, fast * instance * error * more, order, price / move)
+    at_worst = merit(request, pool, slow * instance / error * less, order, price * move)
+    third = np.partition(at_worst, -_CHANCES)[-_CHANCES]
+    is_far = _losses(request, at_best, at_worst.max()) > NEAR
+    return np.asarray((at_best >= third) | ~is_far)
+
+
+def _ends_of_work(pool: Candidates) -> tuple[float, float]:
+    """Return the least and the most that drawn work makes of a rate: see ``objective.drawn_merits``."""
+    work = pool.work
+    if work is None or work.drawn is None or work.drawn_independent is None:
+        return 1.0, 1.0
+    ratios = work.samples / np.concatenate([work.drawn, work.drawn_independent])
+    return float(ratios.min()), float(ratios.max())
+
+
+def _place_among_like(kinds: Indices) -> Indices:
+    """Return how many rows above each are of its kind."""
+    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
+    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     place = np.empty(len(by_kind), dtype=np.int64)
     place[by_kind] = np.arange(len(by_kind)) - first

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Indices
 from gpubench.models import (
     Asks,
     Choice,
@@ -20,6 +22,7 @@ from gpubench.models import (
     RankedOffer,
     Source,
 )
+from gpubench.offers.columns import Offers
 from gpubench.offers.moves import AskKey
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.owning import Ownership
@@ -39,9 +42,14 @@ MOST_ELSEWHERE = 5
 
 def source_of(offer: Offer) -> Source:
     """Return who has the machine."""
-    if offer.pricing is Pricing.OWNED:
+    return source_by(offer.pricing, offer.kind)
+
+
+def source_by(pricing: Pricing, kind: str) -> Source:
+    """Return who has a machine that is paid and sold so."""
+    if pricing is Pricing.OWNED:
         return "own"
-    return "marketplace" if offer.kind == "marketplace" else "cloud"
+    return "marketplace" if kind == "marketplace" else "cloud"
 
 
 def choice_of(
@@ -68,7 +76,8 @@ def choice_of(
     offer, estimate = row.offer, row.estimate
     images_per_s = _photographs_per_s(request, row, photographs)
     margin = _memory_margin(row, specs.get(offer.gpu_key))
-    same = rows.of_gpu.get(offer.gpu_key, ())
+    at_all = np.empty(0, dtype=np.int64)
+    same = rows.of_gpu.get(offer.gpu_key, at_all)
     return Choice(
         **{name: getattr(offer, name) for name in _OF_OFFER},
         **{name: getattr(row, name) for name in _OF_ROW},
@@ -83,7 +92,7 @@ def choice_of(
         assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
-        regions=_regions(offer, (rows.offers[at] for at in same)),
+        regions=_regions(offer, rows.offers.take(same)),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
         basis=estimate.basis,
         memory_text=estimate.memory_text,
@@ -141,25 +150,23 @@ _OF_CARDS: Mapping[str, PriceLabel] = {
 }
 
 
-def _regions(offer: Offer, same: Iterable[Offer]) -> tuple[str, ...]:
+def _regions(offer: Offer, same: Offers) -> tuple[str, ...]:
     """Return where this provider has so many of this GPU, paid alike; the offer's own region first."""
     alike = (
-        each.region
-        for each in same
-        if each.provider == offer.provider
-        and each.gpu_count == offer.gpu_count
-        and each.pricing is offer.pricing
+        same.provider.equals(offer.provider)
+        & same.gpu_count.equals(offer.gpu_count)
+        & same.pricing.equals(offer.pricing)
     )
-    return tuple(region for region in dict.fromkeys((offer.region, *alike)) if region)
+    regions = (offer.region, *same.where(alike).region.cells())
+    return tuple(region for region in dict.fromkeys(regions) if region)
 
 
-def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewhere]:
-    best: dict[str, int] = {}
-    for at in same:
-        provider = rows.offers[at].provider
-        if provider != offer.provider and best.setdefault(provider, at) == at and len(best) == MOST_ELSEWHERE:
-            break
-    for at in best.values():
+def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:
+    """Yield the best offer of the GPU at each of the next providers."""
+    provider = rows.offers.take(same).provider
+    others = same[~provider.equals(offer.provider)]
+    _, first = np.unique(rows.offers.take(others).provider.codes, return_index=True)
+    for at in others[np.sort(first)[:MOST_ELSEWHERE]].tolist():
         there = rows.offers[at]
         expected_usd_per_hour, cost_usd = rows.price_and_cost(at)
         yield Elsewhere(

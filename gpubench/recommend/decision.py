@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
 
 from gpubench.models import (
     Asks,
@@ -20,9 +21,10 @@ from gpubench.models import (
     RankedOffer,
     Source,
 )
+from gpubench.offers.columns import kinds_of
 from gpubench.offers.moves import AskKey
 from gpubench.recommend.chances import Chances
-from gpubench.recommend.choices import choice_of, source_of
+from gpubench.recommend.choices import choice_of, source_by
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
@@ -117,8 +119,10 @@ def beside(row: RankedOffer) -> RankedOffer:
 
 
 def _best(rows: Rows, source: Source) -> RankedOffer | None:
-    among = rows.owned.tolist() if source == "own" else range(len(rows))
-    return next((rows[at] for at in among if source_of(rows.offers[at]) == source), None)
+    alike = kinds_of(rows.offers.pricing, rows.offers.kind)
+    of_source = [source_by(*each) == source for each in alike.values]
+    among = np.flatnonzero(np.array(of_source, dtype=bool)[alike.codes])
+    return rows[int(among[0])] if len(among) else None
 
 
 def _changes(request: RankRequest, first: RankedOffer, other: RankedOffer | None = None) -> Iterator[Change]:

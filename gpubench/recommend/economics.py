@@ -86,9 +86,9 @@ def spot_break_even(on_demand_usd_per_hour: float, spot_usd_per_hour: float) -> 
     return on_demand_usd_per_hour / spot_usd_per_hour - 1
 
 
-def useful_hours(years: float, utilisation: float) -> float:
+def useful_hours(years: float, utilization: float) -> float:
     """Return the hours at work in a life: 4 years at 0.5 are 4 x 8760 x 0.5 = 17,520 h."""
-    return years * HOURS_PER_YEAR * utilisation
+    return years * HOURS_PER_YEAR * utilization
 
 
 def capital_usd_per_hour(purchase_usd: float, resale_usd: float, hours: float) -> float:
@@ -97,14 +97,14 @@ def capital_usd_per_hour(purchase_usd: float, resale_usd: float, hours: float) -
 
 
 def energy_usd_per_hour(
-    power_w: float, pue: float, tariff_usd_per_kwh: float, idle_w: float = 0.0, utilisation: float = 1.0
+    power_w: float, pue: float, tariff_usd_per_kwh: float, idle_w: float = 0.0, utilization: float = 1.0
 ) -> float:
     """Return the energy bill of a useful hour, and of the idle hours that go with it.
 
     650 W at PUE 1.3 and 0.15 USD/kWh: 0.65 x 1.3 x 0.15 = 0.127 USD. Idle at 60 W for half of all hours
     adds 0.06 x 1.3 x 0.15 x (1 - 0.5) / 0.5 = 0.012 USD.
     """
-    idle = idle_w * (1 - utilisation) / utilisation
+    idle = idle_w * (1 - utilization) / utilization
     return (power_w + idle) / WATTS_PER_KW * pue * tariff_usd_per_kwh
 
 
@@ -119,7 +119,7 @@ def break_even_hours(
     return (purchase_usd - resale_usd) / saved if saved > 0 else None
 
 
-def break_even_utilisation(hours: float | None, years: float) -> float | None:
+def break_even_utilization(hours: float | None, years: float) -> float | None:
     """Return those hours as a share of a life: 7,334 / (4 x 8760) = 0.209; None where it exceeds 1."""
     if hours is None:
         return None
@@ -127,6 +127,6 @@ def break_even_utilisation(hours: float | None, years: float) -> float | None:
     return share if share <= 1 else None
 
 
-def committed_usd_per_useful_hour(price_usd_per_hour: float, utilisation: float) -> float:
+def committed_usd_per_useful_hour(price_usd_per_hour: float, utilization: float) -> float:
     """Return what a commitment costs per useful hour: it is paid day and night, 1.80 / 0.5 = 3.60 USD."""
-    return price_usd_per_hour / utilisation
+    return price_usd_per_hour / utilization

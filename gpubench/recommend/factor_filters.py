@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Offer
-from gpubench.names import nearest, normalise
+from gpubench.names import nearest, normalize
 from gpubench.recommend.factors import (
     FAST_FP64,
     LINES,
@@ -96,8 +96,8 @@ def _at_most_watts(most: float) -> Reason:
 
 def _one_of(field: str, wanted: Sequence[str], more: Iterable[str]) -> Reason:
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
-    chosen = {normalise(name) for name in wanted}
-    for name in sorted(chosen - {normalise(value) for value in known}):
+    chosen = {normalize(name) for name in wanted}
+    for name in sorted(chosen - {normalize(value) for value in known}):
         near = ", ".join(nearest(name, [*known, *more])) or ", ".join(known)
         raise MisuseError(f"unknown {field} {plain(name)!r}; nearest known: {near}")
 
@@ -106,7 +106,7 @@ def _one_of(field: str, wanted: Sequence[str], more: Iterable[str]) -> Reason:
         value = None if spec is None else getattr(spec, field)
         if value is None:
             return f"its {field} is not known"
-        return None if normalise(value) in chosen else f"{field} {value}"
+        return None if normalize(value) in chosen else f"{field} {value}"
 
     return reason
 

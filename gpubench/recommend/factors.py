@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench.models import GpuSpec
-from gpubench.names import normalise
+from gpubench.names import normalize
 
 FAST_FP64 = 0.25
-"""Share of the FP32 rate from which FP64 counts as fast: data-centre parts have 1/2, GeForce 1/64."""
+"""Share of the FP32 rate from which FP64 counts as fast: data-center parts have 1/2, GeForce 1/64."""
 
 LINES = {
     "geforce": ("GeForce", "TITAN"),
@@ -67,7 +67,7 @@ _FACTORS = (
 
 def lines_meant(word: str) -> tuple[str, ...]:
     """Return the lines of the table that a word means, itself where it is one of them."""
-    return LINES.get(normalise(word), (word,))
+    return LINES.get(normalize(word), (word,))
 
 
 def ecc_of(spec: GpuSpec) -> bool | None:

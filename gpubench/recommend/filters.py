@@ -8,23 +8,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
+
+from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
-from gpubench.names import nearest, normalise
+from gpubench.names import nearest, normalize
 from gpubench.offers.cards import card_prices
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import price_age_days
 from gpubench.offers.listing import known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.regions import is_in
-from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.prices import Market as PriceMarket
-from gpubench.recommend.prices import expected_usd_per_hour
+from gpubench.recommend.prices import expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import known_keys, nearest_keys
 from gpubench.units import format_usd, listing, plain
@@ -45,75 +48,86 @@ UNPRICED_KIND = "unpriced"
 class Filter:
     """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays.
 
-    One that is of ``owned`` hardware is not asked of anything else. One that looks at a single ``field`` of
-    an offer is asked once for each value of it: of 100,000 offers some hundred differ.
+    One that is of ``owned`` hardware is not asked of anything else. One that looks at nothing but some
+    ``fields`` of an offer is asked once for each of their kinds: of 100,000 offers some hundred differ. One
+    with ``suspects`` is asked of those alone.
     """
 
     option: str
     reason: Callable[[Offer, GpuSpec | None], str | None]
     owned: bool = False
-    field: str | None = None
+    fields: tuple[str, ...] = ()
+    suspects: Callable[[Offers], Flags] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """An offer that fell, to which option, and why."""
+class Exclusion(NamedTuple):
+    """An offer that fell, by its place ``at`` among others, to which option, and why."""
 
-    offer: Offer
+    among: Offers
+    at: int
     option: str
     reason: str
 
+    @property
+    def offer(self) -> Offer:
+        """The offer."""
+        return self.among[self.at]
+
 
 class Doubted(NamedTuple):
-    """What prices that nobody bears out come to: the buyer's own are taken all the same, with the doubt."""
+    """What prices that nobody bears out come to: the buyer's own, ``taken``, are kept all the same."""
 
-    kept: list[Offer]
+    kept: Offers
     fallen: list[Exclusion]
-    taken: list[tuple[Offer, str]]
+    taken: Offers
 
 
 def apply(
     filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
-) -> tuple[list[Offer], list[Exclusion]]:
+) -> tuple[Offers, list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
-    every = list(offers)
-    owned = [at for at, offer in enumerate(every) if offer.pricing is Pricing.OWNED]
+    every = Offers.of(offers)
     fallen: dict[int, Exclusion] = {}
     for each in filters:
-        asked = owned if each.owned else range(len(every))
-        for at, reason in _reasons(each, every, asked, specs):
+        for at, reason in _reasons(each, every, specs):
             if reason is not None and at not in fallen:
-                fallen[at] = Exclusion(every[at], each.option, reason)
-    if not fallen:
-        return every, []
-    kept = [offer for at, offer in enumerate(every) if at not in fallen]
-    return kept, [fallen[at] for at in sorted(fallen)]
+                fallen[at] = Exclusion(every, at, each.option, reason)
+    kept = np.ones(len(every), dtype=bool)
+    kept[list(fallen)] = False
+    return every.where(kept), [fallen[at] for at in sorted(fallen)]
 
 
-def _reasons(
-    of: Filter, offers: Sequence[Offer], asked: Iterable[int], specs: Mapping[str, GpuSpec]
-) -> Iterator[tuple[int, str | None]]:
-    """Yield why each of the offers falls to a filter; of many alike in its field one is asked."""
-    if of.field is None:
-        yield from ((at, of.reason(offers[at], specs.get(offers[at].gpu_key))) for at in asked)
+def _reasons(of: Filter, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterator[tuple[int, str | None]]:
+    """Yield why offers fall to a filter; of many alike in its fields one is asked."""
+
+    def reason(at: int) -> str | None:
+        return of.reason(offers[at], specs.get(offers.gpu_key.at(at)))
+
+    asked = offers.is_owned if of.owned else np.ones(len(offers), dtype=bool)
+    if of.suspects is not None:
+        asked = asked & of.suspects(offers)
+    places = np.flatnonzero(asked)
+    if not of.fields:
+        yield from ((at, reason(at)) for at in places.tolist())
         return
-    values = list(map(attrgetter(of.field), offers))
-    alike = dict(zip(values, offers, strict=True))
-    falls = {value: of.reason(offer, specs.get(offer.gpu_key)) for value, offer in alike.items()}
-    if any(reason is not None for reason in falls.values()):
-        yield from ((at, falls[values[at]]) for at in asked)
+    kinds = kinds_of(*(offers.column(name).take(places) for name in of.fields))
+    _, first = np.unique(kinds.codes, return_index=True)
+    for kind, at in enumerate(places[first].tolist()):
+        words = reason(at)
+        if words is not None:
+            yield from ((each, words) for each in places[kinds.codes == kind].tolist())
 
 
 def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded."""
     return tuple(
         ExcludedOffer(
-            provider=each.offer.provider,
-            instance=each.offer.instance,
-            gpu_key=each.offer.gpu_key,
-            reason=each.reason,
+            provider=among.provider.at(at),
+            instance=among.instance(at),
+            gpu_key=among.gpu_key.at(at),
+            reason=reason,
         )
-        for each in fallen
+        for among, at, _, reason in fallen
     )
 
 
@@ -160,7 +174,7 @@ def _most_alike(fallen: Sequence[Exclusion]) -> Exclusion:
 
 
 def filters_of(
-    request: RankRequest, offers: Sequence[Offer], market: PriceMarket, owned_w: Mapping[Offer, float]
+    request: RankRequest, offers: Offers, market: PriceMarket, owned_w: Mapping[Offer, float]
 ) -> list[Filter]:
     """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
@@ -176,8 +190,8 @@ def filters_of(
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
     active = [
-        Filter("being historic or a GPU without its machine", _kind, field="kind"),
-        Filter("a price of 0 or less", _price),
+        Filter("being historic or a GPU without its machine", _kind, fields=("kind",)),
+        Filter("a price of 0 or less", _price, suspects=_without_price),
     ]
     active += _owned_filters(request, owned_w)
     if request.providers:
@@ -187,9 +201,10 @@ def filters_of(
     if request.gpus:
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, market)
-    active += [Filter(name, reason, field="gpu_key") for name, reason in factor_filters(request)]
+    active += [Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request)]
     if request.buys:
-        active.append(Filter(NO_PRICE, _unpriced))
+        is_unpriced = lambda offers: offers.kind.equals(UNPRICED_KIND)  # noqa: E731
+        active.append(Filter(NO_PRICE, _unpriced, suspects=is_unpriced))
     return active
 
 
@@ -216,12 +231,10 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
 
 
 def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
-    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, field="pricing")
+    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, fields=("pricing",))
 
 
-def leave_out_doubted(
-    request: RankRequest, market: Market, offers: Sequence[Offer], believed: Collection[OfferKey]
-) -> Doubted:
+def leave_out_doubted(request: RankRequest, market: Market, offers: Offers) -> Doubted:
     """Part offers into those whose prices count and those that are likely a mistake.
 
     It comes after all others that a buyer chose.
@@ -230,21 +243,17 @@ def leave_out_doubted(
         request: Whether such prices are wanted.
         market: What every provider asks.
         offers: What is left.
-        believed: Offers that the buyer gave himself.
     """
     doubted = market.doubted(offers)
-    taken = [(offer, doubt) for offer, doubt in doubted if offer_key(offer) in believed]
+    taken = offers.where(doubted & offers.by_user)
     if request.accept_outliers:
-        return Doubted(list(offers), [], taken)
-    own = {id(offer) for offer, _ in taken}
-    fallen = {
-        id(offer): Exclusion(
-            offer, FAR_BELOW if market.is_below(offer) else FAR_ABOVE, f"{doubt}; {ADMITTED_BY} ranks it"
-        )
-        for offer, doubt in doubted
-        if id(offer) not in own
-    }
-    return Doubted([offer for offer in offers if id(offer) not in fallen], list(fallen.values()), taken)
+        return Doubted(offers, [], taken)
+    unborne = doubted & ~offers.by_user
+    fallen = []
+    for at in np.flatnonzero(unborne).tolist():
+        option = FAR_BELOW if market.is_below(offers[at]) else FAR_ABOVE
+        fallen.append(Exclusion(offers, at, option, f"{market.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
+    return Doubted(offers.where(~unborne), fallen, taken)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -259,7 +268,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     keys = frozenset(known)
     matched: set[str] = set()
     for name in names:
-        words = set(normalise(name).replace("-", " ").split())
+        words = set(normalize(name).replace("-", " ").split())
         own = {key for key in keys if words and words <= set(key.split("-"))}  # what no table of ours has
         meant = set(known_keys(name)) or own
         if not meant:
@@ -283,6 +292,10 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
     return NOT_RANKED.get(offer.kind)
+
+
+def _without_price(offers: Offers) -> Flags:
+    return ~((offers.price > 0) & np.isfinite(offers.price))
 
 
 def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
@@ -321,8 +334,8 @@ def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list
     return active
 
 
-def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
-    names = known_providers(wanted, offers)
+def _provider_filter(wanted: Sequence[str], offers: Offers) -> Filter:
+    names = known_providers(wanted, offers.provider.present)
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
@@ -330,11 +343,11 @@ def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
             return None
         return "another provider"
 
-    return Filter("--provider", reason)
+    return Filter("--provider", reason, fields=("provider", "pricing"))
 
 
-def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
-    names = known_regions(wanted, offers)
+def _region_filter(wanted: Sequence[str], offers: Offers) -> Filter:
+    names = known_regions(wanted, offers.region.present)
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
@@ -345,17 +358,17 @@ def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
         here = offer.region
         return None if any(is_in(here, name) for name in names) else f"in region {plain(here)}"
 
-    return Filter("--region", reason)
+    return Filter("--region", reason, fields=("region", "pricing"))
 
 
-def _gpu_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
-    keys = match_gpus(wanted, sorted({offer.gpu_key for offer in offers}))
+def _gpu_filter(wanted: Sequence[str], offers: Offers) -> Filter:
+    keys = match_gpus(wanted, sorted(offers.gpu_key.present))
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
         return None if offer.gpu_key in keys else "another GPU"
 
-    return Filter("--gpu", reason, field="gpu_key")
+    return Filter("--gpu", reason, fields=("gpu_key",))
 
 
 def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
@@ -363,7 +376,9 @@ def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
     if (count := request.count) is not None:
         active.append(
             Filter(
-                "--count", lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}"
+                "--count",
+                lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
+                fields=("gpu_count",),
             )
         )
     if (most := request.max_usd_per_hour) is not None:
@@ -375,6 +390,7 @@ def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
                     if (usd := expected_usd_per_hour(o, market)) <= most
                     else f"{format_usd(usd)} an hour, above {format_usd(most)}"
                 ),
+                suspects=lambda offers: prices_of(offers, market).expected > most,
             )
         )
     if (days := request.max_price_age_days) is not None:
@@ -386,6 +402,7 @@ def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
                     if (age := price_age_days(o, market.today)) <= days
                     else f"its price is {age} days old, above {days}"
                 ),
+                fields=("price_date",),
             )
         )
     return active

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.models import FindingOut, Pricing, RankedOffer
+from gpubench.models import FindingOut, RankedOffer
+from gpubench.offers.columns import kinds_of
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -109,14 +110,17 @@ def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) 
 
 
 def _for_rent(rows: Rows, gpu_key: str) -> list[int]:
-    return [at for at in rows.of_gpu[gpu_key] if rows.offers[at].pricing is not Pricing.OWNED]
+    return [at for at in rows.of_gpu[gpu_key].tolist() if not rows.is_owned[at]]
 
 
 def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    alike = rows.at(_for_rent(rows, gpu_key))
-    rentable = [row for row in alike if can_be_tried(row)]
-    return min(rentable or alike, key=lambda row: row.expected_usd_per_hour)
+    by_price = sorted(_for_rent(rows, gpu_key), key=lambda at: rows.price_and_cost(at)[0])
+    offers = rows.offers.take(by_price)
+    kinds = kinds_of(offers.provider, offers.pricing)  # all that is asked of an offer to be tried
+    first = np.sort(np.unique(kinds.codes, return_index=True)[1])
+    cheapest = rows.at([by_price[at] for at in first.tolist()])
+    return next(filter(can_be_tried, cheapest), cheapest[0])
 
 
 def _command(request: RankRequest, row: RankedOffer) -> str:

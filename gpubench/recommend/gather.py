@@ -141,7 +141,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 
 
 class _Together(NamedTuple):
-    """How several GPUs share one job: memory of each where it is shared out, or why they have no room."""
+    """How several GPUs share one job: memory of each where it is known, or why they have no room."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -173,18 +173,23 @@ def _whole_on_each(
 ) -> _Together:
     """One job of which each GPU holds all weights, and the gradients of all in buckets."""
     mode = ParallelMode.DDP
-    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
-        return _Together(mode)  # it ran there
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
     if card is None:
         return _Together(mode)
-    if card.verdict_of(memory.need_of(question, case, spec, seen.peaks).device) is Verdict.FITS:
-        return _Together(mode)  # as nearly every one does: how large a batch could be is asked of the rest
+    need = memory.need_of(question, case, spec, seen.peaks)
+    if card.verdict_of(need.device) is Verdict.FITS:
+        # as nearly every one does: how large a batch could be is asked of the rest
+        there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
+        return _Together(mode, there)
+    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+        return _Together(mode)  # it ran there
     fit = memory.fit_of(question, case, spec, seen.peaks)
     assert fit is not None  # the card's memory is known
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
-        return _Together(mode)  # a job over several takes a somewhat smaller batch, at nearly the same rate
+        # a job over several takes a somewhat smaller batch, at nearly the same rate
+        smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
+        return _Together(mode, memory.fit_of(question, smaller, spec, seen.peaks))
     where = f"{question.profile.name} at batch {case.batch_size:,} on each of {gpu_count} GPUs"
     return _Together(mode, reason=f"{where}: {fit.text()}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -16,17 +16,18 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, RankedOffer, Ranking
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
-from gpubench.offers.table import OfferKey
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
 from gpubench.recommend.candidates import Candidates, candidates_of
-from gpubench.recommend.chances import chances_of
+from gpubench.recommend.chances import Chances, chances_of
+from gpubench.recommend.choices import choice_of
 from gpubench.recommend.decision import beside, decide
 from gpubench.recommend.filters import (
     NO_FIGURE,
@@ -71,184 +72,260 @@ from gpubench.recommend.words import gpus_needed
 from gpubench.units import plain, plural
 
 
-def judge(
-    request: RankRequest,
-    offers: Sequence[Offer],
-    evidence_for: Callable[[Sequence[str]], Evidence],
-    *,
-    specs: Mapping[str, GpuSpec],
-    today: date,
-    drawer: Drawer | None = None,
-    owned: Mapping[Offer, Ownership] = MappingProxyType({}),
-    for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
-    believed: Collection[OfferKey] = (),
-    drift: float = USUAL_DRIFT,
-    notes: Iterable[str] = (),
-) -> Ranking:
-    """Rank offers as the request asks.
-
-    Args:
-        request: A checked request.
-        offers: Every offer known, in any order.
-        evidence_for: GPU keys to what is known of them.
-        specs: The specification table.
-        today: The day that price ages count to.
-        drawer: Joint draws of estimates; None is ``predict.draws.draw``.
-        owned: What owning means, for the owned ones among the offers.
-        for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
-        believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
-        drift: How far list prices move in a year: see ``offers.moves.drift_of``.
-        notes: What the reader should know about the evidence.
-
-    Raises:
-        MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
-    """
-    machines = {**for_sale, **owned}
-    asked = Market(offers)
-    market = prices.Market(today, asks_of(_believed(request, offers, asked, believed)), drift)
-    left = _sift(
-        request, offers, specs, asked, market, machines=machines, for_sale=for_sale, believed=believed
-    )
-    _require(left.kept, offers, left.fallen)
-    keys = {offer.gpu_key for offer in (*left.possible, *left.sold)}
-    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
-    speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    runnable = _runnable(request, evidence, speeds, specs)
-    kept, unknown = runnable(left.kept)
-    kept, dear = within_the_sum(request, kept, machines)
-    if not kept:
-        _refuse_never_predicted(request, unknown)
-    _require(kept, offers, [*left.fallen, *unknown, *dear])
-    work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
-    if work is None:
-        request = msgspec.structs.replace(request, relative=True)
-    pool_of = _pool(request, _Known(speeds, specs, evidence, market, work))
-    pool, kept, missed = _within_limits(request, kept, pool_of)
-    fallen = [*left.fallen, *unknown, *dear, *missed]
-    _require(kept, offers, fallen)
-    order = objective.order(request, pool)
-    chances = chances_of(request, pool, order)
-    rows = Rows(request, pool, order, chances, market=market, possible=left.possible)
-    # Owned hardware is held against all that is for rent, so that its prices count too.
-    priced = pool_of(list(dict.fromkeys([*kept, *runnable(left.possible)[0]]))) if owned else pool
-    to_buy = pool_of(runnable(left.sold)[0])
-    decision = decide(
-        request,
-        rows,
-        chances,
-        specs,
-        job=None if work is None else work.job,
-        machines=machines,
-        to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
-        photographs=evidence.photographs,
-        asks=market.asks,
-        measurement=finding_out(request, pool, order, rows, chances),
-    )
-    ranking = Ranking(
-        as_of=today.isoformat(),
-        objective=objective.in_words(request),
-        sorted_by=objective.sorted_by(request),
-        cases=_cases(speeds),
-        **_units(request, speeds),
-        rows=rows.at(rows.one_a_gpu[: request.limit]) if request.one_a_gpu else rows[: request.limit],
-        offer_count=len(rows),
-        excluded=excluded(fallen),
-        verdict="",
-        decision=decision,
-        buy_or_rent=_beside_rent(request, rows, owned, priced),
-        max_purchase_usd=request.max_purchase_usd,
-        purchases=purchases_of(rows, owned, specs),
-        notes=(
-            *notes,
-            *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(left.taken, kept),
-            *notes_of(request, pool, len(rows)),
-            *([] if prices_decide(decision) else on_ages(priced, today)),
-            *on_expected_prices(market, priced),
-            *free_beside(request, offers, specs),
-        ),
-    )
-    return _said(request, ranking, rows, speeds, _headline(request, pool, order))
-
-
-def _within_limits(
-    request: RankRequest,
-    kept: list[Offer],
-    pool_of: Callable[[Sequence[Offer]], Candidates],
-) -> tuple[Candidates, list[Offer], list[Exclusion]]:
-    """Return the offers that meet the limits of the job, as columns and as such, and why others do not."""
-    pool = pool_of(kept)
-    misses = limits.misses(request, pool)
-    if not misses:
-        return pool, kept, []
-    kept = [offer for row, offer in enumerate(kept) if row not in misses]
-    return pool_of(kept) if kept else pool, kept, list(misses.values())
-
-
-def _beside_rent(
-    request: RankRequest,
-    rows: Rows,
-    owned: Mapping[Offer, Ownership],
-    priced: Candidates,
-) -> tuple[BuyOrRent, ...]:
-    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
-    if not owned:
-        return ()
-    ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-    return against_rent(request, priced, ranked)
-
-
 @dataclass(frozen=True)
-class _Sifted:
-    """What the filters leave, before anything is known of throughput.
+class Sifted:
+    """What the filters leave, before anything is known of throughput: alike for every workload.
 
     Attributes:
+        every: All offers.
         kept: Offers to rank, paid as asked.
         possible: The same however they are paid.
         sold: Hardware to buy that would pass.
         fallen: What was left out, and why.
-        doubted: Of that, for a price that nobody corroborates; ``doubted_as_asked`` is paid as asked.
-        taken: The buyer's own that nobody corroborates either, each with the reason.
+        doubted_as_asked: Of that, for a price that nobody corroborates, what is paid as asked.
+        taken: The buyer's own that nobody corroborates either.
+        asked: What every provider asks.
+        market: What is expected of prices, and the day that their ages count to.
+        owned: What owning means, for the owned ones among the offers; ``for_sale`` for those beside them.
     """
 
-    kept: list[Offer]
-    possible: list[Offer]
-    sold: list[Offer]
+    every: Offers
+    kept: Offers
+    possible: Offers
+    sold: Offers
     fallen: list[Exclusion]
-    doubted: list[Exclusion]
     doubted_as_asked: list[Exclusion]
-    taken: list[tuple[Offer, str]]
+    taken: Offers
+    asked: Market
+    market: prices.Market
+    specs: Mapping[str, GpuSpec]
+    owned: Mapping[Offer, Ownership]
+    for_sale: Mapping[Offer, Ownership]
 
 
-def _sift(
+def sift(
     request: RankRequest,
-    offers: Sequence[Offer],
-    specs: Mapping[str, GpuSpec],
-    asked: Market,
-    market: prices.Market,
+    offers: Iterable[Offer],
     *,
-    machines: Mapping[Offer, Ownership],
-    for_sale: Mapping[Offer, Ownership],
-    believed: Collection[OfferKey],
-) -> _Sifted:
+    specs: Mapping[str, GpuSpec],
+    today: date,
+    owned: Mapping[Offer, Ownership] = MappingProxyType({}),
+    for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
+    drift: float = USUAL_DRIFT,
+) -> Sifted:
+    """Part offers into those to rank and those that a filter of the request drops.
+
+    Args:
+        request: A checked request.
+        offers: Every offer known, in any order.
+        specs: The specification table.
+        today: The day that price ages count to.
+        owned: What owning means, for the owned ones among the offers.
+        for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
+        drift: How far list prices move in a year: see ``offers.moves.drift_of``.
+
+    Raises:
+        MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
+    """
+    every = Offers.of(offers)
+    asked = Market(every)
+    market = prices.Market(today, asks_of(_believed(request, every, asked)), drift)
+    machines = {**for_sale, **owned}
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = [*filters_of(request, offers, market, watts), *purchase_filters(request, machines)]
-    possible, fallen = apply(filters, offers, specs)
+    filters = [*filters_of(request, every, market, watts), *purchase_filters(request, machines)]
+    possible, fallen = apply(filters, every, specs)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
     sold, _ = apply(filters, payable, specs)
-    possible, doubted, taken = leave_out_doubted(request, asked, possible, believed)
-    paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
+    possible, doubted, taken = leave_out_doubted(request, asked, possible)
+    paid_as_asked = payment_filters(request, every.pricing.present)
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
-    return _Sifted(
+    fallen = [*fallen, *doubted, *otherwise_paid]
+    _require(kept, every, fallen)
+    return Sifted(
+        every=every,
         kept=kept,
         possible=possible,
         sold=sold,
-        fallen=[*fallen, *doubted, *otherwise_paid],
-        doubted=doubted,
-        doubted_as_asked=[each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]],
+        fallen=fallen,
+        doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer], specs)[0])],
         taken=taken,
+        asked=asked,
+        market=market,
+        specs=specs,
+        owned=owned,
+        for_sale=for_sale,
     )
+
+
+def judge(
+    request: RankRequest,
+    left: Sifted,
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    *,
+    drawer: Drawer | None = None,
+    notes: Iterable[str] = (),
+) -> Ranking:
+    """Rank what is left of the offers as the request asks.
+
+    Args:
+        request: A checked request.
+        left: What the same request leaves.
+        evidence_for: GPU keys to what is known of them.
+        drawer: Joint draws of estimates; None is ``predict.draws.draw``.
+        notes: What the reader should know about the evidence.
+
+    Raises:
+        MisuseError: If no offer is left; the message says which filter removed how many.
+    """
+    found = _in_order(request, left, evidence_for, drawer)
+    request, pool, rows, market = found.request, found.pool, found.rows, left.market
+    priced = _priced(left, found) if left.owned else pool
+    to_buy = found.pool_of(found.runnable(left.sold)[0])
+    decision = decide(
+        request,
+        rows,
+        found.chances,
+        left.specs,
+        job=None if pool.work is None else pool.work.job,
+        machines={**left.for_sale, **left.owned},
+        to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
+        photographs=found.photographs,
+        asks=market.asks,
+        measurement=finding_out(request, pool, found.order, rows, found.chances),
+    )
+    ranking = Ranking(
+        as_of=market.today.isoformat(),
+        objective=objective.in_words(request),
+        sorted_by=objective.sorted_by(request),
+        cases=_cases(pool.speeds),
+        **_units(request, pool.speeds),
+        rows=rows.at(rows.one_a_gpu[: request.limit]) if request.one_a_gpu else rows[: request.limit],
+        offer_count=len(rows),
+        excluded=excluded(found.fallen),
+        verdict="",
+        decision=decision,
+        buy_or_rent=_beside_rent(found, left.owned, priced),
+        max_purchase_usd=request.max_purchase_usd,
+        purchases=purchases_of(rows, left.owned, left.specs),
+        notes=(
+            *notes,
+            *left_out_as_outliers(left.doubted_as_asked),
+            *far_from_others(left.asked, left.taken.where(left.taken.places(pool.offers))),
+            *notes_of(request, pool, len(rows)),
+            *([] if prices_decide(decision) else on_ages(priced, market.today)),
+            *on_expected_prices(market, priced),
+            *free_beside(request, left.every, left.specs),
+        ),
+    )
+    return _said(request, ranking, rows, pool.speeds, _headline(request, pool, found.order))
+
+
+def first_choice(
+    request: RankRequest, left: Sifted, evidence_for: Callable[[Sequence[str]], Evidence]
+) -> tuple[Job, Choice] | None:
+    """Return the job and what to pay for, and nothing beside it; None where no job can be assumed.
+
+    Args as ``judge``.
+
+    Raises:
+        MisuseError: As ``judge`` does.
+    """
+    found = _in_order(request, left, evidence_for, None)
+    if found.pool.work is None:
+        return None
+    choice = choice_of(
+        found.request,
+        found.rows[0],
+        found.rows,
+        left.specs,
+        photographs=found.photographs,
+        machine=left.owned.get(found.rows.offers[0]),
+        asks=left.market.asks,
+    )
+    return found.pool.work.job, choice
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """Offers in order: ``order`` has the rows of the pool best first, ``rows`` are the same."""
+
+    request: RankRequest
+    pool: Candidates
+    order: Indices
+    rows: Rows
+    chances: Chances
+    fallen: list[Exclusion]
+    photographs: frozenset[str]
+    runnable: Callable[[Offers], tuple[Offers, list[Exclusion]]]
+    pool_of: Callable[[Offers], Candidates]
+
+
+def _in_order(
+    request: RankRequest,
+    left: Sifted,
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    drawer: Drawer | None,
+) -> _InOrder:
+    """Put the offers that can do the job in order."""
+    keys = {*left.possible.gpu_key.present, *left.sold.gpu_key.present}
+    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
+    speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
+    runnable = _runnable(request, evidence, speeds, left.specs)
+    kept, unknown = runnable(left.kept)
+    kept, dear = within_the_sum(request, kept, {**left.for_sale, **left.owned})
+    if not len(kept):
+        _refuse_never_predicted(request, unknown)
+    _require(kept, left.every, [*left.fallen, *unknown, *dear])
+    work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
+    if work is None:
+        request = msgspec.structs.replace(request, relative=True)
+    pool_of = _pool(request, _Known(speeds, left.specs, evidence, left.market, work))
+    pool, missed = _within_limits(request, kept, pool_of)
+    fallen = [*left.fallen, *unknown, *dear, *missed]
+    _require(pool.offers, left.every, fallen)
+    order = objective.order(request, pool)
+    chances = chances_of(request, pool, order)
+    return _InOrder(
+        request=request,
+        pool=pool,
+        order=order,
+        rows=Rows(request, pool, order, chances, market=left.market, possible=left.possible),
+        chances=chances,
+        fallen=fallen,
+        photographs=evidence.photographs,
+        runnable=runnable,
+        pool_of=pool_of,
+    )
+
+
+def _within_limits(
+    request: RankRequest, kept: Offers, pool_of: Callable[[Offers], Candidates]
+) -> tuple[Candidates, list[Exclusion]]:
+    """Return the offers that meet the limits of the job, as columns, and why others do not."""
+    pool = pool_of(kept)
+    misses = limits.misses(request, pool)
+    if not misses:
+        return pool, []
+    meets = np.ones(len(kept), dtype=bool)
+    meets[list(misses)] = False
+    return pool_of(kept.where(meets)), list(misses.values())
+
+
+def _priced(left: Sifted, found: _InOrder) -> Candidates:
+    """Return owned hardware with all that is for rent, which it is held against: its prices count too."""
+    kept, possible = found.pool.offers, found.runnable(left.possible)[0]
+    return found.pool_of(Offers.joined(kept, possible.where(~possible.places(kept))))
+
+
+def _beside_rent(
+    found: _InOrder, owned: Mapping[Offer, Ownership], priced: Candidates
+) -> tuple[BuyOrRent, ...]:
+    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
+    if not owned:
+        return ()
+    ranked = {offer: owned[offer] for _, offer in owned_rows(found.rows) if offer in owned}
+    return against_rent(found.request, priced, ranked)
 
 
 def _said(
@@ -288,8 +365,8 @@ def _said(
     )
 
 
-def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
-    if not kept:
+def _require(kept: Offers, offers: Offers, fallen: Sequence[Exclusion]) -> None:
+    if not len(kept):
         raise nothing_left(len(offers), fallen)
 
 
@@ -305,14 +382,10 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
         )
 
 
-def _believed(
-    request: RankRequest, offers: Iterable[Offer], asked: Market, believed: Collection[OfferKey]
-) -> list[Offer]:
+def _believed(request: RankRequest, offers: Offers, asked: Market) -> Offers:
     """Return the asks of today whose prices count, whatever else the buyer rules out."""
-    hosts = [offer for offer in offers if offer.kind == "marketplace"]
-    _, fallen, _ = leave_out_doubted(request, asked, hosts, believed)
-    left_out = {id(each.offer) for each in fallen}
-    return [offer for offer in hosts if id(offer) not in left_out]
+    hosts = offers.where(offers.kind.equals("marketplace"))
+    return leave_out_doubted(request, asked, hosts).kept
 
 
 def _draw() -> Drawer:
@@ -323,7 +396,7 @@ def _draw() -> Drawer:
 
 def _runnable(
     request: RankRequest, evidence: Evidence, speeds: Speeds, specs: Mapping[str, GpuSpec]
-) -> Callable[[Sequence[Offer]], tuple[list[Offer], list[Exclusion]]]:
+) -> Callable[[Offers], tuple[Offers, list[Exclusion]]]:
     """Return what parts offers into those that can run the job and those that cannot, or may not."""
     rows = {key: dict(zip(evidence.answers, parts, strict=True)) for key, parts in _parts(speeds)}
     one_job = evidence.without_room if request.one_job_over_all_gpus else None
@@ -341,10 +414,15 @@ def _runnable(
         found = (one_job(name, spec, gpu_count, part) for name, part in rows[gpu_key].items())
         return next(filter(None, found), None)
 
-    def part(offers: Sequence[Offer]) -> tuple[list[Offer], list[Exclusion]]:
-        why = [(offer, reason(offer.gpu_key, offer.gpu_count)) for offer in offers]
-        kept = [offer for offer, text in why if text is None]
-        return kept, [Exclusion(offer, NO_FIGURE, text) for offer, text in why if text is not None]
+    def part(offers: Offers) -> tuple[Offers, list[Exclusion]]:
+        machines = kinds_of(offers.gpu_key, offers.gpu_count)
+        why = [reason(*machine) for machine in machines.values]
+        runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
+        fallen = [
+            Exclusion(offers, at, NO_FIGURE, why[machines.codes[at]] or "")
+            for at in np.flatnonzero(~runs).tolist()
+        ]
+        return offers.where(runs), fallen
 
     return part
 
@@ -378,15 +456,15 @@ class _Known(NamedTuple):
     work: Work | None
 
 
-def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Candidates]:
+def _pool(request: RankRequest, known: _Known) -> Callable[[Offers], Candidates]:
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
     parts = {key: dict(zip(evidence.answers, each, strict=True)) for key, each in _parts(speeds)}
     scalings: dict[tuple[str, int], Scaling] = {}
 
-    def pool_of(offers: Sequence[Offer]) -> Candidates:
-        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - scalings.keys():
+    def pool_of(offers: Offers) -> Candidates:
+        for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - scalings.keys():
             found = scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
             scalings[key, count] = found
         return candidates_of(

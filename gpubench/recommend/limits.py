@@ -1,4 +1,4 @@
-"""Deadlines and budgets, held against the unfavourable end of the interval: a promise, not a hope."""
+"""Deadlines and budgets, held against the unfavorable end of the interval: a promise, not a hope."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     found: dict[int, Exclusion] = {}
     for row in _above(slow, request.deadline_hours):
         reason = f"takes {_h(likely[row])}, {_h(slow[row])} if slow: above {_h(request.deadline_hours)}"
-        found[row] = Exclusion(pool.offers[row], "--deadline-hours", reason)
+        found[row] = Exclusion(pool.offers, row, "--deadline-hours", reason)
     for row in _above(dear_usd, request.budget_usd):
         reason = (
             f"costs {format_usd(likely_usd[row])}, up to {format_usd(dear_usd[row])}: "
             f"above {format_usd(request.budget_usd)}"
         )
-        found.setdefault(row, Exclusion(pool.offers[row], "--budget-usd", reason))
+        found.setdefault(row, Exclusion(pool.offers, row, "--budget-usd", reason))
     return found
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
+import numpy as np
+
 from gpubench.labels import gpu_name, gpus
-from gpubench.models import Decision, Estimate, GpuSpec, Offer, ParallelMode, Pricing
+from gpubench.models import Decision, Estimate, GpuSpec, ParallelMode, Pricing
+from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
 from gpubench.offers.outliers import ADMITTED_BY, name_of
+from gpubench.offers.outliers import Market as Believable
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
@@ -24,7 +28,7 @@ from gpubench.units import count, format_number, format_percent, format_usd, lis
 
 def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
     """Yield the notes that apply to this ranking, but for those on prices."""
-    if request.reserved and not any(offer.pricing is Pricing.RESERVED for offer in pool.offers):
+    if request.reserved and Pricing.RESERVED not in pool.offers.pricing.present:
         yield (
             "No price left to rank is a commitment, so --reserved adds none; "
             "gpubench offers refresh --provider azure reads Azure's."
@@ -35,7 +39,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
     yield from _on_sharing(pool)
     yield from _on_payment(request, pool)
     yield from _on_hosts(pool)
-    keys = {offer.gpu_key for offer in pool.offers}
+    keys = pool.offers.gpu_key.present
     if any((spec := load_specs().get(key)) and spec.variants for key in keys):
         yield "A GPU whose form factor is not stated ranks as the slowest that its name can mean."
     if any(e.basis == "predicted" and not e.anchored for e in pool.speeds.estimates):
@@ -86,7 +90,7 @@ def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
     if not pool.prices.sigma.any():
         return
     asks = ""
-    if any(offer.kind == "marketplace" for offer in pool.offers):
+    if "marketplace" in pool.offers.kind.present:
         days = f"{ASKS_HALF_LIFE_DAYS:g} days"
         asks = f"; a host's ask returns to the middle of all for that GPU, half-way in {days} (assumed)"
     yield (
@@ -130,11 +134,11 @@ def on_feeding(decision: Decision | None) -> Iterator[str]:
     )
 
 
-def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:
+def free_beside(request: RankRequest, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
     if request.buys or request.gpus or request.providers:
         return
-    for offer in (each for each in offers if each.kind == "free"):
+    for offer in offers.take(np.flatnonzero(offers.kind.equals("free"))):
         spec = specs.get(offer.gpu_key)
         if spec is not None and spec.not_ranked_because is None:
             limits = f": {plain(offer.note)}" if offer.note else ""
@@ -162,15 +166,12 @@ def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
         )
 
 
-def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer]) -> Iterator[str]:
+def far_from_others(market: Believable, taken: Offers) -> Iterator[str]:
     """Yield a line on a price of the buyer's own table that no provider bears out: taken, and said."""
-    if not taken:
-        return
-    there = {id(offer) for offer in ranked}
-    found = [(offer, doubt) for offer, doubt in taken if id(offer) in there]
-    if found:
-        offer, doubt = found[0]
-        more = "" if len(found) == 1 else f"; {len(found) - 1:,} more are like it"
+    if len(taken):
+        offer = taken[0]
+        doubt = market.doubt(offer)
+        more = "" if len(taken) == 1 else f"; {len(taken) - 1:,} more are like it"
         yield (
             f"Your own price of {name_of(offer)} counts as given: {doubt}; it is of the whole instance "
             f"per hour{more}."
@@ -179,9 +180,10 @@ def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer])
 
 def on_ages(pool: Candidates, today: date) -> Iterator[str]:
     """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
-    rented = [offer for offer in pool.offers if offer.pricing is not Pricing.OWNED]
-    ages = {day: age_days(day, today) for day in {offer.price_date for offer in rented}}
-    old = Counter(offer.provider for offer in rented if ages[offer.price_date] > STALE_AFTER_DAYS)
+    rented = pool.offers.where(~pool.is_owned)
+    ages = {day: age_days(day, today) for day in rented.price_date.present}
+    is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
+    old = Counter(rented.where(is_old).provider.cells())
     if not old:
         return
     # Only where a price is old: the sources take time to load.
@@ -219,7 +221,7 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
 def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
     if request.batch_size == "max":
         yield (
-            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favours much "
+            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favors much "
             "memory. Not comparable with the ranking at an equal batch."
         )
     elif request.max_latency_ms is None and len({batches_of(parts) for parts in _offered(pool)}) > 1:
@@ -228,33 +230,37 @@ def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
 
 def _offered(pool: Candidates) -> Iterator[tuple[Estimate, ...]]:
     """The estimates of every GPU that an offer has; this CPU is none of them."""
-    keys = {offer.gpu_key for offer in pool.offers}
+    keys = set(pool.offers.gpu_key.present)
     return (parts for key, parts in zip(pool.speeds.keys, pool.speeds.parts, strict=True) if key in keys)
 
 
 def _on_scaling(pool: Candidates) -> Iterator[str]:
-    for basis in ("measured", "modelled"):
-        found = [scaling.efficiency for scaling in pool.scalings if scaling.basis == basis]
+    many = np.bincount(pool.machine, minlength=len(pool.scalings)).tolist()
+    for basis in ("measured", "modeled"):
+        found = [(s.efficiency, n) for s, n in zip(pool.scalings, many, strict=True) if s.basis == basis]
         if found:
-            ends = " to ".join(dict.fromkeys(format_number(end, 2) for end in (min(found), max(found))))
-            many = count(len(found), "offer")
-            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {many}."
+            ends = [format_number(end, 2) for end, _ in (min(found), max(found))]
+            offers = count(sum(n for _, n in found), "offer")
+            yield (
+                f"One job over several GPUs: scaling efficiency {basis}, "
+                f"{' to '.join(dict.fromkeys(ends))} for {offers}."
+            )
 
 
 def _on_sharing(pool: Candidates) -> Iterator[str]:
     """Say what stands behind the figures of jobs that fit on several GPUs alone."""
     shared = [scaling for scaling in pool.scalings if scaling.mode is ParallelMode.FSDP]
     if shared:
-        modelled = ", its cost modelled" if any(each.basis == "modelled" for each in shared) else ""
+        modeled = ", its cost modeled" if any(each.basis == "modeled" for each in shared) else ""
         yield (
             f"Where the job does not fit on one GPU, it is ranked on as many as hold it shared out by FSDP"
-            f"{modelled}: each works at the speed predicted for one that held everything."
+            f"{modeled}: each works at the speed predicted for one that held everything."
         )
 
 
 def _on_hosts(pool: Candidates) -> Iterator[str]:
     """Name the processor behind each figure that the host set: with another one it would be another."""
-    ranked = {offer.gpu_key for offer in pool.offers}
+    ranked = set(pool.offers.gpu_key.present)
     behind: dict[str, list[str]] = {}
     for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
         if key in ranked and estimate.host_cpu is not None:
@@ -265,7 +271,7 @@ def _on_hosts(pool: Candidates) -> Iterator[str]:
 
 
 def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
-    pricings = {offer.pricing for offer in pool.offers}
+    pricings = set(pool.offers.pricing.present)
     if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
         minutes = request.rented_startup_minutes
         yield f"Rent runs {minutes:g} minutes before the first step (assumed): --startup-minutes."

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpubench.arrays import Floats, Indices
 from gpubench.models import SortedBy
+from gpubench.offers.columns import Offers
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
 from gpubench.recommend.request import RankRequest
@@ -138,7 +139,7 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
         [column[found][1:] == column[found][:-1] for column in (by, next_best, pool.price)]
     )
     for run in _runs(np.flatnonzero(alike)):
-        found[run] = sorted(found[run].tolist(), key=lambda row: _name(pool, row))
+        found[run] = found[run][_by_name(pool.offers.take(found[run]))]
     return found
 
 
@@ -273,6 +274,18 @@ def _runs(positions: Indices) -> list[slice]:
     return [slice(int(part[0]), int(part[-1]) + 2) for part in parts]
 
 
-def _name(pool: Candidates, row: int) -> tuple[str, ...]:
-    offer = pool.offers[row]
-    return offer.provider, offer.instance, offer.region or "", str(offer.pricing), offer.gpu_key
+def _by_name(offers: Offers) -> list[int]:
+    """Return the places of offers in the order of their names."""
+    columns = offers.provider, offers.region, offers.pricing, offers.gpu_key
+    provider, region, pricing, gpu_key = (column.cells() for column in columns)
+    names = list(
+        zip(
+            provider,
+            offers.instances,
+            (each or "" for each in region),
+            map(str, pricing),
+            gpu_key,
+            strict=True,
+        )
+    )
+    return sorted(range(len(offers)), key=names.__getitem__)

@@ -52,7 +52,7 @@ class Ownership:
     purchase_usd: float
     resale_usd: Range
     years: float
-    utilisation: Range
+    utilization: Range
     power_w: float
     power_basis: str
     idle_w: float
@@ -90,15 +90,15 @@ class Hourly(NamedTuple):
         return self.capital + self.running
 
 
-def hourly(owned: Ownership, *, resale: float, utilisation: float, tariff: float) -> Hourly:
-    """Return what a useful hour costs at one resale, utilisation and tariff.
+def hourly(owned: Ownership, *, resale: float, utilization: float, tariff: float) -> Hourly:
+    """Return what a useful hour costs at one resale, utilization and tariff.
 
     30,000 USD, resale 9,000, 4 years at 0.5, 650 W, PUE 1.3, 0.15 USD/kWh: 17,520 useful hours, capital
     21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
     """
-    hours = economics.useful_hours(owned.years, utilisation)
+    hours = economics.useful_hours(owned.years, utilization)
     power_w = owned.power_w + owned.host_w
-    energy = economics.energy_usd_per_hour(power_w, owned.pue, tariff, owned.idle_w, utilisation)
+    energy = economics.energy_usd_per_hour(power_w, owned.pue, tariff, owned.idle_w, utilization)
     return Hourly(
         economics.capital_usd_per_hour(owned.purchase_usd, resale, hours), energy + owned.upkeep_usd_per_hour
     )
@@ -109,7 +109,7 @@ def likely_hourly(owned: Ownership) -> Hourly:
     return hourly(
         owned,
         resale=owned.resale_usd.likely,
-        utilisation=owned.utilisation.likely,
+        utilization=owned.utilization.likely,
         tariff=owned.tariff.likely,
     )
 
@@ -117,10 +117,10 @@ def likely_hourly(owned: Ownership) -> Hourly:
 def hourly_range(owned: Ownership) -> tuple[float, float]:
     """Return the cheapest and the dearest useful hour over the ranges."""
     best = hourly(
-        owned, resale=owned.resale_usd.high, utilisation=owned.utilisation.high, tariff=owned.tariff.low
+        owned, resale=owned.resale_usd.high, utilization=owned.utilization.high, tariff=owned.tariff.low
     )
     worst = hourly(
-        owned, resale=owned.resale_usd.low, utilisation=owned.utilisation.low, tariff=owned.tariff.high
+        owned, resale=owned.resale_usd.low, utilization=owned.utilization.low, tariff=owned.tariff.high
     )
     return best.total, worst.total
 
@@ -128,7 +128,7 @@ def hourly_range(owned: Ownership) -> tuple[float, float]:
 def offer_of(owned: Ownership) -> Offer:
     """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
     label = "" if owned.condition in {"quoted", "unstated"} else f"{owned.condition}, "
-    terms = f"{label}{owned.years:g} years at {format_percent(owned.utilisation.likely)}"
+    terms = f"{label}{owned.years:g} years at {format_percent(owned.utilization.likely)}"
     return Offer(
         provider=QUOTED if owned.source == QUOTED else "buy",
         instance=terms,
@@ -280,7 +280,7 @@ def _resolve(
         purchase_usd=purchase,
         resale_usd=resale if "resale_usd" in is_open else Range.of(owned.resale_usd),
         years=request.years if "years" in is_open else owned.years,
-        utilisation=request.utilization if "utilisation" in is_open else Range.of(owned.utilisation),
+        utilization=request.utilization if "utilization" in is_open else Range.of(owned.utilization),
         power_w=one_gpu_w * owned.gpu_count,
         host_w=HOST_W if host_usd else 0.0,
         power_basis=basis,
@@ -330,7 +330,7 @@ def _limits_assumed(
 
 _OPTIONS = {
     "years": "years",
-    "utilisation": "utilization",
+    "utilization": "utilization",
     "pue": "pue",
     "tariff_usd_per_kwh": "tariff",
     "resale_usd": "resale",

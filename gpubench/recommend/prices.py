@@ -7,15 +7,16 @@ of its interval hold nine tenths of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
-from gpubench.models import Asks, Offer, Pricing
+from gpubench.arrays import Flags, Floats, Indices
+from gpubench.models import Asks, Offer
+from gpubench.offers.columns import Column, Offers, kinds_of
 from gpubench.offers.dates import age_days
 from gpubench.offers.moves import (
     ASKS_HALF_LIFE_DAYS,
@@ -52,14 +53,13 @@ class Prices:
     Attributes:
         expected: What a buyer should expect to pay: as likely too little as too much.
         sigma: Standard deviation of its logarithm.
-        group: Prices of one group move together: one hand sets a provider's prices of a GPU.
-        group_count: How many groups there are; an ask is a group of its own.
+        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is a
+            group of its own.
     """
 
     expected: Floats
     sigma: Floats
     group: Indices
-    group_count: int
 
     @property
     def half_width(self) -> Floats:
@@ -72,22 +72,28 @@ class _Ask(NamedTuple):
     sigma: float
 
 
-def prices_of(offers: Sequence[Offer], market: Market) -> Prices:
+def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Lay out what is expected of each offer's price; owned hardware costs what it costs."""
-    expected = np.array([float(offer.price_usd_per_hour) for offer in offers])
-    age_of = {day: age_days(day, market.today) for day in {offer.price_date for offer in offers}}
-    days = np.array([age_of[offer.price_date] for offer in offers], dtype=float)
-    sigma = market.drift * np.sqrt(days / DAYS_PER_YEAR)
-    sigma[np.array([offer.pricing is Pricing.OWNED for offer in offers], dtype=bool)] = 0.0
-    groups: dict[tuple[str, str, Pricing, int | None], int] = {}
-    group = np.empty(len(offers), dtype=np.int64)
-    for row, offer in enumerate(offers):
-        asks = _asks_beside(offer, market)
-        host = None if asks is None else row
-        group[row] = groups.setdefault((offer.provider, offer.gpu_key, offer.pricing, host), len(groups))
-        if asks is not None:
-            expected[row], sigma[row] = _ask(offer, asks, float(days[row]))
-    return Prices(expected, sigma, group, len(groups))
+    every = Offers.of(offers)
+    expected = every.price.copy()
+    days = every.price_date.figures(lambda day: age_days(day, market.today))
+    sigma = np.where(every.is_owned, 0.0, market.drift * np.sqrt(days / DAYS_PER_YEAR))
+    by_host = _by_host(every, market)
+    for row in np.flatnonzero(by_host).tolist():
+        asks = market.asks[every.gpu_key.at(row), every.pricing.at(row)]
+        expected[row], sigma[row] = _ask(
+            float(every.price[row]), every.gpu_count.at(row), asks, float(days[row])
+        )
+    host = np.where(by_host, np.arange(1, len(every) + 1), 0)
+    alone = Column(host, range(len(every) + 1))
+    groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
+    return Prices(expected, sigma, groups.codes)
+
+
+def _by_host(offers: Offers, market: Market) -> Flags:
+    """Return which prices are one host's ask beside those of others."""
+    hosts = offers.kind.equals("marketplace") & (offers.price > 0)
+    return hosts & kinds_of(offers.gpu_key, offers.pricing).is_in(market.asks.__contains__)
 
 
 def expected_usd_per_hour(offer: Offer, market: Market) -> float:
@@ -95,19 +101,21 @@ def expected_usd_per_hour(offer: Offer, market: Market) -> float:
     asks = _asks_beside(offer, market)
     if asks is None:
         return float(offer.price_usd_per_hour)
-    return _ask(offer, asks, age_days(offer.price_date, market.today)).expected
+    age = age_days(offer.price_date, market.today)
+    return _ask(float(offer.price_usd_per_hour), offer.gpu_count, asks, age).expected
 
 
 def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats:
-    """Return the (N, D) price of these rows in every joint draw [USD/h]."""
+    """Return the (N, D) price of these rows in every joint draw [USD/h]; other groups are not drawn."""
     random = np.random.default_rng((seed, 2))
     result = np.repeat(prices.expected[rows][:, None], draws, axis=1)
     moving = np.flatnonzero(prices.sigma[rows])
     if len(moving):
-        group, sigma = prices.group[rows], prices.sigma[rows]
+        sigma = prices.sigma[rows]
+        groups, group = np.unique(prices.group[rows], return_inverse=True)
         by_group = moving[np.argsort(group[moving], kind="stable")]
-        for start in range(0, prices.group_count, _AT_ONCE):
-            count = min(_AT_ONCE, prices.group_count - start)
+        for start in range(0, len(groups), _AT_ONCE):
+            count = min(_AT_ONCE, len(groups) - start)
             walks = random.standard_normal((count, draws))
             ends = np.searchsorted(group[by_group], (start, start + count))
             for place in by_group[slice(*ends)].tolist():
@@ -122,13 +130,13 @@ def _asks_beside(offer: Offer, market: Market) -> Asks | None:
     return market.asks.get((offer.gpu_key, offer.pricing))
 
 
-def _ask(offer: Offer, asks: Asks, days: float) -> _Ask:
+def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> _Ask:
     """Return what to expect of an ask that is so old: fresh it is as listed, old as any other host's.
 
     Its logarithm returns to the middle of all asks, by one half in a half-life, and meanwhile spreads as far
     as asks do: 0.20 where the middle is 0.40 is after one half-life expected at sqrt(0.20 x 0.40) = 0.283.
     """
     kept = 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
-    middle = math.log(asks.median_usd_per_hour * offer.gpu_count)
-    listed = math.log(float(offer.price_usd_per_hour))
+    middle = math.log(asks.median_usd_per_hour * gpu_count)
+    listed = math.log(usd_per_hour)
     return _Ask(math.exp(middle + (listed - middle) * kept), spread_of(asks) * math.sqrt(1 - kept**2))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Ranking, UsageLine
+from gpubench.models import Choice, Job, Ranking, UsageLine
+from gpubench.offers.columns import Offers
 from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles
 from gpubench.recommend.buying import at_work
 from gpubench.recommend.choices import without_chances
-from gpubench.recommend.gather import Runs, gather, mean_power_w
-from gpubench.recommend.judge import judge
+from gpubench.recommend.gather import Evidence, Runs, gather, mean_power_w
+from gpubench.recommend.judge import Sifted, first_choice, judge, sift
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
@@ -55,36 +56,39 @@ def rank(request: RankRequest) -> Ranking:
         buying = msgspec.structs.replace(request, rent_or_buy="buy")
         for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
 
-    def answer(asked: RankRequest) -> Ranking:
+    def left(asked: RankRequest) -> Sifted:
         owned = {offer_of(machine): machine for machine in machines}
-        return judge(
+        return sift(
             asked,
-            [*table.offers, *owned, *unpriced],
-            lambda keys: gather(asked, keys, runs),
+            Offers.joined(Offers.of(table.offers), Offers.of([*owned, *unpriced])),
             specs=load_specs(),
             today=today,
             owned=owned,
             for_sale=for_sale,
-            believed=table.own,
             drift=drift_of(table.changes),
-            notes=(*table.notes, *_set_aside(table), *problems),
         )
 
     if request.jobs_per_month is not None:
         # How long a job takes says how much a machine works, and that what an hour of it costs.
-        first = answer(
-            msgspec.structs.replace(
-                request,
-                limit=None,
-                draws=1,
-                max_purchase_usd=None,
-                rent_or_buy="buy" if request.buys else request.rent_or_buy,
-            )
+        asked = msgspec.structs.replace(
+            request,
+            limit=None,
+            draws=1,
+            max_purchase_usd=None,
+            rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
+        first = judge(asked, left(asked), _evidence_for(asked, runs))
         if first.decision is None or first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
-    return with_lines(request, answer(request), answer)
+    sifted = left(request)
+    notes = (*table.notes, *_set_aside(table), *problems)
+    ranking = judge(request, sifted, _evidence_for(request, runs), notes=notes)
+    return with_lines(request, ranking, lambda asked: first_choice(asked, sifted, _evidence_for(asked, runs)))
+
+
+def _evidence_for(request: RankRequest, runs: Runs) -> Callable[[Sequence[str]], Evidence]:
+    return lambda keys: gather(request, keys, runs)
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:
@@ -127,13 +131,17 @@ _DRAWS = 1
 """A line says no chance."""
 
 
-def with_lines(request: RankRequest, ranking: Ranking, rank: Callable[[RankRequest], Ranking]) -> Ranking:
+def with_lines(
+    request: RankRequest,
+    ranking: Ranking,
+    first_choice: Callable[[RankRequest], tuple[Job, Choice] | None],
+) -> Ranking:
     """Return a ranking with its lines; without, where something was named that they are not of.
 
     Args:
         request: What was asked.
         ranking: The answer to it.
-        rank: Answers the same question of another workload.
+        first_choice: Answers the same question of another workload, by the job and what to pay for.
     """
     decision = ranking.decision
     named = request.workloads or request.mix or request.job_samples is not None
@@ -142,18 +150,20 @@ def with_lines(request: RankRequest, ranking: Ranking, rank: Callable[[RankReque
     classic = UsageLine(
         name="classic", workloads=request.workload_names, job=decision.job, choice=decision.choice
     )
-    lines = (classic, *_others(request, rank))
+    lines = (classic, *_others(request, first_choice))
     return msgspec.structs.replace(ranking, decision=msgspec.structs.replace(decision, lines=lines))
 
 
-def _others(request: RankRequest, rank: Callable[[RankRequest], Ranking]) -> Iterator[UsageLine]:
+def _others(
+    request: RankRequest, first_choice: Callable[[RankRequest], tuple[Job, Choice] | None]
+) -> Iterator[UsageLine]:
     for name, workload in OTHERS:
         if workload not in load_profiles():
             continue
         try:
-            found = rank(msgspec.structs.replace(request, workloads=(workload,), draws=_DRAWS)).decision
+            found = first_choice(msgspec.structs.replace(request, workloads=(workload,), draws=_DRAWS))
         except MisuseError:  # nothing that was asked for can run it, so there is nothing to say
             continue
-        if found is not None and found.job is not None:
-            choice = without_chances(found.choice)
-            yield UsageLine(name=name, workloads=(workload,), job=found.job, choice=choice)
+        if found is not None:
+            job, choice = found
+            yield UsageLine(name=name, workloads=(workload,), job=job, choice=without_chances(choice))

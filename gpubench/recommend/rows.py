@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
+from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
-from gpubench.recommend.pareto import dominators
-from gpubench.recommend.prices import Market, expected_usd_per_hour
+from gpubench.recommend.pareto import Dominators
+from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
 from gpubench.specs import load_specs
@@ -39,7 +40,7 @@ class Rows(Sequence[RankedOffer]):
         chances: Chances,
         *,
         market: Market,
-        possible: Iterable[Offer] = (),
+        possible: Offers | None = None,
     ) -> None:
         """Keep the columns that rows are made of.
 
@@ -51,19 +52,11 @@ class Rows(Sequence[RankedOffer]):
             market: What is expected of prices, and the day that their ages count to.
             possible: The same offers however they are paid: what spot prices are held against.
         """
-        self.offers = [pool.offers[row] for row in order.tolist()]
+        self.offers = pool.offers.take(order)
         self._request, self._pool, self._order, self._chances = request, pool, order, chances
-        self._ages = {day: age_days(day, market.today) for day in {offer.price_date for offer in pool.offers}}
+        self._ages = {day: age_days(day, market.today) for day in pool.offers.price_date.present}
         self._stale = {age: _stale(age) for age in self._ages.values()}
-        self._on_demand = (
-            {
-                _machine(o): expected_usd_per_hour(o, market)
-                for o in possible
-                if o.pricing is Pricing.ON_DEMAND
-            }
-            if request.spot
-            else {}
-        )
+        self._on_demand = _on_demand(possible, market) if request.spot and possible is not None else {}
         estimates, parts = pool.speeds.estimates, pool.speeds.parts
         self._by_gpu: dict[str, Sequence[Any]] = {
             "fits_memory": [each.fits_memory for each in estimates],
@@ -72,7 +65,6 @@ class Rows(Sequence[RankedOffer]):
         }
         self._time, self._money = time_and_cost(request, pool, order)
         self._memory = np.nan_to_num(pool.memory[order], nan=0.0)
-        self._beaten_by = dominators(self._time, self._money, self._memory)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -102,22 +94,27 @@ class Rows(Sequence[RankedOffer]):
         """
         chances = self._chances.p_best_independent if independent else self._chances.p_best
         same = self.of_gpu[offer.gpu_key]
-        alike = same[self._is_owned[same] == _is_owned(offer)]
+        alike = same[self.is_owned[same] == _is_owned(offer)]
         return min(1.0, float(np.sum(chances[alike])))
 
     @cached_property
-    def _is_owned(self) -> Flags:
+    def _dominators(self) -> Dominators:
+        return Dominators(self._time, self._money, self._memory, self._pool.kind[self._order])
+
+    @cached_property
+    def is_owned(self) -> Flags:
+        """Which rows are hardware to own."""
         return self._pool.is_owned[self._order]
 
     @property
     def owned(self) -> Indices:
         """The rows of owned hardware."""
-        return np.flatnonzero(self._is_owned)
+        return np.flatnonzero(self.is_owned)
 
     @cached_property
     def best_to_rent_and_to_own(self) -> Sequence[int]:
         """The first row of each GPU to rent, and the first to own, in their order."""
-        kinds = 2 * self._pool.gpu[self._order] + self._is_owned
+        kinds = 2 * self._pool.gpu[self._order] + self.is_owned
         return [int(rows[0]) for rows in _alike(kinds).values()]
 
     @property
@@ -161,22 +158,22 @@ class Rows(Sequence[RankedOffer]):
         estimates = self._pool.speeds.estimates
         return {
             "offer": offers,
-            "scaling_basis": [self._pool.scalings[row].basis for row in rows],
+            "scaling_basis": [self._pool.scaling(row).basis for row in rows],
             "price_age_days": ages,
             "spot_break_even": [
                 self._spot_break_even(offer, float(self._pool.price[row]))
                 for offer, row in zip(offers, rows, strict=True)
             ],
             "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
-            "parallel_mode": [self._pool.scalings[row].mode for row in rows],
+            "parallel_mode": [self._pool.scaling(row).mode for row in rows],
             **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
         } | self._estimates(rows, gpus)
 
     def _estimates(self, rows: Sequence[int], gpus: Sequence[int]) -> dict[str, Sequence[Any]]:
-        """Return the estimates of rows, with the memory of as many GPUs as share the job where one is few."""
+        """Return the estimates of rows, with the memory of each of the GPUs that share the job."""
         speeds = self._pool.speeds
         parts = [
-            with_fits(speeds.parts[gpu], self._pool.scalings[row].fits)
+            with_fits(speeds.parts[gpu], self._pool.scaling(row).fits)
             for row, gpu in zip(rows, gpus, strict=True)
         ]
         return {
@@ -237,7 +234,7 @@ class Rows(Sequence[RankedOffer]):
     def _pareto(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return whether nothing beats a row in time, cost and memory at once, and what does."""
         time, money, memory = self._time, self._money, self._memory
-        by = self._beaten_by[chosen]
+        by = self._dominators.of(chosen)
         better = (
             (time[by] < time[chosen]) * _FASTER
             + (money[by] < money[chosen]) * _CHEAPER
@@ -256,6 +253,13 @@ def _alike(kinds: Indices) -> Mapping[int, Indices]:
     by_kind = np.argsort(kinds, kind="stable")
     parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
     return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
+
+
+def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | None], float]:
+    """Return what each machine is expected to cost on demand [USD/h]."""
+    offers = offers.where(offers.pricing.equals(Pricing.ON_DEMAND))
+    machines = zip(offers.provider.cells(), offers.instances, offers.region.cells(), strict=True)
+    return dict(zip(machines, prices_of(offers, market).expected.tolist(), strict=True))
 
 
 def _machine(offer: Offer) -> tuple[str, str, str | None]:

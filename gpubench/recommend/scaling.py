@@ -1,4 +1,4 @@
-"""How much of n GPUs one data-parallel job gets: measured where it was, else modelled."""
+"""How much of n GPUs one data-parallel job gets: measured where it was, else modeled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Efficiency:
 
     Attributes:
         mode: How they share the job.
-        fit: Memory of one of them, where the job does not fit on one alone.
+        fit: Memory of one of them, where it is known and fits.
     """
 
     likely: float
@@ -98,7 +98,7 @@ def scaling_of(
         for end in ("likely", "low", "high")
     )
     bases, modes = ({getattr(model, name) for model in models.values()} for name in ("basis", "mode"))
-    basis = bases.pop() if len(bases) == 1 else "modelled"
+    basis = bases.pop() if len(bases) == 1 else "modeled"
     return Scaling(
         likely,
         INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,

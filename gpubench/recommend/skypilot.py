@@ -90,7 +90,7 @@ ACCELERATORS = {
     "nvidia-tesla-v100-sxm2-16gb": "V100",
     "nvidia-tesla-v100-sxm2-32gb": "V100-32GB",
 }
-"""SkyPilot's names of our GPUs, from its public catalogues; most clouds there do not tell SXM from PCIe."""
+"""SkyPilot's names of our GPUs, from its public catalogs; most clouds there do not tell SXM from PCIe."""
 
 ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
     "runpod": {
@@ -109,7 +109,7 @@ ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
         "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTX-PRO-6000",
     },
 }
-"""Where a cloud's catalogue names a GPU in another way, or (None) does not have it."""
+"""Where a cloud's catalog names a GPU in another way, or (None) does not have it."""
 
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15

@@ -199,7 +199,7 @@ def _with_fit(part: Estimate, fit: MemoryFit) -> Estimate:
         part,
         peak_memory_bytes=round(fit.need.allocated.value or 0),
         memory_text=fit.text(),
-        largest_batch=fit.largest_batch,
+        largest_batch=max(fit.largest_batch, part.largest_batch or 0),
         **fit.need.device_figures(),
     )
 

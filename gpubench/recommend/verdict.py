@@ -113,7 +113,7 @@ def verdict(
 
 
 def word_count(text: str) -> int:
-    """Return how many words a text has; a sign that stands alone, as of per cent, is none."""
+    """Return how many words a text has; a sign that stands alone, as of percent, is none."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 

@@ -30,7 +30,7 @@ _DEFAULTS = RankRequest()
 _USE, _TARIFF, _RESALE = _DEFAULTS.utilization, _DEFAULTS.tariff, _DEFAULTS.resale
 _ASSUMED = {
     "years": f"a life of {_DEFAULTS.years:g} years",
-    "utilisation": f"{100 * _USE.low:.0f} to {100 * _USE.high:.0f} % of all hours at work",
+    "utilization": f"{100 * _USE.low:.0f} to {100 * _USE.high:.0f} % of all hours at work",
     "power_w": "board power as the power at work",
     "idle_w": "no power when idle",
     "pue": f"PUE {_DEFAULTS.pue:g}",
@@ -66,12 +66,12 @@ def must_work(each: BuyOrRent) -> str:
     likely, low, high = (
         "more than all" if share is None else format_percent(share)
         for share in (
-            each.break_even_utilisation,
-            each.break_even_utilisation_low,
-            each.break_even_utilisation_high,
+            each.break_even_utilization,
+            each.break_even_utilization_low,
+            each.break_even_utilization_high,
         )
     )
-    words = f"{likely} hours" if each.break_even_utilisation is None else f"{likely} of all hours"
+    words = f"{likely} hours" if each.break_even_utilization is None else f"{likely} of all hours"
     return words if likely == low == high else f"{words} ({low} to {high})"
 
 
@@ -102,14 +102,14 @@ def _payback(each: BuyOrRent) -> tuple[str, str]:
     """Return whether a machine pays within its life at its likely use, and the time."""
     if each.break_even_hours is None:
         return _NEVER, ""
-    if each.years is None or not each.utilisation:
+    if each.years is None or not each.utilization:
         return _PAYS, f"{format_number(each.break_even_hours)} h of work"
     life = f"{each.years * HOURS_PER_YEAR / HOURS_PER_MONTH:.3g} months"
-    if each.break_even_hours > useful_hours(each.years, each.utilisation):
+    if each.break_even_hours > useful_hours(each.years, each.utilization):
         return _PAYS_NOT, life
-    months = each.break_even_hours / each.utilisation / HOURS_PER_MONTH
+    months = each.break_even_hours / each.utilization / HOURS_PER_MONTH
     return _PAYS, f"{math.ceil(months - _WHOLE_MONTH)} of {life}"
 
 
 def _at_its_use(each: BuyOrRent, period: str) -> str:
-    return f" at {format_percent(each.utilisation)}" if period and each.utilisation else ""
+    return f" at {format_percent(each.utilization)}" if period and each.utilization else ""

@@ -84,7 +84,7 @@ def stored_alike(root: Path, run: Run) -> Path | None:
             other = read_run(path)
         except MisuseError as error:
             raise ConflictError(
-                f"run {id_of(run)} is stored already, and whether it is the same cannot be told: {error}; "
+                f"run {id_of(run)} is stored already, and whether it is the same is unknown: {error}; "
                 f"make {path} readable, or move it away"
             ) from error
         if _content(other) != _content(run):

@@ -14,7 +14,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import append_line, read_bytes, remove_file
-from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models import Case, Launch, Measurement, Run, Status
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
 from gpubench.units import MIB, plain
@@ -142,16 +142,12 @@ def merged(run: Run, other: Run) -> Run:
         from gpubench.measure import checks  # a reader of finished runs judges nothing
     for case in gained:
         rows[case] = checks.judge(rows[case], run.launch_count or 1, tuple(rows.values()))
-    micro = {_what(result): result for result in (*other.micro, *run.micro)}
+    micro = {(result.name, result.precision, result.size): result for result in (*other.micro, *run.micro)}
     return msgspec.structs.replace(run, measurements=tuple(rows.values()), micro=tuple(micro.values()))
 
 
 def _is_measured(row: Measurement) -> bool:
     return row.status in {Status.OK, Status.INVALID} and bool(row.launches)
-
-
-def _what(result: MicroResult) -> tuple[str, str | None, str]:
-    return result.name, result.precision, result.size
 
 
 def _together(first: Iterable[Launch], second: Iterable[Launch]) -> tuple[Launch, ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.block import Block
+from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.charts import BLUE, GREEN, ORANGE, QUIET, Mark, Series, dots, label
-from gpubench.blocks.html import as_html
 from gpubench.blocks.parts import Charts, Part
 from gpubench.errors import MisuseError
 from gpubench.models import Precision, Ranking, Run
@@ -76,9 +75,9 @@ def run_figure(run: Run) -> Figure:
                 for i, m in enumerate(rows)
                 if m.case.precision is precision
             ),
-            colour=colour,
+            color=color,
         )
-        for precision, colour in _HUES.items()
+        for precision, color in _HUES.items()
         if any(m.case.precision is precision for m in rows)
     ]
     names = [label(m.label, 60) for m in rows]

@@ -11,6 +11,7 @@ from gpubench.interval import Interval, stacked
 from gpubench.models import Precision, Run, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import kinds_words
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, listing, plain
 
 SURE_FACTOR = 1.5
@@ -39,7 +40,7 @@ def _render(data: ReportData) -> Block | None:
                 figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
                 twin=twin,
                 caption=(
-                    "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
+                    "1 is no gain. The line through each mark is the 95 % interval; a gray open mark is "
                     "flagged. The baseline is named in "
                     "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
                 ),
@@ -100,7 +101,7 @@ def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
                 for pair in pairs
                 if pair.to.case.precision is precision and bool(pair.doubts) is flagged
             ),
-            colour=SLATE if flagged else _LOOKS[precision][0],
+            color=SLATE if flagged else _LOOKS[precision][0],
             symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
         )
         for flagged in (False, True)
@@ -160,7 +161,7 @@ def _twin(pairs: tuple[Effect, ...]) -> Table:
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
         number("Peak allocated", _memory, optional=3),
         number("Loss after the same steps", _loss, optional=1),
-        text("Doubts", lambda s: ", ".join(s.doubts) or "none"),
+        text("Findings", lambda s: kinds_words(s.doubts)),
     )
 
 
@@ -197,7 +198,7 @@ def closing_sentence(run: Run) -> str | None:
     return (
         f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
         f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
-        f"{'' if told else ': not told apart'}."
+        f"{'' if told else ': statistically equal'}."
     )
 
 

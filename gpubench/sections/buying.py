@@ -74,7 +74,7 @@ def _work(each: Purchase) -> str:
     if each.cards_needed is None:
         return ""
     enough = "card does" if each.cards_needed == 1 else "cards do"
-    return f", at work {format_percent(each.utilisation)} of all hours; {each.cards_needed} {enough} the jobs"
+    return f", at work {format_percent(each.utilization)} of all hours; {each.cards_needed} {enough} the jobs"
 
 
 def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
@@ -113,7 +113,7 @@ def _job(each: Purchase) -> str:
 
 
 def _at_work(each: Purchase) -> str:
-    return format_percent(each.utilisation)
+    return format_percent(each.utilization)
 
 
 def _machines(each: Purchase) -> str:

@@ -13,7 +13,7 @@ from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile
 from gpubench.sections.data import ReportData, newest, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import case_words
+from gpubench.sections.words import case_words, kinds_words
 from gpubench.units import UNKNOWN, count, format_number, listing, plain, plural
 
 MOST_CHARTS = 6
@@ -123,7 +123,7 @@ def _figure(case: Case, measured: Sequence[_On]) -> Figure:
     alt = "; ".join(f"{on.name} {format_number(_rate(on))}" for on in measured)
     rows = [label(on.name, 36) for on in measured]
     return Figure(
-        figure=bars([Series(name=unit, marks=marks, colour=BLUE)], rows, f"{unit}/s"),
+        figure=bars([Series(name=unit, marks=marks, color=BLUE)], rows, f"{unit}/s"),
         title=case_words(case),
         alt=f"Bar chart of {case_words(case)} in {unit} per second: {alt}.",
         height_px=76 + 27 * len(measured),
@@ -138,7 +138,7 @@ def _twin(measured: Sequence[_On]) -> Table:
         text("Device", lambda on: on.name),
         number("Samples/s, 95 % interval", lambda on: stacked(on.result.measurement.interval.words())),
         number("Against the first device", _against),
-        text("Doubts", lambda on: ", ".join(on.result.doubts) or "none"),
+        text("Findings", lambda on: kinds_words(on.result.doubts)),
     )
 
 

@@ -34,12 +34,9 @@ def _fastest(ranking: Ranking) -> Fact:
     return Fact(
         term="Fastest offer",
         value=gpus_of(fastest.offer),
-        detail=f"rank {fastest.rank}: {_offer(fastest)}",
+        detail=f"rank {fastest.rank}: {offer_name(fastest.offer)}, {price_of(fastest)}, {_dated(fastest)}, "
+        f"{basis_words(fastest.estimate)}",
     )
-
-
-def _offer(row: RankedOffer) -> str:
-    return f"{offer_name(row.offer)}, {price_of(row)}, {_dated(row)}, {basis_words(row.estimate)}"
 
 
 def _dated(row: RankedOffer) -> str:

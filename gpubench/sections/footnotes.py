@@ -25,10 +25,10 @@ def _render(data: ReportData) -> Block | None:
                 )
             ),
             table(
-                "Doubts about specification rows used here",
+                "Where the sources of a specification disagree",
                 doubtful,
                 text("GPU", lambda spec: plain(spec.name, 60)),
-                text("Doubt", lambda spec: plain(spec.doubt or "", 400)),
+                text("What is uncertain", lambda spec: plain(spec.doubt or "", 400)),
                 text("Source of the row", lambda spec: plain(spec.source, 300)),
                 folded=True,
             ),

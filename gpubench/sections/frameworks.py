@@ -10,7 +10,7 @@ from gpubench.interval import stacked
 from gpubench.models import Case, Framework
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
+from gpubench.sections.words import kinds_words, rate_of
 from gpubench.units import format_duration, plain
 
 _LOOKS = {
@@ -43,7 +43,7 @@ def _render(data: ReportData) -> Block | None:
         number("Over the baseline, 95 % interval", lambda p: stacked(p.words)),
         number("Throughput, 95 % interval", lambda p: rate_of(p.of.measurement), optional=1),
         number("Step", lambda p: format_duration(p.of.measurement.step_time_s), optional=2),
-        text("Doubts", lambda p: ", ".join(p.doubts) or "none"),
+        text("Findings", lambda p: kinds_words(p.doubts)),
     )
     return Block(
         title="What the framework costs on this device",
@@ -82,7 +82,7 @@ def _figure(pairs: tuple[Effect, ...]) -> Figure:
                 for p in pairs
                 if p.of.case.framework is framework
             ),
-            colour=_LOOKS[framework][0],
+            color=_LOOKS[framework][0],
             symbol=_LOOKS[framework][1],
         )
         for framework in Framework

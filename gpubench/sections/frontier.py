@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
+from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Point, label, plane, spaced
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.labels import gpus_of, offer_name, price_of
@@ -83,11 +83,11 @@ def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
     clouds = [
         (
             str(basis),
-            colour,
+            color,
             BASIS_SYMBOLS[basis],
             [_point(ranking, row, "") for row in shown if row.estimate.basis == basis],
         )
-        for basis, colour in BASIS_COLOURS.items()
+        for basis, color in BASIS_COLORS.items()
     ]
     words_of = spaced([(speed_of(ranking, row), cost_of(ranking, row)) for row in line])
     named = [

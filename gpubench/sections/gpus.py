@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, label
+from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Mark, Series, dots, label
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name
@@ -29,7 +29,7 @@ def _render(data: ReportData) -> Block | None:
     tied = sum(row.rank == shown[0].rank for row in shown)
     caption = "The best offer of each GPU: ● measured, ◆ reference, ○ predicted, with intervals."
     if tied > 1:
-        caption += f" The {tied} on the band cannot be told apart.{_parting(shown[:tied])}"
+        caption += f" The {tied} on the band are statistically tied.{_parting(shown[:tied])}"
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
@@ -48,15 +48,15 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _parting(tied: Sequence[RankedOffer]) -> str:
-    """Name the measurement that would part a tie: predictions are what is uncertain in it."""
+    """Name the measurement that would decide a tie: predictions are what is uncertain in it."""
     guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
     if not guessed:
-        return " To part them, measure with `--publish`."
-    return f" To part them, measure {listing(guessed[:2])}."
+        return " To decide, measure with `--publish`."
+    return f" To decide, measure {listing(guessed[:2])}."
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
-    labels = [label(f"{row.rank}. {gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
+    labels = [label(f"{gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
     merits = [ranking.merit_of(row) for row in rows]
     marked = [
         Mark(
@@ -74,14 +74,14 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         Series(
             name=str(basis),
             marks=tuple(mark for mark in marked if rows[mark.row].estimate.basis == basis),
-            colour=colour,
+            color=color,
             symbol=BASIS_SYMBOLS[basis],
         )
-        for basis, colour in BASIS_COLOURS.items()
+        for basis, color in BASIS_COLORS.items()
         if any(row.estimate.basis == basis for row in rows)
     ]
     ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]
-    alt = "; ".join(f"{row.rank}. {gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
+    alt = "; ".join(f"{gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
     return Figure(
         figure=dots(
             series, labels, merit_unit(ranking), band_rows=tied, logarithmic=max(ends) > WIDE * min(ends)

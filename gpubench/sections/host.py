@@ -93,7 +93,7 @@ def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
                 for p in pairs
                 if p.of.case.execution is execution
             ),
-            colour=_LOOKS[execution][0],
+            color=_LOOKS[execution][0],
             symbol=_LOOKS[execution][1],
         )
         for execution in _NAMES

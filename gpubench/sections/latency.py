@@ -65,7 +65,7 @@ def _figure(timed: list[Result]) -> Figure:
         f"{plain(r.measurement.label, 100)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
     )
     return Figure(
-        figure=dots([Series(name="median", marks=tuple(marks), colour=BLUE)], labels, "latency, ms"),
+        figure=dots([Series(name="median", marks=tuple(marks), color=BLUE)], labels, "latency, ms"),
         alt=f"Dot chart of the median latency of one pass: {alt}.",
         height_px=80 + 38 * len(labels),
     )

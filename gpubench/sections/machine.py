@@ -58,7 +58,7 @@ def machine(report: ProbeReport) -> Block:
 
 
 def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
-    """A device in a line, and one for each thing that holds it back."""
+    """A device in a line, and one for each thing that limits it."""
     size = f"{format_bytes(device.memory_bytes)} memory"
     if device.is_cpu:
         bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
@@ -69,7 +69,7 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     at = "" if bandwidth is None else f" at {format_si(bandwidth, 'B/s')}"
     line = f"GPU {device.index}  {_name(device)}, {format_whole(device.sm_count)} SMs, {size}{at}"
     return [
-        Paragraph(text=text) for text in (line, *(f"       held back: {x}" for x in limits(device, state)))
+        Paragraph(text=text) for text in (line, *(f"       limited by: {x}" for x in limits(device, state)))
     ]
 
 
@@ -98,18 +98,18 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
 
 
 def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) -> tuple[Fact, ...]:
-    """Where one GPU sits, what it does now, and what holds it back."""
+    """Where one GPU sits, what it does now, and what limits it."""
     place = f"{device.uuid or UNKNOWN} at PCI {device.pci_bus_id or UNKNOWN}"
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
-    reasons = limits(device, state) or ["nothing that the driver shows"]
+    reasons = limits(device, state) or ["nothing that the driver reports"]
     peak = fp32_flops_per_s(device)
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
         Fact(term="UUID", value=plain(place)),
         *((Fact(term="fp32 at highest clock", value=format_si(peak, "FLOP/s")),) if peak else ()),
         *(() if state is None else (Fact(term="now", value=_now(state)),)),
-        *(Fact(term="" if n else "held back by", value=reason) for n, reason in enumerate(reasons)),
+        *(Fact(term="" if n else "limited by", value=reason) for n, reason in enumerate(reasons)),
     )
 
 

@@ -12,7 +12,7 @@ from gpubench.blocks.parts import Charts, Column, Figure, Paragraph, Part, Table
 from gpubench.models import Case, MemoryNeed
 from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
-from gpubench.predict.memory_answer import answer_memory, basis_words, part_rows
+from gpubench.predict.memory_answer import answer_memory, basis_words, if_free_words, part_rows
 from gpubench.predict.question import Question
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
@@ -56,9 +56,13 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     readings = peaks_of(question, data.runs)
     spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
     batches = _batches(case.batch_size)
-    needs = [memory.need_of(question, _at(case, batch), spec, readings) for batch in batches]
+    needs = [
+        memory.need_of(question, msgspec.structs.replace(case, batch_size=batch), spec, readings)
+        for batch in batches
+    ]
     name = f"{plain(case.workload, 40)}, {case.precision.words}"
-    yield Paragraph(text=f"{name}: {basis_words(answer.need)}.", tone="note")
+    words = "; ".join(filter(None, (basis_words(answer.need), if_free_words(answer.need))))
+    yield Paragraph(text=f"{name}: {words}.", tone="note")
     yield Charts(
         figures=(_figure(name, batches, needs),),
         twin=_twin(name, batches, needs),
@@ -79,10 +83,6 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         ),
         folded=True,
     )
-
-
-def _at(case: Case, batch_size: int) -> Case:
-    return msgspec.structs.replace(case, batch_size=batch_size)
 
 
 def _batches(batch_size: int) -> list[int]:

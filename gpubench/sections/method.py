@@ -23,7 +23,7 @@ _WORDS = (
         "step",
         "one update of the weights (forward pass, loss, backward pass, optimizer) or one inference pass",
     ),
-    ("round", "a timed block of several steps, with one synchronisation of the device at each edge"),
+    ("round", "a timed block of several steps, with one synchronization of the device at each edge"),
     ("launch", "a fresh process; one process cannot see what differs between processes"),
     (
         "interval",

@@ -12,6 +12,7 @@ from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_shar
 from gpubench.models import MicroResult, Run
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import kinds_words
 from gpubench.units import (
     UNKNOWN,
     format_duration,
@@ -57,7 +58,7 @@ def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
     )
     return Figure(
         figure=dots(
-            [Series(name="measured", marks=marks, colour=BLUE)],
+            [Series(name="measured", marks=marks, color=BLUE)],
             labels,
             "share of the data sheet (1 is the stated rate)",
             line_at=1.0,
@@ -84,12 +85,12 @@ def _table(run: Run) -> Table:
         number("Data sheet", peak),
         number("Share", lambda m: format_percent(datasheet_share(run.device, m), 3)),
         number("Repetitions", lambda m: str(m.n), optional=6),
-        text("Device meanwhile", _meanwhile, optional=7),
-        text("Findings", lambda m: ", ".join(finding.kind.value for finding in m.findings) or "none"),
+        text("Telemetry", _telemetry, optional=7),
+        text("Findings", lambda m: kinds_words(finding.kind for finding in m.findings)),
     )
 
 
-def _meanwhile(m: MicroResult) -> str:
+def _telemetry(m: MicroResult) -> str:
     """Mean power, lowest clock and clock event reasons, as far as they were read."""
     known = [
         "" if m.mean_power_w is None else f"{format_number(m.mean_power_w)} W",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
 from gpubench.labels import gpu_name, gpus, offer_name
-from gpubench.mlperf import LICENCE, load_mlperf, newest_and_fastest
+from gpubench.mlperf import LICENSE, load_mlperf, newest_and_fastest
 from gpubench.recommend.mlperf import PricedRun, priced
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -17,7 +17,7 @@ WHAT = (
     "Time to train to the stated quality, as submitters published it: their own software, tuned for their "
     "own machine. No time of theirs enters a prediction or the ranking. The fastest run of the newest round "
     "of each GPU is shown; its cost is its hours times today's cheapest on-demand cloud price of as many "
-    f"GPUs, without start-up. Source: {LICENCE}."
+    f"GPUs, without start-up. Source: {LICENSE}."
 )
 
 

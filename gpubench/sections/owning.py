@@ -83,7 +83,7 @@ def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
     )
     return Figure(
         figure=dots(
-            [Series(name="owned", marks=marks, colour=BLUE)],
+            [Series(name="owned", marks=marks, color=BLUE)],
             labels,
             "cost of owning over renting the same work",
             line_at=1.0,

@@ -17,6 +17,7 @@ from gpubench.predict.question import Refusal
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import kinds_words
 from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS = 20
@@ -107,7 +108,7 @@ def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
             number("Host", _host, optional=3),
             text("Method", _method, optional=2),
             text("Rows", evidence_on, optional=6),
-            text("Remarks", lambda e: ", ".join(_kinds(e)) or "none", optional=1),
+            text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),
         ),
         Bullets(
             items=(

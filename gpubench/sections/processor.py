@@ -162,7 +162,7 @@ def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
         )
     if untold:
         texts.append(
-            f"For {_names(untold)} it cannot be told whether this CPU trains on a million samples within "
+            f"For {_names(untold)} it is undecided whether this CPU trains on a million samples within "
             f"{limit}: the interval of its throughput holds that pace, or is not known."
         )
     return texts

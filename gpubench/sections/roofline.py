@@ -167,14 +167,14 @@ def _roof(left: float, right: float, peak: float, bandwidth: float, names: Seque
 
 
 def _dots(precision: Precision, points: Sequence[Point]) -> dict[str, Any]:
-    colour, symbol = _LOOKS.get(precision, (PURPLE, "x"))
+    color, symbol = _LOOKS.get(precision, (PURPLE, "x"))
     return {
         "type": "scatter",
         "mode": "markers",
         "name": label(precision.value),
         "x": [point.intensity for point in points],
         "y": [point.rate / TERA for point in points],
-        "marker": {"color": colour, "symbol": symbol, "size": 10},
+        "marker": {"color": color, "symbol": symbol, "size": 10},
         "hovertext": [
             f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
             for point in points

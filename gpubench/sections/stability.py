@@ -12,8 +12,8 @@ from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import case_words
-from gpubench.units import format_percent, listing, plain
+from gpubench.sections.words import case_words, kinds_words
+from gpubench.units import format_percent, plain
 
 MOST_ROUNDS = 120
 """Strokes of a case; of more rounds each n-th is drawn."""
@@ -53,7 +53,7 @@ def _render(data: ReportData) -> Block | None:
                     number("Rounds", lambda row: str(len(row[1]))),
                     number("Fastest", lambda row: format_percent(min(row[1]))),
                     number("Slowest", lambda row: format_percent(max(row[1]))),
-                    text("Doubts", lambda row: listing(row[0].doubts) if row[0].doubts else "none"),
+                    text("Findings", lambda row: kinds_words(row[0].doubts)),
                 ),
             ),
         ),

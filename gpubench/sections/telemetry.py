@@ -143,14 +143,14 @@ class Channel:
 
     name: str
     unit: str
-    colour: str
+    color: str
     read: Callable[[TelemetrySample], float | None]
 
 
 CHANNELS = (
-    Channel(name="core clock", unit="GHz", colour=BLUE, read=lambda s: s.sm_clock_hz and s.sm_clock_hz / 1e9),
-    Channel(name="power", unit="W", colour=PURPLE, read=lambda s: s.power_w),
-    Channel(name="temperature", unit="°C", colour=GREEN, read=lambda s: s.temperature_c),
+    Channel(name="core clock", unit="GHz", color=BLUE, read=lambda s: s.sm_clock_hz and s.sm_clock_hz / 1e9),
+    Channel(name="power", unit="W", color=PURPLE, read=lambda s: s.power_w),
+    Channel(name="temperature", unit="°C", color=GREEN, read=lambda s: s.temperature_c),
 )
 
 
@@ -215,14 +215,14 @@ def _trace(line: Timeline, channel: Channel, axis: str) -> dict[str, Any]:
         "x": times,
         "y": values,
         "yaxis": f"y{axis}",
-        "line": {"color": channel.colour, "width": 1.5},
+        "line": {"color": channel.color, "width": 1.5},
         "hovertemplate": f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
         "name": channel.name,
     }
 
 
 def _binned(line: Timeline, channel: Channel) -> tuple[list[float], list[float | None]]:
-    """Average neighbouring samples down to ``MOST_POINTS``; a None parts the launches."""
+    """Average neighboring samples down to ``MOST_POINTS``; a None parts the launches."""
     known = [(t, value) for t, s in line.samples if (value := channel.read(s)) is not None]
     size = max(1, -(-len(known) // MOST_POINTS))
     times: list[float] = []

@@ -9,7 +9,7 @@ from itertools import groupby
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, SLATE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect
 from gpubench.interval import Interval, stacked
@@ -65,7 +65,7 @@ def _render(data: ReportData) -> Block | None:
     )
     what = Paragraph(
         text=(
-            "Each number of threads has processes of its own, whose maths libraries were told it before they "
+            "Each number of threads has processes of its own, whose math libraries were told it before they "
             "were loaded. Efficiency is throughput over that of one thread, per thread. No thread is pinned "
             "to a core."
         )
@@ -134,7 +134,7 @@ def _figure(group: Sequence[Effect], gpus: Sequence[Beside]) -> Figure:
     rows += [two_lines(gpu.name, _case(gpu.case)) for gpu in gpus]
     values = [(p.of.measurement.interval, "CPU") for p in group] + [(gpu.interval, gpu.basis) for gpu in gpus]
     looks = {"CPU": (SLATE, "circle")} | {
-        basis: (BASIS_COLOURS[basis], BASIS_SYMBOLS[basis]) for basis in BASIS_COLOURS
+        basis: (BASIS_COLORS[basis], BASIS_SYMBOLS[basis]) for basis in BASIS_COLORS
     }
     series = [
         Series(
@@ -144,7 +144,7 @@ def _figure(group: Sequence[Effect], gpus: Sequence[Beside]) -> Figure:
                 for row, (found, of) in enumerate(values)
                 if of == kind
             ),
-            colour=looks[kind][0],
+            color=looks[kind][0],
             symbol=looks[kind][1],
         )
         for kind in looks

@@ -12,7 +12,7 @@ from gpubench.effects import Result
 from gpubench.models import Case, Execution, Framework, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
+from gpubench.sections.words import kinds_words, rate_of
 from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
 
 EXECUTION_ORDER = tuple(Execution)
@@ -81,7 +81,7 @@ def _figure(group: Sequence[Result]) -> Figure:
                 for result in group
                 if result.case.execution is execution
             ),
-            colour=_LOOKS[execution][0],
+            color=_LOOKS[execution][0],
             pattern=_LOOKS[execution][1],
         )
         for execution in EXECUTION_ORDER
@@ -208,7 +208,7 @@ def _of_gemm(result: Result) -> str:
 
 
 def _findings(result: Result) -> str:
-    return ", ".join(sorted({finding.kind.value for finding in result.measurement.findings})) or "none"
+    return kinds_words(finding.kind for finding in result.measurement.findings)
 
 
 SECTION = Section(key="throughput", render=_render, place=30, printed=True)

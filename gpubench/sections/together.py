@@ -9,8 +9,8 @@ from gpubench.interval import stacked
 from gpubench.models import ParallelMode
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
-from gpubench.units import UNKNOWN, format_percent, plain
+from gpubench.sections.words import kinds_words, rate_of
+from gpubench.units import format_percent, plain
 
 
 def _render(data: ReportData) -> Block | None:
@@ -29,7 +29,7 @@ def _render(data: ReportData) -> Block | None:
         number("Throughput", lambda pair: rate_of(pair.of.measurement)),
         number("Times one GPU", lambda pair: stacked(pair.words)),
         number("Efficiency", lambda pair: format_percent(pair.value / pair.of.case.gpu_count)),
-        text("Doubts", lambda pair: ", ".join(pair.doubts) or UNKNOWN),
+        text("Findings", lambda pair: kinds_words(pair.doubts)),
     )
     what = Paragraph(
         text=(

@@ -79,7 +79,7 @@ _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
 _LEGEND = {
-    "(tie)": "statistically tied with the first row of the same rank",
+    "=": "tied: the figures cannot tell it from another",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
 }
 
@@ -146,7 +146,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     if one_a_gpu and ranking.offer_count is not None:
-        legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {ranking.offer_count:,}.")
+        everyone = f"--all-offers lists all {ranking.offer_count:,}, which the ranks are among"
+        legend.insert(0, f"One row a GPU, its best offer; {everyone}.")
     notes = [
         *beside_the_card(ranking),
         *after_the_headline(ranking),
@@ -195,19 +196,6 @@ def offers(
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
-    job = (
-        number("Time", _hours),
-        number("Cost", _cost),
-    )
-    # Multiples of a reference GPU, where samples of several workloads have no unit.
-    relative: tuple[Cell[RankedOffer], ...] = (
-        number(
-            head(per_s_unit(ranking)),
-            lambda r: stacked(per_s_words(ranking, r)),
-            optional=(6 if one_a_gpu else 4) if timed else 3,
-        ),
-        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
-    )
     full: list[Cell[RankedOffer]] = [
         *([number("Batch", _batch, optional=5)] if in_full and len(batches) > 1 else []),
         *([number("Latency", _latency)] if in_full and late else []),
@@ -219,16 +207,34 @@ def offers(
         *([text("Memory", _gpus_needed)] if shared else []),
         number("Rank", rank_words),
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
-        *([] if timed and ranking.by_reference else relative),
-        *(job if timed else ()),
+        *(
+            []
+            if timed and ranking.by_reference
+            else _relative_columns(ranking, one_a_gpu=one_a_gpu, timed=timed)
+        ),
+        *([number("Time", _hours), number("Cost", _cost)] if timed else []),
         number("P(best)\nof GPU" if one_a_gpu else "P(best)", _chance_of(chances)),
         *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
-        text("Remarks", _remarks, optional=6),
+        text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
         filters=filters,
+    )
+
+
+def _relative_columns(
+    ranking: Ranking, *, one_a_gpu: bool, timed: bool
+) -> tuple[Cell[RankedOffer], Cell[RankedOffer]]:
+    """Throughput and value, in multiples of a reference GPU where several workloads have no common unit."""
+    return (
+        number(
+            head(per_s_unit(ranking)),
+            lambda r: stacked(per_s_words(ranking, r)),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
+        ),
+        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
     )
 
 
@@ -274,8 +280,8 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
 
 
 def rank_words(row: RankedOffer) -> str:
-    """A rank, and whether it is shared by what cannot be told apart."""
-    return f"{row.rank} (tie)" if row.tie else str(row.rank)
+    """A rank, and whether it is shared by what is statistically tied with it."""
+    return f"{row.rank}=" if row.tie else str(row.rank)
 
 
 def _gpus_needed(row: RankedOffer) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
+from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import (
     Change,
@@ -46,6 +46,9 @@ from gpubench.units import (
     plain,
 )
 
+OLD_PRICES, FIRST = "-day-old prices", "First"
+"""How the terms end of what to do before paying."""
+
 SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins."""
 
@@ -62,26 +65,31 @@ MOST_REGIONS = 4
 def _render(data: ReportData) -> Block:
     if data.ranking is None or not data.ranking.rows:
         why = data.ranking_problem or (data.ranking and data.ranking.verdict) or "no ranking was asked for"
-        headline = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
+        answer = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
-        return Block(title="The answer", parts=(headline, *measured), brief=(headline,))
-    text = _headline(data.ranking, _sentences(data.ranking))
-    headline = Paragraph(text=text, tone="headline")
+        return Block(title="The answer", parts=(answer, *measured), brief=(answer,))
+    answer = Paragraph(text=headline(data.ranking), tone="headline")
     card, _ = _card(data.ranking)
-    facts = tuple(fact for fact in card if fact.term in _OF_THE_CHOICE)
-    beside = tuple(fact for fact in card if fact.term not in _OF_THE_CHOICE)
-    below: list[Part] = [Facts(rows=beside, prominent=True)] if beside else []
+    facts = tuple(fact for fact in card if not fact.term.endswith(_NOTES))
+    notes = [_note(fact) for fact in card if fact.term.endswith(_NOTES)]
     return Block(
         title="The answer",
-        parts=(headline, Facts(rows=facts), *below),
-        brief=(headline, Facts(rows=(*facts, *beside))),
+        parts=(answer, Facts(rows=facts), *notes),
+        brief=(answer, Facts(rows=tuple(card))),
     )
 
 
-OLD_PRICES = "Old prices"
+_NOTES = (CAUTION, OLD_PRICES, FIRST)
+"""Facts of no offer, but of what to know or do before paying: on a page a sentence below the others."""
 
-_OF_THE_CHOICE = ("By", "Job", SURENESS, "Runner-up")
-"""Facts of the offer that the headline names, and of the one it is held against."""
+
+def _note(fact: Fact) -> Paragraph:
+    if fact.term == CAUTION:
+        return Paragraph(text=f"{fact.term}: {fact.value}.", tone="warning")
+    if fact.term == FIRST:
+        detail = f" ({fact.detail})" if fact.detail else ""
+        return Paragraph(text=f"{fact.term}, {fact.value}{detail}.", tone="note")
+    return Paragraph(text=f"{fact.term}: {fact.value}.", tone="note")
 
 
 _FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION, OLD_PRICES)
@@ -97,9 +105,9 @@ def _card(ranking: Ranking) -> tuple[list[Fact], list[Fact]]:
     A detail goes before a whole fact does.
     """
     facts = list(_facts(ranking))
-    left = MOST_WORDS - word_count(_headline(ranking, _sentences(ranking)))
+    left = MOST_WORDS - word_count(headline(ranking))
     kept: dict[str, Fact] = {}
-    for fact in sorted(facts, key=lambda fact: fact.term not in _FIRST_OF_ALL):
+    for fact in sorted(facts, key=lambda fact: not fact.term.endswith(_FIRST_OF_ALL)):
         for each in (fact, replace(fact, detail="")):
             words = word_count(f"{each.term} {each.value} {each.detail}")
             if words <= left:
@@ -129,9 +137,11 @@ def after_the_headline(ranking: Ranking) -> list[str]:
     return [each for each in _sentences(ranking)[1:] if not each.startswith(SURENESS) and each != on_the_card]
 
 
-def _headline(ranking: Ranking, sentences: list[str]) -> str:
-    if sentences[0].startswith(NO_GPU_NEEDED) or ranking.decision is None:
-        return sentences[0]
+def headline(ranking: Ranking) -> str:
+    """Return the answer in a line: what to rent or own, where and for how much; or that no GPU is needed."""
+    first = _sentences(ranking)[0]
+    if first.startswith(NO_GPU_NEEDED) or ranking.decision is None:
+        return first
     choice = ranking.decision.choice
     if choice.source == "own":
         return f"Own {_offered(choice)}{_old_price(choice)}."
@@ -172,13 +182,13 @@ def _first(ranking: Ranking) -> Iterator[Fact]:
     if sentence.startswith(CAUTION):
         yield Fact(term=CAUTION, value=sentence.removeprefix(f"{CAUTION}: "))
     elif decision is not None and prices_decide(decision):
-        age = count(decision.choice.price_age_days or 0, "day")
-        yield Fact(term=OLD_PRICES, value=f"{age}: {todays_price(decision.choice)}")
+        age_days = decision.choice.price_age_days or 0
+        yield Fact(term=f"{age_days}{OLD_PRICES}", value=todays_price(decision.choice))
     elif sentence and decision is not None and decision.finding_out is not None:
         found = decision.finding_out
         net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
         value = f"measure {gpu_name(found.gpu_key)}: saves {net} net"
-        yield Fact(term="First", value=value, detail=f"costs {paid}")
+        yield Fact(term=FIRST, value=value, detail=f"costs {paid}")
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import Fact
 from gpubench.effects import Result
+from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
@@ -98,6 +99,11 @@ def cases_words(cases: Iterable[Case]) -> str:
     )
 
 
+def kinds_words(kinds: Iterable[FindingKind]) -> str:
+    """Kinds of finding in a cell of a table, each once."""
+    return ", ".join(sorted(set(kinds))) or "none"
+
+
 def throughput(measurement: Measurement) -> str:
     """A measured throughput with its interval and unit, in no more digits than the interval supports."""
     return f"{measurement.interval.text()} {per_second(measurement.case.sample_unit)}"
@@ -179,7 +185,7 @@ def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
 
 
 def share_words(share: float | None) -> str:
-    """A probability in whole per cent; near an end it says so, rather than claim to be there."""
+    """A probability in whole percent; near an end it says so, rather than claim to be there."""
     if share is None:
         return UNKNOWN
     if 0.99 < share < 1:

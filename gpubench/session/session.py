@@ -32,7 +32,6 @@ from gpubench.measure.following import follow_jobs
 from gpubench.measure.frameworks import need_frameworks, profiles_in
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
 from gpubench.measure.meeting import Meeting, meet
-from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
@@ -375,7 +374,7 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     )
 
 
-def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
+def new_run(prepared: Prepared) -> Run:
     """Return the run before its first measurement; it says what it sets out to measure."""
     started = now()
     made = prepared.plan
@@ -389,7 +388,7 @@ def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
         settings=prepared.settings,
         device=storable(prepared.device),
         start=prepared.start,
-        environment=environment(prepared.device, ready),
+        environment=environment(prepared.device),
         measurements=made.unsupported,
         findings=prepared.findings,
     )

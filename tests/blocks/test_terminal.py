@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.html import as_html
+from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Table, number, table, text
 from gpubench.blocks.terminal import fitted, show
 

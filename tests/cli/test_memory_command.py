@@ -68,12 +68,9 @@ def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
     assert fixes[f"batch {card['largest_batch']}"]["fits"]
     assert fixes["4 GPUs"]["fits"]
     assert fixes["4 GPUs with FSDP"]["parts"]["weights_bytes"] < 0.3 * card["parts"]["weights_bytes"]
-    assert (
-        fixes["selective activation checkpointing"]["device_bytes"]
-        > fixes["activation checkpointing of every block"]["device_bytes"]
-    )
-    assert any(what.startswith("adapters on a frozen") for what in fixes)
+    assert any(what.startswith("adapters on a") for what in fixes)
     (again,) = (m for what, m in fixes.items() if what.startswith("activation checkpointing"))
+    assert fixes["selective activation checkpointing"]["device_bytes"] > again["device_bytes"]
     assert again["fits"]
     assert again["device_bytes"] < 0.4 * card["device_bytes"]
 
@@ -124,7 +121,7 @@ def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None
 
 def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask: Any) -> None:
     _, out, _ = ask("vgg16", "--checkpointing", "full", "--gpu", "rtx-4090")
-    assert "not traced: it has no repeated blocks" in out
+    assert "not traced" in out
 
 
 def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
@@ -158,8 +155,9 @@ def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
 
 
 def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
-    """By hand at 8 x 2,048 tokens: one half and three full matrices of scores are 29.4 GB, weights and AdamW's
+    """By hand at 8 x 2,048 tokens: one half and two full matrices of scores are 21.0 GB, weights and AdamW's
     states 2.2, their copies in half precision 0.4, layers some 5.5: no card of 24 GB, though the formula told 19.3.
+    A loop that holds the scores takes 4.2 more; one whose loss is in float32 as a whole, 8.4.
     """
     path = tmp_path / "gpt.py"
     path.write_text(GPT)
@@ -167,7 +165,8 @@ def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: P
     _, out, _ = ask(str(path), *cards, "--batch-size", "8", "--precision", "amp-bf16", "--json")
     answer = json.loads(out)
     assert answer["basis"] == "traced"
-    assert answer["allocated_bytes"] == pytest.approx(37.5e9, rel=0.03)
+    assert answer["allocated_bytes"] == pytest.approx(29.1e9, rel=0.03)
+    assert answer["allocated_bytes_high"] > 37.5e9
     assert [card["verdict"] for card in answer["cards"]] == ["does not fit", "fits"]
 
 
@@ -179,7 +178,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     assert code == 0
     assert "Traceback" not in err
     assert answer["basis"] == "formula"
-    assert answer["not_traced"] == "what it does depends on the values of its tensors (net.py line 10)"
+    assert "(net.py line 10)" in answer["not_traced"]
     assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
 
 
@@ -188,6 +187,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     [
         (("nosuch",), "unknown workload"),
         (("vgg16", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
+        (("./never_traced.py", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),
         (("vgg16", "--precision", "int4"), "--precision 'int4' is unknown"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),

@@ -3,7 +3,7 @@
 Taken are facts that stay the same from one torch (2.4 or later) and one machine to another: calls as the
 workload's own code makes them (torch's modules count as one call, whatever they do inside), and the outputs
 of the tiny model for weights and inputs that do not come from torch's random numbers, to two digits. The
-loss alone would not do: a network that was only just initialised has a loss near ln(classes) whatever it
+loss alone would not do: a network that was only just initialized has a loss near ln(classes) whatever it
 computes, and in eval mode it shows no dropout. Settings at their default are left out, because torch adds to
 them. The digests of ``augment`` hold for the kornia of constraints.txt, whose own functions it calls.
 """

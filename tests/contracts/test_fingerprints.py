@@ -48,7 +48,7 @@ EDITS = (
     ("bert_base", "self.dropout_share if", "0.0 if"),
     ("bert_base", "dropout = 0.1", "dropout = 0.2"),
     ("bert_base", "heads: int = 12", "heads: int = 8"),
-    ("bert_base", "self.apply(initialise_narrow)", ""),
+    ("bert_base", "self.apply(initialize_narrow)", ""),
     ("transformer", "self.positions(places)", "0 * self.positions(places)"),
     ("transformer", "is_causal=True", "is_causal=False"),
     ("transformer", ', approximate="tanh"', ""),

@@ -646,7 +646,7 @@ class TestLlama8b(LlamaContract):
         assert self.profile.train == ()
 
     def test_the_loss_falls_in_thirty_steps(self) -> None:
-        with pytest.raises(MisuseError, match="no parameter that takes a gradient"):
+        with pytest.raises(MisuseError, match="no parameter"):
             profile_workload(
                 replace(self.workload, build=self.workload.tiny, tasks=(TaskKind.TRAIN,), variants=())  # type: ignore[arg-type]
             )
@@ -702,7 +702,7 @@ class TestAugment(WorkloadContract):
     shape = (3, 375, 500)
     batches = (64, 256)
     parameters = 0
-    forward_flops = pytest.approx(0, abs=1e4)  # geometry and colours are hardly any arithmetic
+    forward_flops = pytest.approx(0, abs=1e4)  # geometry and colors are hardly any arithmetic
 
     @pytest.fixture(autouse=True)
     def _library(self) -> None:

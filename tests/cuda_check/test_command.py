@@ -48,7 +48,7 @@ CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off durin
     [
         (check(), 0, "pull request under tests/data/confirmed/"),
         (BAD, 1, "a part failed"),
-        (OPEN, 0, "1 judgement undecided"),
+        (OPEN, 0, "1 judgment undecided"),
         (check(scaling=(measured(), measured(0.02, gpu_count=2))), 0, "its scaling undecided: attach"),
         (LATE, 0, "a part is missing"),
         (CUT, 1, "no answer in its time"),
@@ -74,7 +74,7 @@ def test_what_it_takes_is_announced_with_each_part(command, arguments, words):
     assert len(said.splitlines()) == 1 + len(PARTS) + 1
 
 
-def test_each_judgement_is_a_line_of_the_table_and_each_reason_is_told(command):
+def test_each_judgment_is_a_line_of_the_table_and_each_reason_is_told(command):
     done = command(check(faults=faults(waiting=row(Status.FAILED, "no such kernel"))))
     text = " ".join(done.stdout.split())
     for part in ("precision", "clock", "graph", "load", "cases", "faults", "fp32", "quick"):

@@ -36,6 +36,12 @@ def states(made, part: str) -> dict[str, str]:
     return {v.what: v.state for v in judge(made) if v.part == part}
 
 
+def state_of(made, part: str, words: str) -> str:
+    """The state of the one row of a part whose name has these words."""
+    (state,) = (v.state for v in judge(made) if v.part == part and words in v.what)
+    return state
+
+
 def replaced(made, **changes):
     return msgspec.structs.replace(made, **changes)
 
@@ -61,7 +67,7 @@ def test_without_a_core_part_nothing_fails_and_nothing_is_confirmed(name, state)
 def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
     made = with_part(check(), "load", state=PartState.FAILED, reason="the process was killed")
     assert failed(judge(made))
-    assert states(made, "load")["energy counted over power shown"] == "ok"
+    assert state_of(made, "load", "energy counted") == "ok"
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -113,28 +119,25 @@ def test_compiled_cases_that_were_not_tried_or_are_not_here_are_each_named():
 )
 def test_a_ratio_fails_only_with_its_whole_interval_outside(ratio, noise, state):
     made = check(clock=clock(by_hand=blocks(ratio, noise)))
-    assert states(made, "clock")["rounds over a loop by hand"] == state
+    assert state_of(made, "clock", "by hand") == state
     assert failed(judge(made)) == (state == "FAILED")
     assert confirms(made) == (state == "ok")
 
 
 def test_too_few_blocks_decide_nothing():
-    assert (
-        states(check(clock=clock(by_hand=blocks(fours=1))), "clock")["rounds over a loop by hand"]
-        == "undecided"
-    )
+    assert state_of(check(clock=clock(by_hand=blocks(fours=1))), "clock", "by hand") == "undecided"
 
 
 def test_graphs_have_two_per_cent():
     for ratio, state in ((1.015, "ok"), (0.985, "ok"), (1.03, "FAILED"), (0.9, "FAILED")):
         made = check(graph=GraphProof(case=case(), by_hand=blocks(ratio)))
-        assert states(made, "graph") == {"replays over a graph by hand": state}
+        assert list(states(made, "graph").values()) == [state]
 
 
 def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
     for ratio, state in ((1.004, "ok"), (0.97, "ok"), (1.007, "FAILED")):
         made = check(load=load(sampled=blocks(ratio)))
-        assert states(made, "load")["rounds with telemetry over rounds without"] == state
+        assert state_of(made, "load", "telemetry") == state
 
 
 # --- clock ---------------------------------------------------------------------------------------------------
@@ -142,15 +145,13 @@ def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
 
 def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
     made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are 4 ms then
-    seen = states(made, "clock")
-    assert seen["rounds over device events"] == "FAILED"
-    assert seen["time of a step without waiting"] == "FAILED"
+    assert state_of(made, "clock", "device events") == "FAILED"
+    assert state_of(made, "clock", "without waiting") == "FAILED"
 
 
 def test_where_the_host_sets_the_pace_nothing_is_decided():
     made = check(clock=clock(by_hand=blocks(1.3), issue_s=(0.019, 0.02, 0.021)))
-    seen = states(made, "clock")
-    assert seen["rounds over a loop by hand"] == seen["time of a step without waiting"] == "undecided"
+    assert state_of(made, "clock", "by hand") == state_of(made, "clock", "without waiting") == "undecided"
     assert not failed(judge(made))
 
 
@@ -161,16 +162,16 @@ def test_where_the_host_sets_the_pace_nothing_is_decided():
     ("scale", "state"), [(0.92, "ok"), (1.08, "ok"), (1.2, "FAILED"), (0.8, "FAILED"), (0.0, "FAILED")]
 )
 def test_the_energy_counter_agrees_with_the_power_shown_within_ten_per_cent(scale, state):
-    assert states(check(load=load(scale)), "load")["energy counted over power shown"] == state
+    assert state_of(check(load=load(scale)), "load", "energy counted") == state
 
 
 def test_a_card_without_a_counter_or_without_power_is_left_out():
     for made in (load(energy_edges_j=(None, None)), load(samples=())):
-        assert states(check(load=made), "load")["energy counted over power shown"] == "left out"
+        assert state_of(check(load=made), "load", "energy counted") == "left out"
 
 
 def test_power_before_the_judged_region_does_not_count():
-    assert states(check(load=load(1.0)), "load")["energy counted over power shown"] == "ok"  # 200 W before it
+    assert state_of(check(load=load(1.0)), "load", "energy counted") == "ok"  # 200 W before it
 
 
 # --- precision -----------------------------------------------------------------------------------------------
@@ -335,15 +336,10 @@ def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
         check().quick, case_count=18, with_micro=True, measurements=(measured(), late), micro=micro
     )
     seen = states(check(quick=quick), "quick")
-    assert seen == {
-        "rows of the quick run": "ok",
-        "rows without time": "left out",
-        "micro-benchmarks of the quick run": "ok",
-        "time of the quick run": "shown",
-    }
+    assert list(seen.values()) == ["ok", "left out", "ok", "shown"]
     share = {"case_count": 6, "with_micro": False}
     named = states(check(quick=replaced(quick, **share)), "quick")
-    assert "time of 6 of the 18 cases of the quick run without micro-benchmarks" in named
+    assert any("6 of the 18 cases" in what for what in named)
     invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
     silent = replaced(late, reason=SILENT)
     for bad in (invalid, silent):

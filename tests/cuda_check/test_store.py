@@ -130,7 +130,7 @@ RuntimeError: CUDA error: out of memory on {HOST}
 """
     kept = scrub_traceback(text)
     assert kept[:2] == ("conv.py line 553 in _conv_forward", "step.py line 60 in step")
-    assert kept[2].startswith("RuntimeError: CUDA error: out of memory")
+    assert kept[2].startswith("RuntimeError: CUDA error:")
     assert_no_secret("\n".join(kept))
     assert "secret(model)" not in "\n".join(kept)
 
@@ -238,7 +238,7 @@ def test_a_check_of_a_later_gpubench_or_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "check.json"
     for changes in ({"schema_version": 99}, {"kind": "cuda-czech"}, {"schema_version": 0}):
         write_check(path, msgspec.structs.replace(check(), **changes))
-        with pytest.raises(MisuseError, match="reads cuda-check up to"):
+        with pytest.raises(MisuseError, match="cuda-check up to"):
             read_check(path)
     with pytest.raises(MisuseError, match="cannot read"):
         read_check(tmp_path / "absent.json")

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, initialise_narrow, seeded, token_batches, token_cross_entropy
+from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches, token_cross_entropy
 
 VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 30_522, 512, 768, 12, 12, 0.1
 
@@ -48,7 +48,7 @@ class MaskedModel(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
         self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
         self.dense, self.bias = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.zeros(VOCABULARY))
-        self.apply(initialise_narrow)
+        self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Score every word at each place."""

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, initialise_narrow, seeded, token_batches, token_cross_entropy
+from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches, token_cross_entropy
 
 DROPOUT = 0.1
 SEGMENTS = 2
@@ -129,7 +129,7 @@ class Spans(nn.Module):
         super().__init__()
         self.encoder = Encoder(sizes)
         self.head = nn.Linear(sizes.width, 2)
-        self.apply(initialise_narrow)
+        self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.encoder(tokens)[0])
@@ -149,7 +149,7 @@ class Pretraining(nn.Module):
         self.norm = nn.LayerNorm(sizes.width, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(sizes.vocabulary))
         self.follows = nn.Linear(sizes.width, 2)
-        self.apply(initialise_narrow)
+        self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x, pooled = self.encoder(tokens)
@@ -203,7 +203,7 @@ class Decoder(nn.Module):
         self.dropout = nn.Dropout(DROPOUT if is_gpt2 else 0.0)
         self.layers = nn.Sequential(*(DecoderLayer(sizes, is_gpt2=is_gpt2) for _ in range(sizes.layers)))
         self.norm = nn.LayerNorm(sizes.width)
-        self.apply(initialise_narrow)
+        self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)

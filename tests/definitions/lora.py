@@ -146,13 +146,24 @@ class Decoder(nn.Module):
         self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False).requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score each word against the next; the logits die with this call."""
+        """Score each word against the next; the logits die with this call.
+
+        Under autocast the trainer's library (accelerate) casts every output of a forward pass to float32, and
+        so the logits too, once the loss is there.
+        """
         x = self.words(tokens).requires_grad_()
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False)
         logits: Tensor = self.head(self.norm(x))
-        shifted = logits[:, :-1].contiguous()
-        return nn.functional.cross_entropy(shifted.flatten(0, 1), tokens[:, 1:].flatten())
+        loss = _next_word_loss(logits, tokens)
+        if torch.is_autocast_enabled("cpu"):
+            logits.float()
+        return loss
+
+
+def _next_word_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    shifted = logits[:, :-1].contiguous()
+    return nn.functional.cross_entropy(shifted.flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def _loss_itself(loss: Tensor, tokens: Tensor) -> Tensor:

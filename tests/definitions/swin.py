@@ -16,7 +16,7 @@ PIXELS = WINDOW**2
 
 
 class WindowAttention(nn.Module):
-    """Attention inside each window, with a learnt bias for every distance between two pixels.
+    """Attention inside each window, with a learned bias for every distance between two pixels.
 
     Shapes:
         windows, out: (N * windows, 49, width); mask: (windows, 49, 49), of windows that hold unconnected parts.

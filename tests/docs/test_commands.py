@@ -42,7 +42,7 @@ ELSEWHERE = {
     "pytest workloads": (
         "record/test_pytest_json.py::test_pytest_workloads_measures_and_writes_json_with_case_and_device"
     ),
-    "gpubench offers import": "offers/test_price_import.py::test_the_catalogue_of_each_cloud_is_read_as_it_is",
+    "gpubench offers import": "offers/test_price_import.py::test_the_catalog_of_each_cloud_is_read_as_it_is",
     "gpubench offers refresh": (
         "offers/test_price_refresh.py::test_a_refresh_writes_one_dated_file_that_loading_reads"
     ),

@@ -59,7 +59,7 @@ def plain(steps: int) -> None:
     net, *_, loss_of, _ = build(BATCH)
     batches = [
         build(BATCH)[1:3] for _ in range(4)
-    ]  # one alone is learnt by heart, and small numbers are slow
+    ]  # one alone is learned by heart, and small numbers are slow
     model = DistributedDataParallel(net)
     optimizer = SGD(model.parameters())
 

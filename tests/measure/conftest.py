@@ -60,7 +60,7 @@ class FakeClock:
     def now_ns(self) -> int:
         return self.now
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         self.waits += 1
 
 

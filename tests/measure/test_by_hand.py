@@ -96,7 +96,7 @@ def test_a_launcher_returns_the_ratio_of_its_child_or_the_reason_why_not(monkeyp
         assert ratio(good, sampler=True) == 1.0005
         with pytest.raises(GpuBenchError, match="too noisy"):
             ratio(noisy)
-        with pytest.raises(GpuBenchError, match="status 3; it last wrote: MemoryError: no room for cnn"):
+        with pytest.raises(GpuBenchError, match=r"status 3; .* MemoryError"):
             ratio(deadly)
         assert ratio(good) == 1.001  # by a new process
     finally:

@@ -266,10 +266,7 @@ def test_a_step_that_cannot_be_captured_is_unsupported_with_the_reason(measured,
 
     monkeypatch.setattr(case, "prepare", refuse)
     done, _ = measured(execution=Execution.GRAPH)
-    assert (done.status, done.reason) == (
-        Status.UNSUPPORTED,
-        "the step cannot be captured in a CUDA graph: it waits",
-    )
+    assert (done.status, done.reason.rpartition(": ")[2]) == (Status.UNSUPPORTED, "it waits")
     assert done.launch.rounds == ()
 
 
@@ -343,7 +340,7 @@ class FakeEvent:
 def fake_events(fake_clock, monkeypatch):
     monkeypatch.setattr(FakeEvent, "clock", fake_clock)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronise)
+    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronize)
 
 
 def test_events_stand_between_the_steps(fake_clock, fake_events):
@@ -357,7 +354,7 @@ def test_issue_times_begin_with_a_drained_device(fake_clock):
     """Issuing takes 1 ms; the device then takes 9 more."""
     pending = []
 
-    def synchronise():
+    def synchronize():
         fake_clock.advance(sum(pending))
         pending.clear()
 
@@ -366,7 +363,7 @@ def test_issue_times_begin_with_a_drained_device(fake_clock):
         pending.append(0.009)
 
     pending.append(1.0)  # still at work when the look begins
-    found = busy.host_issue_times(advance, Clock(synchronise=synchronise, now_ns=fake_clock.now_ns))
+    found = busy.host_issue_times(advance, Clock(synchronize=synchronize, now_ns=fake_clock.now_ns))
     assert found == pytest.approx((0.001, 0.010) * 3)
 
 
@@ -469,10 +466,10 @@ def test_a_model_of_which_nothing_was_compiled_is_unsupported(make_case, graphs_
 
     prepare(compile_work(make_case))  # a graph of an earlier case is no proof for this one
     work = compile_work(make_case, Opaque(nn.Linear(8, 4)))
-    with pytest.raises(NotPreparedError, match=r"compiled nothing of this model$"):
+    with pytest.raises(NotPreparedError, match="compiled nothing"):
         prepare(work)
     recurrent = load_workload("lstm").tiny(4, 0)
-    with pytest.raises(NotPreparedError, match=r"nothing of this model: .*LSTM"):
+    with pytest.raises(NotPreparedError, match=r"nothing .*LSTM"):
         prepare(move(recurrent, work.case, CPU))
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     with pytest.raises(NotPreparedError, match="unset TORCH_COMPILE_DISABLE=1"):

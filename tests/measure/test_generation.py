@@ -68,10 +68,10 @@ def test_a_step_generates_every_token_and_times_each_on_the_host():
 
 def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
     recipe = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=30, new_tokens=4, cache_tokens=34)
-    with pytest.raises(MisuseError, match="34: the context of the model is 32 tokens") as caught:
+    with pytest.raises(MisuseError, match=r"34: .* 32 tokens") as caught:
         tiny(recipe)
     assert "\n" not in str(caught.value)
-    with pytest.raises(MisuseError, match="context of the model is 8,192"):
+    with pytest.raises(MisuseError, match=" 8,192"):
         built("llama_8b", case(load_workload("llama_8b").recipe.changed({"prompt_tokens": 9000})), 0)
 
 
@@ -111,12 +111,12 @@ def test_eight_bits_generate_nearly_the_scores_of_sixteen():
 
 def test_weights_that_cannot_be_had_here_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(NotQuantizedError, match=r"not installed: pip install 'gpubench\[quantized\]'"):
+    with pytest.raises(NotQuantizedError, match=r"gpubench\[quantized\]"):
         quantized(WeightType.INT4)
 
 
 def test_four_bits_on_a_cpu_are_refused_with_the_reason_of_torchao():
     pytest.importorskip("torchao", exc_type=ImportError)
-    with pytest.raises(NotQuantizedError, match="torchao has no int4 weights for this device: ") as caught:
+    with pytest.raises(NotQuantizedError, match="no int4 weights") as caught:
         quantized(WeightType.INT4)
     assert "\n" not in str(caught.value)

@@ -127,10 +127,9 @@ def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_fini
     monkeypatch.setenv("REFUSES_AGAIN", str(tmp_path / "opened"))
     code, said, run = command(batches=(1,), strict_too=True)
     assert code == 3
-    assert said.startswith(
-        "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating; 1 finished case is "
-        "kept, and gpubench run --resume latest goes on with the rest"
-    )
+    assert said.startswith("gpu_lost: the GPU")
+    assert "1 finished case" in said
+    assert "gpubench run --resume" in said
     assert [m.status for m in run.measurements] == [Status.OK]
     assert run.finished_at is None
 

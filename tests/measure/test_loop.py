@@ -16,7 +16,7 @@ from gpubench.models import FindingKind, TelemetrySample
 def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
     order = []
     clock = Clock(
-        synchronise=lambda: order.append("wait"), now_ns=lambda: order.append("read") or fake_clock.now
+        synchronize=lambda: order.append("wait"), now_ns=lambda: order.append("read") or fake_clock.now
     )
     clock.time(lambda: order.append("work"))
     assert order == ["wait", "read", "work", "wait", "read"]
@@ -25,7 +25,7 @@ def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
 def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
     """The device takes 47 ms; issuing takes 7: without the second wait the step would seem to take 7."""
 
-    def synchronise():
+    def synchronize():
         fake_clock.advance(pending.pop() if pending else 0)
 
     pending = []
@@ -34,7 +34,7 @@ def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
         fake_clock.advance(0.007)
         pending.append(0.040)
 
-    clock = Clock(synchronise=synchronise, now_ns=fake_clock.now_ns)
+    clock = Clock(synchronize=synchronize, now_ns=fake_clock.now_ns)
     assert clock.time(issue) == pytest.approx(0.047)
 
 
@@ -54,7 +54,7 @@ def make_loop(fake_clock, step_s=0.02, read_s=0.3, **options):
     return Loop(
         advance=advance,
         edge_loss=edge_loss,
-        clock=Clock(synchronise=fake_clock.synchronise, now_ns=fake_clock.now_ns),
+        clock=Clock(synchronize=fake_clock.synchronize, now_ns=fake_clock.now_ns),
         **options,
     )
 

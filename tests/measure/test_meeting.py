@@ -19,13 +19,13 @@ ELSEWHERE = "192.0.2.1"
 
 @pytest.mark.parametrize("wrong", ["", "host", "host:", "host:0", "host:65536", "a b:1", "1:2:3", "host:-1"])
 def test_an_endpoint_that_is_none_is_refused(wrong):
-    with pytest.raises(MisuseError, match="is no address: give HOST:PORT"):
+    with pytest.raises(MisuseError, match="HOST:PORT"):
         meet(wrong, 2)
 
 
 @pytest.mark.parametrize("every", ["0.0.0.0:29500", "[::]:29500"])
 def test_an_endpoint_that_is_every_address_is_refused(every):
-    with pytest.raises(MisuseError, match="is every address of a machine"):
+    with pytest.raises(MisuseError, match="every address"):
         meet(every, 2)
 
 
@@ -37,7 +37,7 @@ def test_the_machine_that_has_the_address_listens_there_and_nowhere_else():
     assert first.is_first
     assert first.listener.getsockname() == ("127.0.0.1", port)
     assert first.answers()
-    with pytest.raises(MisuseError, match=f"port {port} is taken on this machine"):
+    with pytest.raises(MisuseError, match=f"port {port} is taken"):
         meet(f"127.0.0.1:{port}", 2)
     first.close()
     assert not first.answers()
@@ -49,7 +49,7 @@ def test_any_other_machine_comes_to_it(monkeypatch):
     assert not other.is_first
     assert (other.host, other.port, other.machines) == (ELSEWHERE, 29500, 3)
     assert not other.answers()
-    with pytest.raises(NoDeviceError, match=r"no address of nobody\.invalid is known"):
+    with pytest.raises(NoDeviceError, match=r"nobody\.invalid is"):
         meet("nobody.invalid:29500", 2)
 
 
@@ -118,13 +118,13 @@ def test_the_machine_that_listens_is_the_first_and_the_end_that_it_tells_is_hear
     watches[0].pulse.say_farewell(ranks.Told(status=Status.OK, reason="done"))
     assert wait_for(lambda: watches[1].pulse.told) == ranks.Told(status=Status.OK, reason="done")
     # A machine that has gone is silent, and that is noticed:
-    assert wait_for(watches[0].pulse.silence).reason.endswith("gave no sign of life for 600 ms")
+    assert wait_for(watches[0].pulse.silence).reason.endswith(" 600 ms")
 
 
 def test_a_machine_told_otherwise_is_sent_away_and_the_first_one_hears_why(two_doors):
     doors, watches = two_doors(gpus=(2, 4))
     waiting = threading.Thread(target=doors[0].next_rendezvous, daemon=True)
     waiting.start()
-    with pytest.raises(ranks.JoinError, match="has --gpus 4, the first has 2: make them alike"):
+    with pytest.raises(ranks.JoinError, match="has --gpus 4"):
         doors[1].next_rendezvous()
     assert wait_for(lambda: watches[0].pulse and watches[0].pulse.told).status is Status.FAILED

@@ -282,7 +282,7 @@ def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
         (r"C:\Users\ann\x.py failed", "x.py failed"),
         ("GPU-11111111-2222-3333-4444-555555555555 is gone", "<uuid> is gone"),
         ("a ratio of 3/4 and 1 img/s", "a ratio of 3/4 and 1 img/s"),
-        ("colour \x1b[31mred\x1b[0m", "colour [31mred[0m"),
+        ("color \x1b[31mred\x1b[0m", "color [31mred[0m"),
         (
             "in use by others: 2 other processes (PIDs 4711, 12)",
             "in use by others: 2 other processes (PIDs <pid>)",

@@ -18,7 +18,7 @@ from scripted import GPU_BOUND, HOST_BOUND, Factors, StepTimes, Wall, h200_step_
 
 from gpubench.measure.budget import QUICK, within
 from gpubench.measure.clock import Clock
-from gpubench.measure.estimate import estimate_s
+from gpubench.measure.estimate import aim_s, estimate_s
 from gpubench.measure.loop import Loop, Series, time_rounds, warm_up
 from gpubench.measure.plan import Plan, Unit, plan
 from gpubench.measure.request import RunRequest
@@ -117,7 +117,7 @@ class Rehearsal:
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     def run(self) -> Rehearsal:
-        units, whole_s = self.plan.units(), self.plan.aim_s()
+        units, whole_s = self.plan.units(), aim_s(self.plan)
         self.spend("looking", AROUND_S)
         before, task, searched = None, None, set()
         for number, unit in enumerate(units):
@@ -126,17 +126,17 @@ class Rehearsal:
                 before, task, searched = unit.group, None, set()
             if number == 0:
                 self.spend("micro", MICRO_S)
-            aim_s = None
+            time_s = None
             if whole_s is not None:  # as the launcher shares the time out
-                aim_s = max(0.0, self.began + whole_s - self.wall.now) / (len(units) - number)
+                time_s = max(0.0, self.began + whole_s - self.wall.now) / (len(units) - number)
             of_unit = (unit.planned.reference, unit.planned.case.batch_size)
             network = (unit.planned.case.workload, unit.planned.case.precision)
-            self.case(unit, aim_s, new_task=task != of_unit, new_search=network not in searched)
+            self.case(unit, time_s, new_task=task != of_unit, new_search=network not in searched)
             searched.add(network)
             task = of_unit
         return self
 
-    def case(self, unit: Unit, aim_s: float | None, *, new_task: bool, new_search: bool) -> None:
+    def case(self, unit: Unit, time_s: float | None, *, new_task: bool, new_search: bool) -> None:
         case, began = unit.planned.case, self.wall.now
         profile, times = PROFILES[case.workload], self.steps[case.workload, case.precision]
         step_s = times.eager_s if case.execution is Execution.EAGER else times.graph_s
@@ -152,14 +152,14 @@ class Rehearsal:
         self.spend("preparation", prepared * times.eager_s)
         if case.execution is Execution.COMPILE:
             self.spend("compile", COMPILE_S)
-        series = self.rounds(unit, began, aim_s, step_s, host_bound=times.host_bound)
+        series = self.rounds(unit, began, time_s, step_s, host_bound=times.host_bound)
         if self.plan.budget.case_s is not None and case.execution is not Execution.EAGER:
             return
         looked = series.steps_per_round + 3 + 1 + 2 * min(10, max(3, round(0.1 / step_s)))
         self.spend("second look", PROFILER_S + looked * step_s)
 
     def rounds(
-        self, unit: Unit, began: float, aim_s: float | None, step_s: float, *, host_bound: bool
+        self, unit: Unit, began: float, time_s: float | None, step_s: float, *, host_bound: bool
     ) -> Series:
         eager = unit.planned.case.execution is Execution.EAGER
         budget, wall, series = self.plan.budget, self.wall, Series()
@@ -168,9 +168,9 @@ class Rehearsal:
         noise = Factors(spread=spread, phi=phi, round_s=budget.round_s, rng=self.rng)
 
         def left(round_s: float = 0.0):
-            if aim_s is None:
+            if time_s is None:
                 return budget
-            return within(budget, began + aim_s - wall.now, round_s)
+            return within(budget, began + time_s - wall.now, round_s)
 
         def advance(index: int) -> int:
             took_s = step_s * noise.at(wall.now - began)
@@ -240,7 +240,7 @@ def test_the_quick_run_that_an_h100_made_is_now_over_in_two_minutes_as_announced
     assert took_s == 135
     assert took_s - saved_s < 115
     assert estimate_s(made, run.device)[0] == pytest.approx(took_s - saved_s, rel=0.1)
-    assert made.aim_s() == pytest.approx(took_s - saved_s, rel=0.1)
+    assert aim_s(made) == pytest.approx(took_s - saved_s, rel=0.1)
 
 
 def test_the_default_run_on_an_h200_takes_what_is_announced():

@@ -137,7 +137,7 @@ def test_with_no_standard_of_its_own_kind_a_price_is_held_to_the_others_twice_as
 
 
 def test_one_other_provider_is_a_standard_and_none_is_not():
-    assert "the one other provider" in doubt(offer("feed", 0.01), offer("a", 7.0))
+    assert "one other provider" in doubt(offer("feed", 0.01), offer("a", 7.0))
     assert doubt(offer("feed", 0.01)) is None
     assert doubt(offer("feed", 0.01), offer("feed", 7.0, region="elsewhere")) is None
 

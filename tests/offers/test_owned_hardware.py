@@ -18,7 +18,7 @@ def test_the_short_form():
         gpu_key="nvidia-geforce-rtx-4090-24gb",
         purchase_usd=1900,
         years=3,
-        assumed=("utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd", "host_usd", "idle_w"),
+        assumed=("utilization", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd", "host_usd", "idle_w"),
     )
 
 
@@ -34,7 +34,7 @@ def test_the_long_form():
         host_usd=1500,
         resale_usd=900,
         years=4,
-        utilisation=0.6,
+        utilization=0.6,
         power_w=380,
         idle_w=20,
         pue=1.2,
@@ -48,9 +48,9 @@ def test_the_long_form():
     [
         ("1 year", "years", 1),
         ("life 2.5 years", "years", 2.5),
-        ("50% used", "utilisation", 0.5),
-        ("utilisation 0.4", "utilisation", 0.4),
-        ("utilization 40 %", "utilisation", 0.4),
+        ("50% used", "utilization", 0.5),
+        ("utilisation 0.4", "utilization", 0.4),
+        ("utilization 40 %", "utilization", 0.4),
         ("power 300 W", "power_w", 300),
         ("tariff 0.3 usd/kWh", "tariff_usd_per_kwh", 0.3),
         ("pue 1.5", "pue", 1.5),

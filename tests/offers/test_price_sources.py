@@ -183,7 +183,7 @@ def test_runpod_takes_the_cheaper_cloud_and_tells_the_form_factor_by_the_device_
 
 
 def test_runpod_errors_are_said():
-    with pytest.raises(SourceError, match="error instead of prices"):
+    with pytest.raises(SourceError, match="instead of prices"):
         offers(RunpodSource(), Replay(b'{"errors": [{"message": "no"}], "data": null}'))
 
 

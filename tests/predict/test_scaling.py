@@ -67,7 +67,7 @@ def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
     assert again.factor == pytest.approx(fitted.factor, rel=1e-3)
 
 
-def test_a_link_without_a_published_job_keeps_its_judgement_and_another_vendor_its_own_width():
+def test_a_link_without_a_published_job_keeps_its_judgment_and_another_vendor_its_own_width():
     fitted = fit_scaling([job for job in jobs() if job.exchange.link != "pcie"])
     assert math.exp(fitted.logs[SHARES.index("pcie")]) == pytest.approx(PRIORS["pcie"][0], rel=0.02)
     amd = scaling(RESNET50, SPECS["amd-mi325x-256gb"], 8, 2000.0)

@@ -86,7 +86,7 @@ def test_another_layout_of_columns_is_read_and_what_was_assumed_is_listed(rows, 
 def test_a_layout_that_holds_no_measurement_says_which_columns_it_lacks(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("test,shape,speed\nmatmul,1024,3\n", encoding="utf-8")
-    with pytest.raises(MisuseError, match="no column gpu, model, precision, unit, value; needed"):
+    with pytest.raises(MisuseError, match="no column gpu,"):
         score(path)
 
 

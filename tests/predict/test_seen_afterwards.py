@@ -8,24 +8,29 @@ from statistics import fmean, median
 
 import pytest
 
-from gpubench.models import Execution, Measurement, Precision, Status
+from gpubench.models import CardClass, Execution, Measurement, Precision, Status
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import question_of
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import WORKSPACE_BYTES, planned_peak_bytes
+from gpubench.profile.memory import need_of
 from gpubench.record.store import read_run
 from gpubench.specs import require_spec
+from gpubench.units import MIB
 
 ROOT = Path(__file__).parents[2]
-KEEPS_OUTPUTS = {"transformer", "lstm_large", "llama_1b"}
-"""The trace counts the outputs beside the backward pass, which gpubench's own loop lets go; here they are large."""
+WORKSPACE_READ_BYTES = 170 * MIB
+"""Of cuBLAS on Hopper 66 MiB, and up to as much again of cuDNN, more in small steps."""
 
 
 @pytest.fixture(scope="module")
-def seen() -> list[Measurement]:
+def every() -> list[Measurement]:
     runs = [read_run(path) for path in sorted((ROOT / "results" / "example" / "runs").rglob("*.json"))]
-    rows = [m for run in runs for m in run.measurements if m.status is Status.OK]
-    return [m for m in rows if m.case.execution is Execution.GRAPH]
+    return [m for run in runs for m in run.measurements if m.status is Status.OK]
+
+
+@pytest.fixture(scope="module")
+def seen(every) -> list[Measurement]:
+    return [m for m in every if m.case.execution is Execution.GRAPH]
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +64,20 @@ def test_the_errors_are_those_that_the_document_prints(seen, told):
     )
 
 
-def test_memory_of_tensors_was_told(seen):
-    """Beside the trace: cuBLAS's workspace of 66 MiB, and up to as much again of cuDNN in small steps."""
-    compared = 0
-    for m in seen:
-        if m.case.precision is Precision.FP32 or m.case.workload in KEEPS_OUTPUTS:
-            continue  # at strict fp32 cuDNN takes up to 1.8 GiB for the algorithm that it finds fastest
-        traced = planned_peak_bytes(load_profiles()[m.case.workload], m.case) - WORKSPACE_BYTES
-        assert -0.01 * traced < m.peak_memory_bytes - traced < 0.02 * traced + 170 * 2**20, m.case.label
+def test_memory_of_tensors_was_told(every):
+    """To 1 % beside the libraries' workspace, and what cuDNN takes for strict fp32 convolutions where it is free.
+
+    VGG16 took 1.8 GiB of that and its transfer 1.5, which the upper end alone does not hold.
+    """
+    compared, beyond = 0, set()
+    for m in every:
+        need = need_of(load_profiles()[m.case.workload], m.case, CardClass.HBM)
+        more = m.peak_memory_bytes - need.allocated.value
+        assert -0.001 * need.allocated.value < more, m.case.label
+        assert more < 0.01 * need.allocated.value + WORKSPACE_READ_BYTES + need.if_free_bytes, m.case.label
+        assert m.peak_memory_bytes <= need.allocated.high + need.if_free_bytes, m.case.label
         compared += 1
-    assert compared >= 10
+        if m.peak_memory_bytes > need.allocated.high:
+            beyond.add((m.case.workload, m.case.precision))
+    assert compared >= 30
+    assert beyond == {("vgg16", Precision.FP32), ("vgg16_transfer", Precision.FP32)}

@@ -162,9 +162,7 @@ class TestOutsideAuthors:
         self.points = [EntryPoint("xpu", "no_such_module:BACKEND", "gpubench.backends")]
         report = probe()
         assert report.devices[-1].backend == "cpu"
-        assert any(
-            "the backend xpu cannot be loaded (ModuleNotFoundError" in p.line() for p in report.problems
-        )
+        assert any("backend xpu" in p.line() for p in report.problems)
 
     def test_one_without_the_shape_is_a_problem(self) -> None:
         self.points = [EntryPoint("xpu", "json:dumps", "gpubench.backends")]

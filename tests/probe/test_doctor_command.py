@@ -58,4 +58,4 @@ def test_a_results_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) ->
     done = doctor(without_driver(), "--results", str(tmp_path / "file" / "below"))
     assert done.returncode == 1
     assert "fail    results folder" in done.stdout
-    assert "Not ready: 1 failure to fix" in done.stdout.splitlines()[-1]
+    assert "1 failure to fix" in done.stdout.splitlines()[-1]

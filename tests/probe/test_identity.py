@@ -38,7 +38,7 @@ def test_the_same_device_passes_without_a_word() -> None:
     ],
 )
 def test_another_device_stops_the_run(different: dict) -> None:
-    with pytest.raises(NoDeviceError, match="telemetry would be of another GPU"):
+    with pytest.raises(NoDeviceError, match="of another GPU"):
         check_same_device(GPU, **{**SAME, **different})
 
 
@@ -49,7 +49,7 @@ def test_an_all_zero_uuid_is_joined_by_bus_id_and_said() -> None:
     with pytest.raises(NoDeviceError, match="PCI bus id"):
         check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": "0000:41:00.0"})
     (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": None})
-    assert finding.value == "by name and SM count only"
+    assert "SM count" in finding.value
 
 
 @pytest.mark.parametrize(

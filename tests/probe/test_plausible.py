@@ -189,7 +189,7 @@ def test_a_mode_that_is_no_mode_does_not_cut_a_card_into_slices(inside_nvml) -> 
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMigMode", [ALL_BITS, ALL_BITS]))
     (gpu,) = nvidia.BACKEND.devices().devices
     assert gpu.mig_enabled is None
-    assert gpu.unavailable["mig_enabled"].endswith("4294967295 is not a known state of a switch")
+    assert "4294967295 " in gpu.unavailable["mig_enabled"]
 
 
 def test_more_memory_in_use_than_there_is_is_unknown(inside_nvml) -> None:
@@ -207,13 +207,7 @@ def test_a_driver_that_counts_four_billion_gpus_lists_none(inside_nvml) -> None:
     inside_nvml(calls)
     report = nvidia.BACKEND.devices()
     assert report.devices == ()
-    assert (
-        report.problems[0]
-        .line()
-        .startswith(
-            "the NVIDIA driver does not list its GPUs (nvmlDeviceGetCount: 4294967295 is not a possible count"
-        )
-    )
+    assert "(nvmlDeviceGetCount: 4294967295" in report.problems[0].line()
     assert report.problems[0].exit_code == 3
 
 

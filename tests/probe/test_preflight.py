@@ -44,9 +44,7 @@ def test_an_idle_h200_passes_without_waiting(check) -> None:
 
 
 def test_a_foreign_process_is_refused_with_its_pid(check) -> None:
-    with pytest.raises(
-        NoDeviceError, match=r"GPU 0 \(NVIDIA H200\) is in use by others: 1 other process \(PIDs 7\)"
-    ):
+    with pytest.raises(NoDeviceError, match=r"GPU 0 \(NVIDIA H200\) .* \(PIDs 7\)"):
         check({"nvmlDeviceGetComputeRunningProcesses": [STRANGER]})
 
 
@@ -63,7 +61,7 @@ def test_processes_of_this_run_and_those_that_draw_are_not_strangers(check) -> N
 
 
 def test_a_busy_gpu_without_a_process_list_is_refused(check) -> None:
-    with pytest.raises(NoDeviceError, match="41 % busy, no process listed"):
+    with pytest.raises(NoDeviceError, match="41 % busy"):
         check({"nvmlDeviceGetUtilizationRates": {"gpu": 41, "memory": 3}})
 
 
@@ -100,7 +98,7 @@ def test_compute_modes(check) -> None:
     with pytest.raises(NoDeviceError, match="compute mode prohibited"):
         check({"nvmlDeviceGetComputeMode": 2})
     assert check({"nvmlDeviceGetComputeMode": 3}) == ((), [])
-    with pytest.raises(NoDeviceError, match=r"compute mode exclusive_process and taken \(PIDs 7\)"):
+    with pytest.raises(NoDeviceError, match=r"exclusive_process .* \(PIDs 7\)"):
         check({"nvmlDeviceGetComputeMode": 3, "nvmlDeviceGetComputeRunningProcesses": [STRANGER]})
 
 

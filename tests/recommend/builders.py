@@ -27,8 +27,8 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.predict.question import Refusal
+from gpubench.recommend import judge as judging
 from gpubench.recommend.gather import Evidence
-from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.scaling import Efficiency
 from gpubench.specs import load_specs
@@ -87,7 +87,7 @@ def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evid
 
 def scaler(workload, spec, count, alone) -> Efficiency:
     """Nine tenths for every machine."""
-    return Efficiency(0.9, 0.9, 0.9, "modelled")
+    return Efficiency(0.9, 0.9, 0.9, "modeled")
 
 
 def rank_of(
@@ -115,12 +115,18 @@ def rank_of(
     evidence = evidence_of(dict.fromkeys(request.workload_names, answers))
     return judge(
         request,
-        list(offers),
+        offers,
         lambda keys: evidence,
         specs=load_specs(),
         today=TODAY,
         drawer=drawer or log_normal,
     )
+
+
+def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
+    """Sift offers and rank what is left."""
+    left = judging.sift(request, offers, **known)
+    return judging.judge(request, left, evidence_for, drawer=drawer)
 
 
 def said(ranking: Ranking) -> str:

@@ -9,13 +9,12 @@ from gpubench import rank
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.choices import IMAGES_PER_VCPU_S, without_chances
 from gpubench.recommend.gather import Evidence
-from gpubench.recommend.judge import judge
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest, check
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 
-from .builders import A100, H100, L4, RTX5090, TODAY, estimate, log_normal, offer, rank_of, scaler
+from .builders import A100, H100, L4, RTX5090, TODAY, estimate, judge, log_normal, offer, rank_of, scaler
 
 RATES = {H100: 3000.0, L4: 500.0, RTX5090: 1500.0, A100: 1700.0}
 

@@ -65,18 +65,18 @@ def test_buying_worked_example():
     assert capital + energy == pytest.approx(1.325, abs=5e-4)
     after = eco.break_even_hours(30_000, 9_000, 2.99, energy)
     assert after == pytest.approx(7334, abs=1)
-    assert eco.break_even_utilisation(after, 4) == pytest.approx(0.209, abs=5e-4)
+    assert eco.break_even_utilization(after, 4) == pytest.approx(0.209, abs=5e-4)
 
 
 def test_idle_power_is_paid_by_the_useful_hours():
     """(650 + 60 x (1 - 0.5) / 0.5) W = 710 W: 0.71 x 1.3 x 0.15 = 0.13845 USD."""
-    assert eco.energy_usd_per_hour(650, 1.3, 0.15, idle_w=60, utilisation=0.5) == pytest.approx(0.13845)
+    assert eco.energy_usd_per_hour(650, 1.3, 0.15, idle_w=60, utilization=0.5) == pytest.approx(0.13845)
 
 
 def test_never():
     assert eco.break_even_hours(1000, 0, 0.10, 0.12) is None
-    assert eco.break_even_utilisation(None, 4) is None
-    assert eco.break_even_utilisation(40_000, 4) is None  # 40,000 h are more than 35,040
+    assert eco.break_even_utilization(None, 4) is None
+    assert eco.break_even_utilization(40_000, 4) is None  # 40,000 h are more than 35,040
 
 
 def test_a_commitment_is_paid_day_and_night():

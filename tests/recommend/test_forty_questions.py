@@ -24,7 +24,6 @@ from gpubench.offers.snapshot import load_offers
 from gpubench.offers.source import Complete, Quote
 from gpubench.recommend import economics
 from gpubench.recommend.buying import cards_needed
-from gpubench.recommend.judge import judge
 from gpubench.recommend.owning import likely_hourly
 from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import must_work, pays_after
@@ -40,6 +39,7 @@ from .builders import (
     TODAY,
     estimate,
     evidence_of,
+    judge,
     lines_before_the_table,
     log_normal,
     offer,
@@ -215,7 +215,7 @@ OWNING = [
              lambda: [not too_dear(cards(2), max_purchase_usd=most) for most in (3000, 3500)], [False, True]),
     Question("How much do 4 jobs of 73 h a month use a card, and how many cards do 14?",
              "4 x 73 / 730 = 0.4; 14 x 73 / 730 = 1.4: 2",
-             lambda: (used(cards()).utilisation, cards_needed(cards(use=1.4))), (Range.of(0.4), 2)),
+             lambda: (used(cards()).utilization, cards_needed(cards(use=1.4))), (Range.of(0.4), 2)),
 ]  # fmt: skip
 
 

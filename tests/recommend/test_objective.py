@@ -30,7 +30,8 @@ def test_spot_losses_reach_the_order_of_a_job():
         assert (first.p_best, second.p_best) == (1, 0)
         assert first.pareto
         assert not second.pareto
-        assert ranking.verdict.startswith("Cheapest job: 1x H100 SXM5 80GB at acme for $1.50/h")
+        assert ranking.verdict.startswith("Cheapest job: 1x H100")
+        assert " at acme for $1.50/h" in ranking.verdict
         assert "$13.89 for 100 million images" in ranking.verdict
     kept = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.4)
     assert kept.rows[0].offer.pricing is Pricing.SPOT

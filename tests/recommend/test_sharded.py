@@ -13,14 +13,13 @@ from gpubench.predict.question import Refusal, case_for, question_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
 from gpubench.recommend.gather import MOST_SHARING, Runs, gather
-from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.skypilot import runs_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.value import offers as offers_table
 from gpubench.specs import load_specs
 
-from .builders import H100, RTX5090, TODAY, measurement, offer, run_of
+from .builders import H100, RTX5090, TODAY, judge, measurement, offer, run_of
 
 H200, L40S = "nvidia-h200-sxm-141gb", "nvidia-l40s-48gb"
 NAME = "llama_8b_fsdp"
@@ -64,8 +63,9 @@ def test_the_fewest_gpus_are_those_that_the_memory_model_says_and_not_one_less()
 
 
 def test_a_batch_that_fits_shared_out_over_no_number_says_which_one_does():
-    answer = predict_all(QUESTION, [load_specs()[L40S]], most_sharing=MOST_SHARING)[L40S]
-    assert "largest batch 1 each" in answer.reason
+    asked = msgspec.structs.replace(QUESTION, batch_size=3)
+    answer = predict_all(asked, [load_specs()[L40S]], most_sharing=MOST_SHARING)[L40S]
+    assert "largest batch 2 each" in answer.reason
 
 
 def test_what_fits_on_one_and_what_must_be_shared_out_stand_in_one_ranking():
@@ -94,6 +94,19 @@ def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
     assert eight.estimate.device_bytes < two.estimate.device_bytes
     assert two.estimate.samples_per_s == eight.estimate.samples_per_s
     assert two.samples_per_s < 2 * two.estimate.samples_per_s
+
+
+def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
+    """Under DDP each of eight holds the gradients once more, in buckets, and what joins them."""
+    rows = ranking_of(offers_of(H100, 1, 8), workloads=("bert_base",), batch_size=32).rows
+    one, eight = sorted(rows, key=lambda row: row.offer.gpu_count)
+    assert eight.parallel_mode is ParallelMode.DDP
+    trained = 4 * profile_of("bert_base").trainable_parameters
+    assert eight.estimate.device_bytes - one.estimate.device_bytes > trained
+    assert eight.estimate.memory_text != one.estimate.memory_text
+    alone = msgspec.structs.replace(one.estimate.case, gpu_count=8, parallel_mode=ParallelMode.DDP)
+    question = question_of(profile_of("bert_base"), None, batch_size=32)
+    assert eight.estimate.memory_text == fit_of(question, alone, load_specs()[H100], ()).text()
 
 
 def test_a_ranking_that_no_card_needs_fsdp_for_does_not_speak_of_it():

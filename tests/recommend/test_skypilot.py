@@ -77,7 +77,7 @@ def ranking():
 def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
     files, passed = write_task_files(ranking().rows, VGG16, 3, tmp_path / "tasks", minutes=10)
     assert [file.name for file in files] == ["try-1-gcp-1x-l4.yaml", "try-2-aws-1x-h100.yaml", "try.sh"]
-    assert passed == ["civo 1RTX5090: SkyPilot does not rent from it"]
+    assert [each.partition(":")[0] for each in passed] == ["civo 1RTX5090"]
     task = yaml.safe_load(files[1].read_text())
     assert task["resources"]["infra"] == "aws/us-east-1"
     assert task["resources"]["instance_type"] == "p5.4xlarge"
@@ -96,7 +96,7 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
 def test_the_head_states_what_it_can_cost():
     """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 30 / 60 x 3 = 1.50 USD."""
     text = task_text(row_of(offer(H100, 3.0, provider="aws")), VGG16, PARCEL, minutes=10)
-    assert "about 30 minutes, at most about $1.50" in text
+    assert "at most about $1.50" in text
 
 
 def test_the_yaml_says_what_the_data_says():
@@ -142,12 +142,21 @@ def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_whe
     )
     assert (done.returncode, done.stderr) == (0, b"")
     launch, fetch, down, add, again = log.read_text().splitlines()
-    assert launch == f"sky launch --yes --cluster gpubench-try-1 {files[0].name} in tasks"
+    assert launch.split() == [
+        "sky",
+        "launch",
+        "--yes",
+        "--cluster",
+        "gpubench-try-1",
+        files[0].name,
+        "in",
+        "tasks",
+    ]
     assert fetch.startswith("rsync -rt --no-links gpubench-try-1:sky_workdir/results/ ")
-    assert down == "sky down --yes gpubench-try-1 in tasks"
+    assert down.split() == ["sky", "down", "--yes", "gpubench-try-1", "in", "tasks"]
     (fetched,) = (tmp_path / "tasks").glob("results.*")
     assert add == f"gpubench results add {fetched} in asked here"
-    assert again == "gpubench rank --workload vgg16 in asked here"
+    assert again.split() == ["gpubench", "rank", "--workload", "vgg16", "in", "asked", "here"]
 
 
 def test_hostile_names_stay_data(tmp_path):
@@ -174,7 +183,7 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     rows = rank_of([offer(pcie, 0.2, provider="runpod"), sxm], {pcie: 400, H100: 3000}).rows
     chosen, passed = task_files_of(rows)
     assert [row.offer for row in chosen] == [sxm]
-    assert "SkyPilot has no name for this GPU there" in passed[0]
+    assert "no name" in passed[0]
 
 
 def task_files_of(rows):
@@ -196,10 +205,10 @@ def test_misuse(tmp_path):
         check_task_options(3, None, 10)
     with pytest.raises(MisuseError, match="above 0"):
         check_task_options(0, tmp_path, 10)
-    with pytest.raises(MisuseError, match="--try N --out DIR"):
+    with pytest.raises(MisuseError, match="--try N --out"):
         check_task_options(None, None, 10, tmp_path / "gpubench-1-py3-none-any.whl")
     rows = rank_of([offer(H100)], {H100: 3000}).rows
-    with pytest.raises(MisuseError, match="none of the ranked offers"):
+    with pytest.raises(MisuseError, match="ranked offers"):
         write_task_files(rows, VGG16, 1, tmp_path, minutes=10)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
@@ -335,7 +344,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     out = tmp_path / "tasks"
     out.mkdir()
     (out / "work").symlink_to(elsewhere)
-    with pytest.raises(StorageError, match="it is a link"):
+    with pytest.raises(StorageError, match="a link"):
         write_task_files(ranking().rows, VGG16, 1, out, minutes=10)
     (out / "work").unlink()
     (out / "try.sh").symlink_to(elsewhere / "planted")

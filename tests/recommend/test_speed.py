@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import resource
+import subprocess
+import sys
 import time
 
+import numpy as np
 import pytest
 
+from gpubench.recommend import chances
 from gpubench.specs import load_specs
 
-from .builders import estimate, offer, rank_of
+from .builders import H100, L4, T4, estimate, offer, rank_of
 
 CPU_LIMIT_S = 3.0  # 0.9 s on an idle core of 2024; a shared machine under test may be thrice as slow
 COUNT = 100_000
@@ -48,3 +53,58 @@ def test_it_takes_a_second_or_so(offers, rates):
     start = time.process_time()
     rank_of(offers, rates, draws=2000)
     assert time.process_time() - start < CPU_LIMIT_S
+
+
+@pytest.mark.timing
+def test_a_table_of_a_hundred_thousand_own_offers_is_ranked_in_a_second_and_a_half(tmp_path):
+    """Of the whole command with its start, in seconds of CPU, the least of five."""
+    chance = random.Random(4)
+    keys = [
+        key for key, spec in load_specs().items() if spec.vendor == "NVIDIA" and not spec.not_ranked_because
+    ]
+    some = chance.sample(keys, 43)  # as many as the shipped table has prices of
+    middle = {key: chance.uniform(0.2, 4) for key in some}
+    lines = ["provider,instance,region,gpu_key,gpu_count,on_demand_usd_per_h,price_date,source"]
+    for number in range(COUNT):
+        key, count = chance.choice(some), chance.choice([1, 2, 4, 8])
+        usd = middle[key] * count * chance.lognormvariate(0, 0.3)
+        lines.append(f"p{number % 40},i{number},r{number % 9},{key},{count},{usd:.4f},2026-11-01,quote")
+    table = tmp_path / "own.csv"
+    table.write_text("\n".join(lines))
+    command = [sys.executable, "-m", "gpubench", "rank", "--offers", str(table)]
+    taken = []
+    for _ in range(5):
+        before = cpu_of_children_s()
+        subprocess.run(command, check=True, capture_output=True)
+        taken.append(cpu_of_children_s() - before)
+    assert min(taken) <= 1.5
+
+
+def cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypatch):
+    """Prices of today are certain, so that the draws of others are the same whoever is drawn beside them."""
+    hosts = [
+        offer(key, 1 + place / 7, instance=f"{key}{place}", gpu_count=count)
+        for key in (H100, L4, T4)
+        for place in range(12)
+        for count in (1, 4)
+    ]
+    rates = {H100: 3000.0, L4: 500.0, T4: 200.0}
+
+    def ranked():
+        rows = rank_of(hosts, rates, width=1.5, samples=1e8).rows
+        return [(row.offer, row.p_best, row.p_near_best, row.p_top3, row.p_best_independent) for row in rows]
+
+    monkeypatch.setattr(chances, "IN_DETAIL", 4)
+    few = ranked()
+    drawn = []
+    may_lead = chances._may_lead
+    monkeypatch.setattr(
+        chances, "_may_lead", lambda *asked: drawn.append(may_lead(*asked)) or np.ones_like(drawn[-1])
+    )
+    assert ranked() == few
+    assert not drawn[0].all()

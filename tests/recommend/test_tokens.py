@@ -54,7 +54,7 @@ def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generat
     assert row["usd_per_million_tokens_prefill"] == pytest.approx(
         1e6 * usd_per_s * row["first_token_s"] / 8 / 512
     )
-    assert "not validated for torch" in row["method"]
+    assert "not validated" in row["method"]
 
 
 def test_a_buyer_sees_what_a_million_tokens_cost(capsys, monkeypatch):
@@ -79,7 +79,7 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     limit_ms = 1000 * row["per_token_s_high"]
     kept = rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01)
     assert kept.rows
-    with pytest.raises(MisuseError, match="a token of each of 8 may take"):
+    with pytest.raises(MisuseError, match="of each of 8"):
         rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 0.99)
 
 

@@ -10,7 +10,7 @@ from gpubench.cli.app import app
 from gpubench.cli.run import _ranked
 from gpubench.errors import MisuseError
 from gpubench.measure import events, preflight
-from gpubench.measure.estimate import estimate_s
+from gpubench.measure.estimate import aim_s, estimate_s
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import plan
@@ -88,19 +88,13 @@ def changed(run, **environment):
 
 
 def test_it_does_not_go_on_with_another_version_or_another_variable(cut_off, tmp_path, monkeypatch):
-    with pytest.raises(
-        MisuseError, match=r"gpubench is .* now and was 0\.0\.1 when the run began: start a new"
-    ):
+    with pytest.raises(MisuseError, match=r"gpubench is .* 0\.0\.1"):
         prepared(changed(cut_off, gpubench="0.0.1"), tmp_path)
     variables = cut_off.environment.variables | {"OMP_PROC_BIND": "close"}
-    with pytest.raises(
-        MisuseError, match=r"OMP_PROC_BIND is not set now and was close .*: set OMP_PROC_BIND=close"
-    ):
+    with pytest.raises(MisuseError, match=r"OMP_PROC_BIND .* close .*: set OMP_PROC_BIND=close"):
         prepared(changed(cut_off, variables=variables), tmp_path)
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    with pytest.raises(
-        MisuseError, match=r"OMP_PROC_BIND is true now and was not set .*: unset OMP_PROC_BIND"
-    ):
+    with pytest.raises(MisuseError, match=r"OMP_PROC_BIND is true .*: unset OMP_PROC_BIND"):
         prepared(cut_off, tmp_path)
     assert prepared(changed(cut_off, variables=variables | {"OMP_PROC_BIND": "true"}), tmp_path)
 
@@ -109,7 +103,7 @@ def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut
     """Only torch knows the number, in a real child here: it is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
     before = ready.resumed_from.read_bytes()
-    with pytest.raises(MisuseError, match="CPU threads now and did on 1023 when the run began"):
+    with pytest.raises(MisuseError, match=r"CPU threads .* 1023"):
         session.execute(ready)
     assert ready.resumed_from.read_bytes() == before
 
@@ -155,7 +149,7 @@ def test_only_what_is_left_is_counted_and_estimated(cut_off, tmp_path, scripted)
 def test_a_run_in_haste_keeps_its_pace(h100_plan):
     half = frozenset((p.case, 0) for p in h100_plan.cases[:9])
     left = msgspec.structs.replace(h100_plan, done=half)
-    assert left.aim_s() < h100_plan.aim_s() - 9 * h100_plan.budget.case_s + 1
+    assert aim_s(left) < aim_s(h100_plan) - 9 * h100_plan.budget.case_s + 1
     assert h100_plan.micro_groups() == (False, True)
     strict = frozenset((p.case, 0) for p in h100_plan.cases if p.case.precision is Precision.FP32)
     assert msgspec.structs.replace(h100_plan, done=strict).micro_groups() == (False,)
@@ -178,7 +172,7 @@ def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):
     done = session.execute(ready, seen.append)
     assert (done.run, done.path, done.interrupted) == (run, ready.resumed_from, False)
     assert ready.resumed_from.read_bytes() == before
-    assert [e.text for e in seen] == [f"nothing left to measure: run {run.run_id} is whole"]
+    assert ["left to measure" in e.text and run.run_id in e.text for e in seen] == [True]
     killed = msgspec.structs.replace(run, finished_at=None)  # after its last case, before its end was noted
     assert session.execute(prepared(killed, tmp_path)).run.finished_at
 

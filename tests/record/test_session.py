@@ -160,7 +160,7 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed,
     code, _, err = finish(process)
     assert code == 130, err
     assert "stored in" in err
-    assert "Ctrl-C again ends it at once" in err
+    assert "Ctrl-C again" in err
     assert "Traceback" not in err
     (run,) = store.read_runs(tmp_path).runs
     assert run.planned
@@ -247,14 +247,14 @@ def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_p
     device = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", driver_version="580.1")
     run = make_run()
     elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
-    with pytest.raises(MisuseError, match="begun on another device"):
+    with pytest.raises(MisuseError, match="another device"):
         resume.plan_again(elsewhere, device, {}, RunRequest())
     other_torch = msgspec.structs.replace(
         run, environment=msgspec.structs.replace(run.environment, torch="1.0")
     )
     with pytest.raises(MisuseError, match="torch is"):
         resume.plan_again(other_torch, device, {}, RunRequest())
-    with pytest.raises(MisuseError, match="does not say what it planned"):
+    with pytest.raises(MisuseError, match="what it planned"):
         resume.plan_again(run, device, {}, RunRequest())
 
 
@@ -328,11 +328,11 @@ def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkey
     run = msgspec.structs.replace(run, planned=(case,))
     assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE, or start a new run"):
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
         resume.plan_again(run, device, {"cnn": profile}, RunRequest())
     forged = run.environment.variables | {"NVIDIA_TF32_OVERRIDE": "1"}
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, variables=forged))
-    with pytest.raises(MisuseError, match="forces a lower precision: unset NVIDIA_TF32_OVERRIDE"):
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
         resume.plan_again(run, device, {"cnn": profile}, RunRequest())
 
 

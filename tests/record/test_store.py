@@ -106,7 +106,7 @@ def test_a_broken_file_whose_run_is_being_written_is_left_in_place(tmp_path, mak
     put(path, b"{")
     with store.writing(tmp_path, make_run()):
         (problem,) = store.read_runs(tmp_path).problems
-    assert f"being written by process {os.getpid()}" in problem
+    assert f" by process {os.getpid()}" in problem
     assert path.read_bytes() == b"{"
     assert "set aside as" in store.read_runs(tmp_path).problems[0]
 
@@ -173,7 +173,7 @@ def test_a_process_out_of_descriptors_renames_nothing_and_says_what_it_could_not
     number, problem = done.stdout.splitlines()
     assert number == "0"
     assert words in problem
-    assert "Too many open files" in problem
+    assert "Too many open" in problem
     assert list(path.parent.iterdir()) == [path]
     assert store.read_runs(tmp_path).runs == (make_run(),)
 
@@ -308,7 +308,7 @@ def test_more_energy_than_the_power_limit_allows_is_refused(tmp_path, make_run):
     launch = msgspec.structs.replace(run.measurements[0].launches[0], energy_j=10_000.0, energy_region_s=10.0)
     row = msgspec.structs.replace(run.measurements[0], launches=(launch,))
     path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device, measurements=(row,)))
-    with pytest.raises(MisuseError, match="1000 W on a card limited to 700 W"):
+    with pytest.raises(MisuseError, match=r"1000 W .* 700 W"):
         store.read_run(path)
     two = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, gpu_count=2))
     path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device, measurements=(two,)))
@@ -379,7 +379,7 @@ def test_no_name_from_a_file_leaves_the_results_folder(name):
     "run_id", ["../../x", "a/b", "a\0b", "con", "con.json", "", "..", ".hidden", "x" * 200]
 )
 def test_a_run_id_that_is_no_file_name_is_refused(tmp_path, make_run, run_id):
-    with pytest.raises(MisuseError, match="no plain file name"):
+    with pytest.raises(MisuseError, match="plain file name"):
         store.write_run(tmp_path, make_run(run_id=run_id))
     assert list(tmp_path.iterdir()) == []
 

@@ -340,7 +340,7 @@ def ranked(
         "rank": rank, "offer": an_offer, "estimate": estimate, "expected_usd_per_hour": price, "expected_usd_per_hour_low": price, "expected_usd_per_hour_high": price, "samples_per_s": samples_per_s, "samples_per_s_low": low, "samples_per_s_high": high,
         "samples_per_usd": samples_per_s * per_usd, "samples_per_usd_low": low * per_usd, "samples_per_usd_high": high * per_usd,
         "usd_per_million_samples": 1e6 / (samples_per_s * per_usd), "scaling_efficiency": 1.0 if an_offer.gpu_count == 1 else 0.85,
-        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modelled", "p_best": 0.42 / rank, "p_top3": 0.8 / rank, "pareto": rank < 3, "fits_memory": True,
+        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modeled", "p_best": 0.42 / rank, "p_top3": 0.8 / rank, "pareto": rank < 3, "fits_memory": True,
         "price_age_days": (TODAY - date.fromisoformat(an_offer.price_date)).days if len(an_offer.price_date) == 10 else 323,
     }  # fmt: skip
     return RankedOffer(**(fields | changes))
@@ -404,8 +404,8 @@ def buy_or_rent(**changes) -> BuyOrRent:
         "gpu_key": "nvidia-geforce-rtx-4090-24gb", "gpu_count": 1, "instance": "3 years at 50 %", "purchase_usd": 1900.0, "power_w": 450.0,
         "power_basis": "board power, assumed", "usd_per_hour": 0.169, "usd_per_hour_low": 0.085, "usd_per_hour_high": 0.403,
         "against": "1x RTX 3090 at vast RTX 3090", "against_pricing": Pricing.ON_DEMAND, "equivalent_usd_per_hour": 0.168, "break_even_hours": 13267.0,
-        "break_even_hours_low": 4019.0, "break_even_hours_high": None, "break_even_utilisation": 0.505, "break_even_utilisation_low": 0.153,
-        "break_even_utilisation_high": None, "verdict": "depends", "assumed": ("utilisation", "power_w"),
+        "break_even_hours_low": 4019.0, "break_even_hours_high": None, "break_even_utilization": 0.505, "break_even_utilization_low": 0.153,
+        "break_even_utilization_high": None, "verdict": "depends", "assumed": ("utilization", "power_w"),
     }  # fmt: skip
     return BuyOrRent(**(fields | changes))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.recommend.verdict import word_count
 from gpubench.record.store import write_run
 from gpubench.report.page import report
 from gpubench.sections.data import gather
@@ -172,8 +173,37 @@ def test_one_screen_gives_one_answer(visit, name):
     page = visit(name, viewport={"width": 1280, "height": 800}).page
     assert page.evaluate(WORDS, 800) <= 120
     assert page.evaluate(WORDS, 1e9) <= 700
-    card = page.locator("#verdict p.headline, #verdict dl.facts").all_inner_texts()
-    assert len(" ".join(card).split()) <= 60
+    card = page.locator("#verdict > :not(h2)").all_inner_texts()
+    assert word_count(" ".join(card)) <= 60
+
+
+LARGEST = """() => {
+  const sizes = [...document.querySelectorAll("body *")]
+    .filter((e) => e.checkVisibility() && e.getBoundingClientRect().width > 1 && !e.closest(".chart") && [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim()))
+    .map((e) => [parseFloat(getComputedStyle(e).fontSize), e.className]);
+  const largest = (is) => Math.max(...sizes.filter(([, name]) => (name === "headline") === is).map(([size]) => size));
+  return [largest(true), largest(false)];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_as_large_as_the_answer(visit, width):
+    answer_px, other_px = visit("ten", viewport={"width": width, "height": 800}).page.evaluate(LARGEST)
+    assert answer_px > 1.2 * other_px
+
+
+BOX = "all => all.map(e => e.scrollWidth - e.clientWidth)"
+
+
+@pytest.mark.parametrize("name", ["gpu", "ten", "shipped"])
+def test_every_column_of_the_offers_is_seen_without_scrolling(visit, name):
+    page = visit(name, viewport={"width": 1280, "height": 800}).page
+    page.click("nav a[href='#value']")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.eval_on_selector_all("#value .filters + .scroll", BOX) == [0]
+    named = page.locator("#value .filters + .scroll tbody tr").first.locator("td[data-t]")
+    assert [cell.get_attribute("data-t") for cell in named.all()][:2] == ["Rank", "Price and its date"]
 
 
 def test_headings_sort_by_what_figures_are_worth(visit):
@@ -276,16 +306,16 @@ def _assert_readable(page) -> None:
         "nav a",
         "td",
         "p.headline",
-        "dl.prominent small",
+        "p.note",
         "summary",
         "td small",
     ):
-        colour = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
-        assert contrast(colour, background) >= 4.5, (selector, colour, background)
-    for colour in page.eval_on_selector_all(
+        color = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
+        assert contrast(color, background) >= 4.5, (selector, color, background)
+    for color in page.eval_on_selector_all(
         ".chart text", "all => [...new Set(all.map(e => getComputedStyle(e).fill))]"
     ):
-        assert contrast(_hex(colour), background) >= 4.5, colour
+        assert contrast(_hex(color), background) >= 4.5, color
 
 
 def test_the_raw_data_can_be_saved(visit):
@@ -301,10 +331,11 @@ def test_the_raw_data_can_be_saved(visit):
         assert file.read().startswith("kind,")
 
 
+@pytest.mark.parametrize("paper", ["A4", "Letter"])
 @pytest.mark.parametrize("name", ["shipped", "ten"])
-def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name):
+def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name, paper):
     page = visit(name).page
-    pdf = page.pdf(format="A4")  # sends the events of a print
+    pdf = page.pdf(format=paper)  # sends the events of a print
     assert len(re.findall(rb"/Type */Page\b", pdf)) <= 5
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details.section[open]").count() == page.locator("details[data-printed]").count() > 0
@@ -322,6 +353,6 @@ def test_tables_wait_in_text_where_scripts_are_off(browser, files):
     context.close()
 
 
-def _hex(colour: str) -> str:
-    numbers = [int(float(x)) for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+def _hex(color: str) -> str:
+    numbers = [int(float(x)) for x in color[color.index("(") + 1 : -1].split(",")[:3]]
     return "#" + "".join(f"{n:02x}" for n in numbers)

@@ -155,7 +155,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
 
     def empty_cache() -> None:
         """Source: c10/cuda/CUDACachingAllocator.cpp, release_block: cudaFree, which no capture permits."""
-        machine.call("empty_cache", synchronises=True)
+        machine.call("empty_cache", synchronizes=True)
         memory.empty_cache()
 
     def set_fraction(fraction: float, device: Any = None) -> None:

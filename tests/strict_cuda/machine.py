@@ -222,7 +222,7 @@ class Event:
 
     def _asked(self, name: str) -> None:
         """Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": no captured event is asked."""
-        self.machine.call(name, synchronises=True)
+        self.machine.call(name, synchronizes=True)
         if self.capture is not None:
             raise RuntimeError(CAPTURED_EVENT)
 
@@ -312,7 +312,7 @@ class Machine:
 
     # --- what happens at every call ---------------------------------------------------------------------
 
-    def call(self, name: str, *, synchronises: bool = False, stream: Stream | None = None) -> None:
+    def call(self, name: str, *, synchronizes: bool = False, stream: Stream | None = None) -> None:
         """One call of the CUDA runtime: errors that stick, errors that a test asked for, rules of a capture.
 
         ``stream`` is the one that is called for, by default the current one.
@@ -341,7 +341,7 @@ class Machine:
             return
         if self.capture.invalid and self.capture.holds(stream or self.stream):
             raise RuntimeError(INVALIDATED)
-        if synchronises:
+        if synchronizes:
             raise self.refused(NOT_PERMITTED)
 
     def launch(self, name: str) -> None:
@@ -381,7 +381,7 @@ class Machine:
         Source: cudaDeviceSynchronize and cudaStreamSynchronize (CUDA runtime API), which torch/cuda/__init__.py,
         synchronize, and c10/cuda/CUDAStream.h, CUDAStream::synchronize, call.
         """
-        self.call(name, synchronises=True)
+        self.call(name, synchronizes=True)
         waited = self.streams if stream is None else [stream]
         self.now_ns = max([self.now_ns, *(s.done_ns for s in waited)])
         self.finished({s.number: s.issued for s in waited} if stream is None else stream.holds())

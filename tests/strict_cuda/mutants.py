@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         name="the clock never waits for the GPU",
         file=HARDWARE,
-        old="return Clock(synchronise=torch.cuda.synchronize)",
+        old="return Clock(synchronize=torch.cuda.synchronize)",
         new="return Clock()",
         misleads="the time to issue a step is sold as the time of the step, several times too fast",
         killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         name="the clock stops before the GPU is done",
         file=CLOCK,
-        old="        work()\n        self.synchronise()\n",
+        old="        work()\n        self.synchronize()\n",
         new="        work()\n",
         misleads="the end of each round is not in its time",
         killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         name="the clock starts while earlier work is underway",
         file=CLOCK,
-        old="        self.synchronise()\n        start = self.now_ns()\n",
+        old="        self.synchronize()\n        start = self.now_ns()\n",
         new="        start = self.now_ns()\n",
         misleads="work of before counts as work of the round",
         killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
@@ -420,14 +420,14 @@ MUTANTS = (
         name="the time to issue a step holds the wait for it",
         file=BUSY,
         old="        advance(index)\n        times.append(clock.now_s() - start)\n",
-        new="        advance(index)\n        clock.synchronise()\n        times.append(clock.now_s() - start)\n",
+        new="        advance(index)\n        clock.synchronize()\n        times.append(clock.now_s() - start)\n",
         misleads="every step seems to be bound by the host",
         killer="test_capture.py::test_issue_times_tell_the_host_from_the_device",
     ),
     Mutant(
         name="the time to issue a step begins with a busy device",
         file=BUSY,
-        old="        clock.synchronise()\n        start = clock.now_s()\n",
+        old="        clock.synchronize()\n        start = clock.now_s()\n",
         new="        start = clock.now_s()\n",
         misleads="earlier work counts as work of the step",
         killer="test_steps.py::test_issue_times_begin_with_an_idle_device",
@@ -632,7 +632,7 @@ MUTANTS = (
     Mutant(
         name="the clock of a job waits for the others and not for its own GPU",
         file=TEAM,
-        old="    hardware.clock().synchronise()\n    distributed.all_reduce",
+        old="    hardware.clock().synchronize()\n    distributed.all_reduce",
         new="    distributed.all_reduce",
         misleads="the time to issue steps is sold as their time",
         killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",

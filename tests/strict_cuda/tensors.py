@@ -372,7 +372,7 @@ class Device:
         waits = not (non_blocking and (host_side is None or self.is_pinned(host_side)))
         if self.holds(source):
             self._no_race([source])
-        machine.call("memcpy", synchronises=waits)
+        machine.call("memcpy", synchronizes=waits)
         if self.recorder is not None:
             raise NotImplementedError("the fake records no transfers between host and device in a graph")
         seconds = source.numel() * source.element_size() / machine.transfer_bytes_per_s

@@ -92,7 +92,7 @@ def test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race(gpu):
 def test_a_capture_leaves_parameters_and_random_numbers_as_they_were(gpu):
     work = work_of(gpu, "stacked_lstm")
     first_steps(work, 5)
-    gpu.desk.hardware.clock().synchronise()
+    gpu.desk.hardware.clock().synchronize()
     before = [p.detach().clone() for p in work.model.parameters()]
     state = gpu.device.random_state.clone()
     graph = torch.cuda.CUDAGraph()
@@ -240,7 +240,7 @@ def test_an_own_model_that_only_looks_at_its_input_on_the_device_is_captured(gpu
 def count(gpu, work) -> int:
     before = gpu.machine.kernels
     work()
-    gpu.desk.hardware.clock().synchronise()
+    gpu.desk.hardware.clock().synchronize()
     return gpu.machine.kernels - before
 
 

@@ -50,7 +50,7 @@ def test_an_error_of_the_model_inside_a_capture_is_the_models(gpu):
 
     done = gpu.measure("own", acting(act), execution=Execution.GRAPH)
     assert done.status is Status.FAILED
-    assert "a bug of mine" in done.reason
+    assert "bug of mine" in done.reason
 
 
 def test_the_case_after_an_unsupported_one_is_sound_in_a_new_process(make_gpu):

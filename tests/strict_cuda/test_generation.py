@@ -46,7 +46,7 @@ def test_each_token_is_on_the_host_before_the_next_is_begun(gpu, execution):
     turn = Turn(work)
     prompt, token = kernels(gpu, lambda: turn.start(0)), kernels(gpu, turn.go_on)
     advance = prepare(work)
-    gpu.desk.clock().synchronise()
+    gpu.desk.clock().synchronize()
     advance(0)
     expected = accumulate([prompt, *[token] * (NEW_TOKENS - 1)])
     assert work.tokens_at_s[-1] == pytest.approx([count * KERNEL_S for count in expected], rel=0.02)

@@ -66,7 +66,7 @@ def test_issue_times_begin_with_an_idle_device(gpu):
     work = work_of(gpu, acting(lambda out: None))
     for index in range(2):
         work.step(index)
-    gpu.desk.clock().synchronise()
+    gpu.desk.clock().synchronize()
     alone = busy.host_issue_times(work.step, gpu.desk.clock())
     x = torch.zeros(1, device="cuda")
     for _ in range(50):

@@ -63,7 +63,7 @@ def test_a_name_offered_twice_is_an_error_that_names_both(
 ) -> None:
     plug_in(tmp_path, "cnn", "intruder:WORKLOAD")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(MisuseError, match=r"two installed packages offer .*cnn.*intruder"):
+    with pytest.raises(MisuseError, match=r"two installed packages .*cnn.*intruder"):
         workload_names()
 
 
@@ -89,7 +89,7 @@ def test_a_broken_plug_in_is_one_line(
 
 
 def test_an_unknown_name_comes_with_the_nearest() -> None:
-    with pytest.raises(MisuseError, match='unknown workload "vgg61"; did you mean vgg16'):
+    with pytest.raises(MisuseError, match='"vgg61"; did you mean vgg16'):
         load_workload("vgg61")
     with pytest.raises(MisuseError, match=r"there are .*cnn"):
         load_workload("zzzzzz")

@@ -52,7 +52,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("precious")
     done = gpubench("new-workload", "mine", cwd=tmp_path)
     assert done.returncode == 2
-    assert "mine.py is there already" in done.stderr
+    assert "mine.py is there" in done.stderr
     assert (tmp_path / "mine.py").read_text() == "precious"
 
 
@@ -68,7 +68,7 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
 def test_a_name_that_means_another_module_is_refused(tmp_path: Path, name: str) -> None:
     done = gpubench("new-workload", name, cwd=tmp_path)
     assert done.returncode == 2
-    assert f"{name} is the name of a module that Python or an installed package brings" in done.stderr
+    assert f"{name} is the name" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

@@ -63,7 +63,7 @@ def test_a_host_that_prepares_more_than_is_taken_feeds_it() -> None:
     assert found.photographs_link_share == pytest.approx(300 * PHOTOGRAPH / 25e9)
     assert found.certain
     assert "consumes 300 (294 to 306) images/s" in found.verdict
-    assert found.verdict.endswith("it can feed it")
+    assert found.verdict.endswith("can feed it")
 
 
 def test_a_slow_host_makes_the_gpu_wait() -> None:
@@ -71,30 +71,28 @@ def test_a_slow_host_makes_the_gpu_wait() -> None:
     assert not found.fed
     assert found.workers_needed == 30
     assert found.gpu_images_per_s == pytest.approx(2000)  # 1/3000 + 1/6000 s per image
-    assert "would wait 88 % of the time; 30 such workers" in found.verdict
+    assert "88 % of the time" in found.verdict
     assert "trains 2,000 images/s" in found.verdict
 
 
 def test_a_narrow_link_is_named() -> None:
     found = feeding(consumes(3000), report(1000, 4000, 6000, link=1e9), device_is_gpu=True)
     assert not found.fed
-    assert "the link carries 1.00 GB/s and not 1.81 GB/s of tensors: it cannot feed it" in found.verdict
+    assert "cannot feed it" in found.verdict
 
 
 def test_a_gpu_that_augments_trains_no_more_than_the_link_carries_of_photographs() -> None:
     found = feeding(consumes(3000), report(100, 350, 60_000, link=0.9e9), device_is_gpu=True)
     assert found.gpu_images_per_s == pytest.approx(0.9e9 / PHOTOGRAPH)
-    assert "trains 1,600 images/s (all that the link carries of photographs)" in found.verdict
-    assert "if the link carried 1.81 GB/s of tensors, which it does not" in found.verdict
+    assert "trains 1,600 images/s" in found.verdict
+    assert "carried 1.81 GB/s" in found.verdict
 
 
 def test_a_link_that_was_not_measured_leaves_the_answer_open() -> None:
     found = feeding(consumes(300), report(100, 350, 5000), device_is_gpu=False)
     assert found.fed is None
-    assert "it can feed it" not in found.verdict
-    assert (
-        "whether the link carries 181 MB/s of tensors is not known: none was measured here" in found.verdict
-    )
+    assert "can feed it" not in found.verdict
+    assert "carries 181 MB/s" in found.verdict
 
 
 @pytest.mark.parametrize(("consumed", "width", "certain"), [

@@ -70,7 +70,7 @@ def test_too_few_passes_give_no_high_quantile() -> None:
 def test_each_pass_waits_for_the_device_at_both_ends() -> None:
     seen: list[str] = []
     now = iter(range(0, 10**15, 10**6))
-    clock = Clock(synchronise=lambda: seen.append("wait"), now_ns=lambda: next(now))
+    clock = Clock(synchronize=lambda: seen.append("wait"), now_ns=lambda: next(now))
     found = latencies(lambda n: seen.append(f"pass {n}"), clock)  # type: ignore[arg-type, return-value]
     assert len(found) == LATENCY_PASSES
     assert found[0] == pytest.approx(1e-3)

@@ -138,14 +138,14 @@ def test_a_workload_object_is_taken_and_bears_the_files_name(tmp_path: Path) -> 
 
 
 def test_what_lies_beside_a_file_can_be_imported(tmp_path: Path) -> None:
-    write(tmp_path, "SIZE = 10\n", "neighbour_of_a_file.py")
-    path = write(tmp_path, "from neighbour_of_a_file import SIZE\n" + GOOD)
+    write(tmp_path, "SIZE = 10\n", "neighbor_of_a_file.py")
+    path = write(tmp_path, "from neighbor_of_a_file import SIZE\n" + GOOD)
     assert load_workload(path).sample_shape == (10,)
 
 
 def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "SIZE = 10\n", "neighbour_of_a_module.py")
-    write(tmp_path, "from neighbour_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
+    write(tmp_path, "SIZE = 10\n", "neighbor_of_a_module.py")
+    write(tmp_path, "from neighbor_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # "" is the current folder too
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
@@ -159,7 +159,7 @@ def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_all_the_same(
     assert load_workload("./my_model.py").name == "my_model.py"
 
 
-def test_a_neighbour_does_not_stand_in_for_pythons_own(
+def test_a_neighbor_does_not_stand_in_for_pythons_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "symtable", raising=False)
@@ -223,7 +223,7 @@ def test_what_the_trace_finds_is_part_of_the_version(tmp_path: Path) -> None:
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     one, two = write(tmp_path, GOOD), write(tmp_path / "other", GOOD)
-    with pytest.raises(MisuseError, match=r"are both called my_model\.py in the records"):
+    with pytest.raises(MisuseError, match=r"both called my_model\.py"):
         profiles_of(["vgg16", one, two])
     with pytest.raises(MisuseError, match="name it once"):
         profiles_of([one + ":build", one + ":build"])
@@ -335,9 +335,7 @@ def test_the_build_of_a_workload_returns_a_task(tmp_path: Path) -> None:
         "from dataclasses import replace\nfrom gpubench.discovery import load_workload\n"
         "WORKLOAD = replace(load_workload('cnn'), build=lambda n, seed: (1, 2, 3, 4))\n"
     )
-    with pytest.raises(
-        MisuseError, match=r"my_model\.py: the build of its Workload returned 4 values; it must"
-    ):
+    with pytest.raises(MisuseError, match="4 values;"):
         load_workload(write(tmp_path, source)).build(2, 0)
 
 
@@ -395,22 +393,15 @@ def test_a_layer_of_100_gb_is_profiled_and_takes_no_memory(tmp_path: Path) -> No
     workload = load_workload(write(tmp_path, HUGE.format(out=5)))
     found = profile_workload(workload)
     assert found.parameters == 160_000 * 160_006 + 5
-    assert check_first_loss(workload, found) == (
-        "its loss was not looked at: 25,600 million parameters and 102 GFLOP are too much to run here at once; "
-        "gpubench run looks at it"
-    )
+    assert "25,600 million parameters" in check_first_loss(workload, found)
 
 
 def test_what_is_wrong_with_a_model_that_memory_cannot_hold_is_said(tmp_path: Path) -> None:
     source = HUGE.format(out=5).replace("nn.Linear(160_000, 5)", "nn.Linear(7, 5)")
-    with pytest.raises(
-        MisuseError, match=r"my_model\.py: cannot run .*160000\] X \[7, 5\].* torch's meta device"
-    ):
+    with pytest.raises(MisuseError, match=r"my_model\.py: .*160000\] X \[7, 5\]"):
         profile_workload(load_workload(write(tmp_path, source)))
     values = HUGE.format(out=5).replace("    return", "    assert torch.randn(1).item() < 99\n    return")
-    with pytest.raises(
-        MisuseError, match=r"Tensor\.item\(\) cannot.*my_model\.py line 4.* not enough memory here"
-    ):
+    with pytest.raises(MisuseError, match=r"Tensor\.item\(\) .*my_model\.py line 4"):
         load_workload(write(tmp_path, values))
 
 
@@ -420,7 +411,7 @@ def test_a_build_that_needs_values_is_built_on_the_cpu_and_says_so(tmp_path: Pat
     assert answer.profile is not None
     assert answer.profile.parameters == 55
     note, memory_note = answer.notes
-    assert note.startswith("my_model.py: built and traced on the CPU, because torch's meta device cannot: ")
+    assert note.startswith("my_model.py: built and traced")
     assert memory_note.endswith(f"not traced: {answer.profile.memory_untraced}")
 
 
@@ -430,7 +421,7 @@ NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('
 def test_a_loss_that_is_not_a_number_is_refused_without_a_gpu(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, NAN))
     profile = profile_workload(workload)  # on the meta device, where it has no value
-    with pytest.raises(MisuseError, match=r"^my_model\.py: its loss is nan in the first step"):
+    with pytest.raises(MisuseError, match=r"^my_model\.py: .* is nan"):
         check_first_loss(workload, profile)
     assert check_first_loss(replace(workload, tasks=()), profile) is None
     sound = load_workload(write(tmp_path, GOOD))
@@ -442,9 +433,7 @@ def test_a_target_out_of_range_is_found_although_the_trace_has_no_values(tmp_pat
         write(tmp_path, GOOD.replace("torch.zeros(batch_size)", "torch.full((batch_size,), 9)"))
     )
     profile = profile_workload(workload)
-    with pytest.raises(
-        MisuseError, match=r"my_model\.py: cannot run one .*IndexError: Target 9 is out of bounds"
-    ):
+    with pytest.raises(MisuseError, match=r"my_model\.py: .*IndexError: Target 9"):
         check_first_loss(workload, profile)
 
 
@@ -466,8 +455,8 @@ BADLY_TYPED = (
 )
 ANSWERS = {
     FORWARD.format(act="sys.exit(3)"): "my_model.py: calls sys.exit(3) (my_model.py line 6)",
-    FORWARD.format(act="raise KeyError('colour')"): (
-        "my_model.py: cannot run one training step on its own batch: KeyError: 'colour' (my_model.py line 6)"
+    FORWARD.format(act="raise KeyError('color')"): (
+        "my_model.py: cannot run one training step on its own batch: KeyError: 'color' (my_model.py line 6)"
     ),
     BADLY_TYPED: "my_model.py: ValidationError: Expected `str`, got `int` - at `$.sample_unit`",
 }
@@ -498,7 +487,7 @@ def test_an_own_model_is_profiled_in_a_child_process(
 def test_a_traceback_goes_to_a_log_and_not_to_the_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(MisuseError, match=r"by zero \(my_model\.py line 2\) \(traceback in .*log\)"):
+    with pytest.raises(MisuseError, match=r"\(my_model\.py line 2\) \(traceback"):
         profile_of(write(tmp_path, "print('before')\nwhatever = 1 / 0\n"))
     assert "whatever = 1 / 0" in logged()
     assert "before" in logged()
@@ -506,20 +495,18 @@ def test_a_traceback_goes_to_a_log_and_not_to_the_terminal(
 
 
 def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match=r"my_model.py: its process ended with status 5"):
+    with pytest.raises(MisuseError, match="status 5"):
         profile_of(write(tmp_path, "import os\nos._exit(5)\n"))
     with pytest.raises(MisuseError, match="SIGABRT"):
         profile_of(write(tmp_path, "import os\nos.abort()\n"))
-    with pytest.raises(MisuseError, match=r"SIGKILL.*: probably host memory ran out"):
+    with pytest.raises(MisuseError, match=r"SIGKILL.*: probably"):
         profile_of(write(tmp_path, "import os\nos.kill(os.getpid(), 9)\n"))
 
 
 def test_a_flood_of_output_is_refused_and_ended_early(tmp_path: Path) -> None:
     mark = tmp_path / "end"
     flood = "for n in range(10_000):\n    print(f'{n:010}' * 10_000)\n"
-    with pytest.raises(
-        MisuseError, match=r"my_model\.py: .* printed more than 8\.00 MiB: silence the model.*my_model.*log"
-    ):
+    with pytest.raises(MisuseError, match=r"my_model\.py: .* 8\.00 MiB: .*my_model.*log"):
         profile_of(write(tmp_path, flood + f"open({str(mark)!r}, 'w')\n" + GOOD))
     assert not mark.exists()
     assert 0 < len(logged()) < 100_000
@@ -542,8 +529,9 @@ def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> 
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
     assert done.returncode == 2
     notice, refusal = done.stderr.splitlines()
-    assert notice == "mine.py is being built and traced, for at most 1.00 s"
-    assert "no answer within 1.00 s" in refusal
+    assert notice.startswith("mine.py is being")
+    assert " 1.00 s" in notice
+    assert "within 1.00 s" in refusal
 
 
 def test_a_model_that_never_returns_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -554,7 +542,7 @@ def test_a_model_that_never_returns_is_ended_with_its_children(tmp_path: Path) -
         f"pathlib.Path({str(mark)!r}).write_text(str(child.pid))\nsignal.pause()\n"
     )
     watch = Stopwatch()
-    with pytest.raises(MisuseError, match=r"no answer within 3\.00 s"):
+    with pytest.raises(MisuseError, match=r"within 3\.00 s"):
         profile_of(write(tmp_path, source), time_limit_s=3.0)
     assert watch.free_s() < 10
     wait_until(lambda: is_gone(int(mark.read_text())))

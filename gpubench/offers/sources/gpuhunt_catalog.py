@@ -1,7 +1,7 @@
 """The catalogs that the gpuhunt project collects, one source for each cloud that it publishes.
 
 gpuhunt parses; this package fetches, so that the limits of every other source hold here too. gpuhunt's own
-variables are honoured: GPUHUNT_CATALOG_DIR names a folder of ``<provider>.csv`` to read instead of the
+variables are honored: GPUHUNT_CATALOG_DIR names a folder of ``<provider>.csv`` to read instead of the
 network, GPUHUNT_CATALOG_URL another place to fetch from.
 """
 

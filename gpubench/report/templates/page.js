@@ -1,5 +1,5 @@
 "use strict";
-// Draws the embedded figures in the colours of the moment (light, dark, print), sorts and narrows tables,
+// Draws the embedded figures in the colors of the moment (light, dark, print), sorts and narrows tables,
 // and saves the raw data.
 (async () => {
   const at = (id) => document.getElementById(id);
@@ -14,13 +14,14 @@
   const config = { displayModeBar: false, responsive: true, showTips: false };
   const NARROW_PX = 560;
   const PRINT_WIDTH_PX = 690; // what A4 and Letter leave between the margins at 96 px to the inch
+  const PRINT_HEIGHT_PX = 560; // what Letter leaves below the card
 
-  // Figures are drawn in the light colours; on a dark page each is swapped for its twin.
-  const recolour = (value) => {
+  // Figures are drawn in the light colors; on a dark page each is swapped for its twin.
+  const recolor = (value) => {
     if (typeof value === "string") return palette[value] ?? value;
-    if (Array.isArray(value)) return value.map(recolour);
+    if (Array.isArray(value)) return value.map(recolor);
     if (value && typeof value === "object")
-      return Object.fromEntries(Object.entries(value).map(([key, v]) => [key, recolour(v)]));
+      return Object.fromEntries(Object.entries(value).map(([key, v]) => [key, recolor(v)]));
     return value;
   };
 
@@ -41,14 +42,23 @@
     return height;
   };
 
+  // On paper the chart of every GPU stands on the first page, below the card: its rows move together.
+  const onPaper = (place, layout) => {
+    layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
+    const rows = layout.yaxis?.ticktext?.length ?? 0;
+    if (layout.height <= PRINT_HEIGHT_PX || !rows) return;
+    layout.yaxis.tickfont = { ...layout.yaxis.tickfont, size: Math.min(12, (0.7 * PRINT_HEIGHT_PX) / rows) };
+    layout.height = PRINT_HEIGHT_PX;
+  };
+
   const drawn = new Set();
   const draw = (id, printing = false) => {
     const place = at(id);
     const layout = structuredClone(figures[id].layout);
-    if (printing) layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
     layout.height = narrow(place, layout);
+    if (printing) onPaper(place, layout);
     place.style.height = `${layout.height}px`;
-    const dress = printing || !dark.matches ? structuredClone : recolour;
+    const dress = printing || !dark.matches ? structuredClone : recolor;
     Plotly.react(place, dress(figures[id].data), dress(layout), config);
     drawn.add(id);
   };
