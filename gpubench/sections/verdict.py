@@ -20,7 +20,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.offers.dates import STALE_AFTER_DAYS
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, STALE_AFTER_DAYS
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
@@ -107,18 +107,28 @@ _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
 def _card(ranking: Ranking) -> tuple[list[Fact], list[Fact]]:
     """Part the facts into those that there is room for, in their order, and those that are cut or left out.
 
-    A detail goes before a whole fact does.
+    Those that come first of all come before any detail; of the others a detail goes before a whole fact does.
     """
     facts = list(_facts(ranking))
-    left = MOST_WORDS - word_count(headline(ranking))
+    first = [fact for fact in facts if fact.term.endswith(_FIRST_OF_ALL)]
     kept: dict[str, Fact] = {}
-    for fact in sorted(facts, key=lambda fact: not fact.term.endswith(_FIRST_OF_ALL)):
-        for each in (fact, replace(fact, detail="")):
-            words = word_count(f"{each.term} {each.value} {each.detail}")
-            if words <= left:
-                kept[fact.term] = each
-                left -= words
-                break
+
+    def keep(fact: Fact) -> bool:
+        others = [each for each in kept.values() if each.term != fact.term]
+        words = sum(word_count(f"{each.term} {each.value} {each.detail}") for each in (*others, fact))
+        if words > MOST_WORDS - word_count(headline(ranking)):
+            return False
+        kept[fact.term] = fact
+        return True
+
+    for fact in first:
+        keep(replace(fact, detail=""))
+    for fact in first:
+        if fact.term in kept:
+            keep(fact)
+    for fact in facts:
+        if fact not in first and not keep(fact):
+            keep(replace(fact, detail=""))
     card = [kept[fact.term] for fact in facts if fact.term in kept]
     return card, [fact for fact in facts if kept.get(fact.term) != fact]
 
@@ -155,7 +165,9 @@ def headline(ranking: Ranking) -> str:
     if choice.source == "own":
         own = f"own {_offered(choice)}{_old_price(choice)}."
         return f"{RATHER_RENT} than {own}" if rather_rent(ranking) else f"{own[0].upper()}{own[1:]}"
-    conditions = ", ".join(_conditions(choice))
+    conditions = ", ".join(
+        [*_conditions(choice), *([] if prices_decide(ranking.decision) else _not_current(choice))]
+    )
     return f"Rent {_offered(choice)}{f' ({conditions})' if conditions else ''}."
 
 
@@ -165,6 +177,15 @@ def _old_price(choice: Choice) -> str:
     if choice.purchase_usd is None or age is None or age <= STALE_AFTER_DAYS:
         return ""
     return f" (price {count(age, 'day')} old)"
+
+
+def _not_current(choice: Choice) -> list[str]:
+    """How old the price of what is rented is, where it is never called current: of a partial date at most."""
+    age = choice.price_age_days
+    if age is None or age <= NOT_CURRENT_AFTER_DAYS:
+        return []
+    up_to = "up to " if len(choice.price_date) < len("2026-01-01") else ""
+    return [f"price {up_to}{count(age, 'day')} old"]
 
 
 def _facts(ranking: Ranking) -> Iterator[Fact]:
@@ -214,7 +235,7 @@ def _job(ranking: Ranking, decision: Decision) -> str:
     hours = format_duration(choice.hours * 3600)
     # What had rather be rented leaves the room for the ends to what is to be rented.
     cost = format_usd(choice.cost_usd) if rather_rent(ranking) else choice.job_cost_usd.by(format_usd)
-    return f"{hours} and {cost} for {plain(decision.job.words, 80)}"
+    return f"{hours}, {cost} for {plain(decision.job.words, 80)}"
 
 
 def _basis(row: RankedOffer) -> str:

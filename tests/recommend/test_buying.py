@@ -281,11 +281,11 @@ def test_every_assumption_is_said_with_its_value():
         rent_or_buy="buy",
     ).purchases
     assert assumed_of(bought) == [
-        "$0.10 to 0.35 a kWh",
+        "$0.15 a kWh ($0.10 to 0.35)",
         "$1,000 for the machine around the cards",
         "150 W for the machine around the cards",
-        "25 to 90 % of all hours at work",
         "3 slots for a card whose width is not known",
+        "50 % of all hours at work (25 to 90 %)",
         "6 slots for cards",
         "PUE 1",
         "a life of 3 years",
@@ -293,7 +293,7 @@ def test_every_assumption_is_said_with_its_value():
         "a power supply of 1,200 W",
         "board power as the power at work",
         "no power when idle",
-        "resale at 15 to 50 % of the price",
+        "resale at 30 % of the price (15 to 50 %)",
     ]
     quoted = weigh(
         [machine(assumed=("host_usd",))], [], {machine().gpu_key: 500}, rent_or_buy="buy"
