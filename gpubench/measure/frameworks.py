@@ -19,7 +19,7 @@ from gpubench.children import ask_child
 from gpubench.errors import MisuseError
 from gpubench.measure.capability import CUDA_BACKENDS
 from gpubench.models import Case, DeviceProfile, Execution, Framework, Precision, TaskKind, WorkloadProfile
-from gpubench.profile.cache import Answer
+from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, plain
 from gpubench.workload import is_own
@@ -229,4 +229,6 @@ def _own_profile(reference: str, framework: Framework, device: DeviceProfile) ->
         error = None if said is None else said.error
         kept = write_log(name, None if said is None else said.traceback, answer.output)
         raise MisuseError(f"{error or f'{name}: its process {answer.how}, while it was built'} ({kept})")
+    if wrong := contradiction(reference, said.profile):
+        raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return said.profile

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -145,6 +146,31 @@ def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None
     return answer.profile
 
 
+def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
+    """Say why a profile cannot be the one of a model; None where it can.
+
+    The model runs in the process that answers, and could write into its pipe.
+    """
+    from gpubench.own_model import own_name
+
+    name = own_name(reference) if is_own(reference) else reference
+    if profile.name != name:
+        return f"the profile is of {plain(profile.name, 80)!r}"
+    if not 0 <= profile.trainable_parameters <= profile.parameters:
+        return f"{profile.trainable_parameters} of {profile.parameters} parameters are trained"
+    if min(profile.batches, default=1) < 1:
+        return f"a batch of {min(profile.batches)}"
+    amounts = (
+        profile.forward_flops_per_sample,
+        profile.train_flops_per_sample,
+        profile.saved_bytes_per_sample,
+        *(each.count for each in (*profile.train, *profile.infer)),
+        *(each.flops_per_sample for each in (*profile.train, *profile.infer)),
+    )
+    wrong = next((amount for amount in amounts if not 0 <= amount < math.inf), None)
+    return None if wrong is None else f"an amount of {wrong:.6g}"
+
+
 def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path, tuple[Path, ...]]:
     """Return the folder of a model of the user's own, and the files below it that it is made of.
 
@@ -152,7 +178,8 @@ def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path
         MisuseError: As ``profile_of``.
     """
     answer = _ask(reference, _limit_s(reference) if time_limit_s is None else time_limit_s)
-    assert answer.folder is not None
+    if answer.folder is None:
+        raise MisuseError(f"{called(reference)}: its process did not say which files it is made of")
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
@@ -184,6 +211,8 @@ def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> A
         kept = write_log(name, answer.traceback, asked.output)
         where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
+    if wrong := contradiction(reference, answer.profile):
+        raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return answer
 
 

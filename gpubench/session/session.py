@@ -276,9 +276,10 @@ def _measure(
             _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
         for planned in prepared.plan.quality:
-            row = launcher.train_to_quality(planned)
-            state = _so_far(msgspec.structs.replace(state, quality=(*state.quality, row)), prepared, launcher)
-            _save(prepared.root, state, held)
+            whole = state.quality
+            for row in launcher.train_to_quality(planned):
+                state = _so_far(msgspec.structs.replace(state, quality=(*whole, row)), prepared, launcher)
+                _save(prepared.root, state, held)
         launcher.close()
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
@@ -408,6 +409,9 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
+    is_left = any(row.reason is not None for row in state.quality) or not left <= resume.finished_units(
+        state, launches
+    )
     order = {case: place for place, case in enumerate(state.planned)}
     judged = (checks.judge(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
@@ -415,7 +419,7 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
         findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
-        interrupted=stopped and not left <= resume.finished_units(state, launches),
+        interrupted=stopped and is_left,
     )
 
 
