@@ -64,6 +64,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 class Group(NamedTuple):
     """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework, threads.
 
+    ``strict`` is the process that nothing but strict fp32 runs in, with TF32 turned off for its whole life.
     Of a CPU ``threads`` are those that compute; 0 is all that the process has.
     """
 
@@ -75,16 +76,17 @@ class Group(NamedTuple):
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in one launch."""
+    """One case in one launch; ``shares`` says that strict fp32 has no process of its own."""
 
     launch: int
     planned: PlannedCase
+    shares: bool = False
 
     @property
     def group(self) -> Group:
         """The process that this unit is measured in."""
         case = self.planned.case
-        strict = case.precision is Precision.FP32
+        strict = case.precision is Precision.FP32 and not self.shares
         return Group(self.launch, strict, case.gpu_count, case.framework, case.threads)
 
 
@@ -107,8 +109,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     done: frozenset[tuple[Case, int]] = frozenset()
     quality: tuple[PlannedCase, ...] = ()
 
+    def shares(self, framework: Framework = Framework.TORCH) -> bool:
+        """Whether strict fp32 runs in the process of the other precisions: torch in haste.
+
+        Another process costs 10 s on a cloud machine, a tenth of ``--quick``. The switches of torch are set
+        for each case, read back, and proven against float64 before and after its rounds, in either process.
+        """
+        return self.budget.case_s is not None and self.micro != "only" and framework is Framework.TORCH
+
     def strict_groups(self) -> tuple[bool, ...]:
-        """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
+        """The kinds of arithmetic that this plan needs: strict fp32, the other precisions, or both."""
         if self.micro == "only":
             return (True, False)
         return tuple(sorted({planned.case.precision is Precision.FP32 for planned in self.cases}))
@@ -119,7 +129,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.micro == "only" or any(p.case.framework is Framework.TORCH for p in self.cases)
 
     def micro_groups(self) -> tuple[bool, ...]:
-        """The kinds of process whose micro-benchmarks are to be run: not those that came to their cases."""
+        """The kinds of arithmetic whose micro-benchmarks are left: not those that came to their cases."""
         done = {case.precision is Precision.FP32 for case, _ in self.done}
         wanted = self.micro != "none" and self.needs_torch
         return tuple(g for g in self.strict_groups() if g not in done) if wanted else ()
@@ -128,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
 
         Launches are interleaved, so that heat and drift hit all cases alike. Strict fp32 has a process of
-        its own; the executions of one case follow each other, compile last of all.
+        its own, but in haste; the executions of one case follow each other, compile last of all.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -137,7 +147,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
         groups: dict[Group, list[Unit]] = {}
         for planned in self.cases:
-            unit = Unit(launch=launch, planned=planned)
+            shares = self.shares(planned.case.framework)
+            unit = Unit(launch=launch, planned=planned, shares=shares)
             groups.setdefault(unit.group, []).append(unit)
         processes = [groups[group] for group in sorted(groups)]
         order.shuffle(processes)

@@ -16,9 +16,11 @@ from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record, _Progress
-from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.plan import Group, Plan, PlannedCase, plan
+from gpubench.measure.request import RunRequest
 from gpubench.models import FindingKind, Launch, Measurement, MicroResult, Precision, Round, Status, TaskKind
 from gpubench.probe.no_readings import NoReadings
+from gpubench.profile import load_profiles
 
 
 @pytest.fixture
@@ -374,6 +376,30 @@ def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, c
     assert products
     assert all(len(r.times_s) == r.n + r.left_out for r in products)
     assert measurement.gemm_flops_per_s == max(r.value for r in products)
+
+
+@pytest.mark.parametrize(
+    ("budget", "groups"), [("quick", [Group(0, False)] * 2), ("default", [Group(0, False), Group(0, True)])]
+)
+def test_a_process_that_serves_every_precision_runs_the_micro_benchmarks_of_all(
+    h100, monkeypatch, budget, groups
+):
+    class Quiet:
+        def send(self, command):
+            told.append((command.strict, command.others))
+
+        def receive(self, until_s):
+            return messages.MicroDone(last=True)
+
+    asked, told = [], []
+    made = plan(RunRequest(workloads=("cnn",), budget=budget, micro="also"), h100, load_profiles())
+    launcher = Launcher(made, h100)
+    monkeypatch.setattr(launcher, "_child_of", lambda group: asked.append(group) or Quiet())
+    for _ in range(2):  # before every case, and each of them once
+        for group in dict.fromkeys(unit.group for unit in sorted(made.units(), key=lambda u: u.group)):
+            launcher._measure_micro(strict=group.strict)
+    assert asked == groups
+    assert told == [(False, True), (True, False)]
 
 
 def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):
