@@ -192,7 +192,12 @@ def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
 
 
 def profiles_in(
-    wanted: Sequence[Framework], references: Sequence[str], asked: Mapping[str, Any], device: DeviceProfile
+    wanted: Sequence[Framework],
+    references: Sequence[str],
+    asked: Mapping[str, Any],
+    device: DeviceProfile,
+    *,
+    gpu_count: int = 1,
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by reference: a model of the user's own in the framework that it is of.
 
@@ -204,13 +209,15 @@ def profiles_in(
     own = [reference for reference in references if is_own(reference)]
     keras = [framework for framework in wanted if framework is not Framework.TORCH]
     if not (own and keras):
-        return profiles_of(references, asked)
+        return profiles_of(references, asked, gpu_count=gpu_count)
     if len(keras) < len(wanted):
         raise MisuseError(
             f"{plain(own[0], 200)} is a model of your own, and one of torch is none of Keras: leave "
             "torch out of --framework, or Keras"
         )
-    others = profiles_of([reference for reference in references if reference not in own], asked)
+    others = profiles_of(
+        [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
+    )
     found = {reference: _own_profile(reference, keras[0], device) for reference in own}
     return {reference: (others | found)[reference] for reference in references}
 

@@ -82,9 +82,9 @@ def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
 
 
 def profiles_of(
-    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({})
+    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({}), *, gpu_count: int = 1
 ) -> dict[str, WorkloadProfile]:
-    """Profile several workloads, by the reference that names each; ``asked`` is of the recipe of each.
+    """Profile several workloads, by the reference that names each; the rest is of each, as ``profile_of``.
 
     Raises:
         MisuseError: As ``profile_of``; or two models of the user's own bear one name.
@@ -92,11 +92,15 @@ def profiles_of(
     from gpubench.own_model import refuse_namesakes
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
-    return {reference: profile_of(reference, asked) for reference in references}
+    return {reference: profile_of(reference, asked, gpu_count=gpu_count) for reference in references}
 
 
 def profile_of(
-    reference: str, asked: Mapping[str, Any] = MappingProxyType({}), *, time_limit_s: float | None = None
+    reference: str,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    gpu_count: int = 1,
+    time_limit_s: float | None = None,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -106,6 +110,7 @@ def profile_of(
     Args:
         reference: The workload.
         asked: What its recipe is to be, by field; the rest is the workload's own.
+        gpu_count: GPUs of the job, by which some workloads choose what they compute again.
         time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
 
     Raises:
@@ -113,14 +118,16 @@ def profile_of(
     """
     limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
     usual = _usual_profile(reference, limit_s)
-    recipe = usual.recipe.changed(asked)
+    recipe = usual.recipe_over(gpu_count).changed(asked)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
-    if found is not None:
-        return found
-    if not usual.settings:
-        return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
-    return _profile_in_child(reference, limit_s, recipe)
+    if found is None and not usual.settings:
+        found = msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
+    if found is None:
+        found = _profile_in_child(reference, limit_s, recipe)
+    if "checkpointing" in asked:
+        return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
+    return found
 
 
 def _limit_s(reference: str) -> float:

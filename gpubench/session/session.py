@@ -170,7 +170,9 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
-    profiles = profiles_in(wanted, request.workloads, asked_recipe(request), device)
+    profiles = profiles_in(
+        wanted, request.workloads, asked_recipe(request), device, gpu_count=request.gpu_count
+    )
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
