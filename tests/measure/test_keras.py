@@ -38,6 +38,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.cache import Answer
 from gpubench.sections.data import of_run
 from gpubench.sections.frameworks import SECTION
+from gpubench.sections.host import SECTION as HOST
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
 KERAS = (Framework.KERAS_TORCH, Framework.KERAS_TENSORFLOW, Framework.KERAS_JAX)
@@ -482,6 +483,21 @@ def test_each_framework_is_held_against_torch_at_equal_work() -> None:
     assert pair.value == pytest.approx(0.5)
     assert pair.interval.low is not None
     assert pair.interval.low < 0.5
+
+
+def test_what_a_compiled_keras_step_gains_is_not_said_of_torch() -> None:
+    eager, graph, jitted = (
+        _result(_case(framework=Framework.KERAS_TENSORFLOW, execution=execution), step_s)
+        for execution, step_s in (
+            (Execution.EAGER, 0.02),
+            (Execution.TF_GRAPH, 0.015),
+            (Execution.COMPILE, 0.01),
+        )
+    )
+    rows = tuple(each.measurement for each in (eager, graph, jitted))
+    block = HOST.render(of_run(msgspec.structs.replace(eager.run, measurements=rows)))
+    assert block is not None
+    assert block.parts[0].text.startswith("compile and tf-graph against eager")
 
 
 def test_terminal_and_page_say_what_the_framework_costs() -> None:
