@@ -61,10 +61,12 @@ def kornia_of(name: str) -> Any:
     """
     try:
         import kornia
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MisuseError(
             f"workload {name}: kornia is not installed; pip install 'gpubench[augment]'"
         ) from error
+    except ImportError as error:
+        raise MisuseError(f"workload augment: kornia and this torch do not fit together: {error}") from error
     return kornia
 
 

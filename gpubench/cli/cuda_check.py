@@ -26,7 +26,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
     from gpubench.cuda_check import judge
     from gpubench.cuda_check import run as cuda_check
-    from gpubench.cuda_check.plan import LIMIT_S
+    from gpubench.cuda_check.plan import LIMIT_S, make_plan
     from gpubench.cuda_check.store import file_name
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_build import torch_build
@@ -36,9 +36,13 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
         say(remark)
     build = torch_build()
     path = output or Path(file_name(profile, None if build is None else build.version))
-    how_long = "as long as all of it takes" if full else f"at most {format_duration(LIMIT_S)}"
+    peers = every_peer(profile)
+    whole_s = sum(make_plan(profile, peers, full=full).expected_s.values())
+    how_long = (
+        f"all of it, about {format_duration(whole_s)}" if full else f"at most {format_duration(LIMIT_S)}"
+    )
     say(f"checking {plain(profile.name or device)}, {how_long}; let nothing else use it meanwhile")
-    check = cuda_check.check_cuda(profile, path, every_peer(profile), full=full, on_part=_say_part)
+    check = cuda_check.check_cuda(profile, path, peers, full=full, on_part=_say_part)
     verdicts = judge.judge(check)
     if as_json:
         print_json({"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts})

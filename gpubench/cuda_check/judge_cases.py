@@ -17,10 +17,11 @@ from gpubench.models import (
     FaultProof,
     FindingKind,
     Measurement,
+    Precision,
     QuickProof,
     Status,
 )
-from gpubench.units import format_bytes, format_duration, plain
+from gpubench.units import count, format_bytes, format_duration, plain
 
 ROOMY = 0.5
 """A case that takes less than this of the memory, by the memory model, must not run out of it."""
@@ -48,7 +49,7 @@ def of_strict(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def of_compile(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the compiled cases."""
+    """Judge the compiled cases: few enough that each one not tried, or not here, is named."""
     yield from _of_rows(check, "compile", [r for r in check.cases if _is_compiled(r)])
 
 
@@ -86,13 +87,14 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
 
 def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[Verdict]:
     memory = check.device.memory_bytes
+    late = [label for label in check.left_out if _part_of(label) == part]
     if rows:
         faults = [(row, fault) for row in rows if (fault := fault_of(row, memory)) is not None]
         excused = [row for row in rows if row.status is not Status.OK and fault_of(row, memory) is None]
         sound = len(rows) - len(faults) - len(excused)
         yield Verdict(
             part=part,
-            what="a few steps of each case",
+            what=f"a few steps of each case{' tried' if late else ''}",
             state=passed(right=not faults),
             found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
             limit="loss within its precision",
@@ -102,12 +104,28 @@ def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[V
     if worst is not None:
         what = "largest difference of losses from eager ones"
         yield Verdict(part=part, what=what, state="shown", found=f"{worst:.1e}")
-    late = [label for label in check.left_out if (" fp32 " in label) == (part == "fp32")]
-    if late and part != "compile":
+    if part == "compile":
+        unsupported = [r for r in rows if r.status is Status.UNSUPPORTED and fault_of(r, memory) is None]
+        for row in unsupported:
+            why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
+            yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
+    if late:
+        whole = len(rows) + len(late)
         reason = check.left_out[late[0]]
         yield Verdict(
-            part=part, what="cases not tried", state="left out", found=f"{len(late)}", reason=reason
+            part=part,
+            what="cases not tried",
+            state="left out",
+            found=f"{len(late)} of {whole}",
+            reason=f"{', '.join(late)}: {reason}" if part == "compile" else reason,
         )
+
+
+def _part_of(label: str) -> str:
+    """Name the part that a case belongs to, by its label."""
+    if f" {Execution.COMPILE} " in label:
+        return "compile"
+    return "fp32" if f" {Precision.FP32} " in label else "cases"
 
 
 def _is_compiled(row: CaseRow) -> bool:
@@ -253,6 +271,14 @@ def of_quick(check: CudaCheck) -> Iterator[Verdict]:
     if late:
         found, reason = f"{len(late)}", late[0].reason
         yield Verdict(part="quick", what="rows without time", state="left out", found=found, reason=reason)
+    if quick.with_micro and quick.took_s is not None:
+        yield Verdict(
+            part="quick",
+            what="micro-benchmarks of the quick run",
+            state=passed(right=bool(quick.micro)),
+            found=count(len(quick.micro), "figure"),
+            reason=None if quick.micro else "not one gave a figure",
+        )
     wide = sum(any(f.kind is FindingKind.NOT_CONVERGED for f in m.findings) for m in rows)
     if wide:
         yield Verdict(part="quick", what="rows not converged", state="shown", found=f"{wide} of {len(rows)}")

@@ -9,6 +9,7 @@ import weakref
 from dataclasses import dataclass, field
 
 import torch
+import torch.utils.checkpoint
 
 from gpubench.measure import busy, by_hand, guards
 from gpubench.measure.clock import Clock
@@ -22,7 +23,7 @@ from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
 from gpubench.measure.team import Team
-from gpubench.models import Case, Execution, ParallelMode, Precision, Recipe, Status, TaskKind
+from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precision, Recipe, Status, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
 
@@ -184,7 +185,17 @@ def _build(
 
 
 def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> tuple[Task, Work]:
-    """Return the task as built, on the CPU, and a copy of it on the device."""
+    """Return the task as built, on the CPU, and a copy of it on the device.
+
+    Raises:
+        NotPreparedError: If this torch has not what the case asks for.
+    """
+    selective = order.case.checkpointing is Checkpointing.SELECTIVE
+    if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
+        raise NotPreparedError(
+            f"selective checkpointing needs torch 2.5 or newer, and this is {torch.__version__}: "
+            "full checkpointing, or none, does without"
+        )
     context.phase("build")
     with seen.timing("build"):
         if context.team is not None:

@@ -1,9 +1,9 @@
 """How long a plan takes: what to expect, and the most, before anything is measured.
 
 The length of a step follows from its FLOPs and the peak of the device, or from the host's pace where that is
-slower; the length of a case mostly from the limits of its budget. The figures without a source are of the
-phases of hand-written loops on an H200 and of this package's own phases on a CPU: they are right to a factor
-of two, and make up a fifth of a run.
+slower; the length of a case mostly from the limits of its budget. Figures of phases are those that an H100
+and an H200 noted in whole runs on machines of 16 cores, those without a source hand-written loops' on an H200
+and this package's own on a CPU.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from gpubench.measure.stopping import GIVE_UP_AFTER, WINDOWS
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.units import Seconds
 
-PROCESS_START_S = 8.0
+PROCESS_START_S = 5.0
 CPU_PROCESS_START_S = 3.0
-"""Importing torch and, on a GPU, making a context."""
-FIRST_CASE_S = 2.0
-"""The first case of a process on a GPU loads cuDNN and starts the profiler."""
+"""Importing torch and, on a GPU, making a context: 4.0 to 5.9 s in ten processes of an H100 and an H200."""
+FIRST_CASE_S = 5.0
+"""More than the building of its model, in the first case of a process on a GPU: its optimizer is the first,
+and loads torch's compiler. 4.1 to 6.0 s in nine processes of an H100 and an H200."""
 LOOKING_S = 2.0
 """Looking at the device before the first case and after the last, twice where it seems to be in use."""
 COMPILE_S = 25.0
@@ -61,9 +62,19 @@ the 1445 of stacked_lstm."""
 KERNEL_S = 3e-6
 """A kernel of a graph: H200, 4.7 ms for the 1445 of stacked_lstm."""
 SEARCH_STEPS = 20
-"""cuDNN tries its algorithms for each convolution in the first step."""
+SEARCH_S = 0.5
+LARGE_SEARCH_S = 8.0
+"""cuDNN tries its algorithms for each convolution in the first step of a precision in a process, and loads
+them. The slowest ones set the time, not the step: VGG16 on an H100 13.6 s at fp32, 6.9 at tf32, 1.4 at
+amp-bf16, and 13.5 and 6 on an H200; ResNet-50 4.3 and 12; networks of small images 0.2 to 2.7."""
+LARGE_SAMPLE_FLOPS = 5e9
+"""Of a training step: ResNet-50 has 24 a sample, of small images the largest 0.03."""
 CAPTURE_STEPS = 12
 """Before, in and after a capture: the warm-up, a graph a batch, two steps and two replays from one state."""
+HEATING_S = 30.0
+"""What a row whose pace the GPU sets warms up beyond its least time after one that left the GPU idle: an H100
+went from 46 to 57 degrees in 48 s of VGG16, with a time constant of 21 s, before it rose by less than the
+limit; rows of half the power heat half as far, and settle in 15 s less."""
 LOOK_S = 0.3
 LOOK_STEPS = 4
 PROFILED_STEPS = (3, 10)
@@ -98,12 +109,23 @@ def estimate_s(plan: Plan, device: DeviceProfile) -> tuple[Seconds, Seconds]:
     typical = LOOKING_S + start_s(plan)
     most = LOOKING_S + MOST_SLOWDOWN * start_s(plan) + len(_probes(plan)) * _slowest_probe_s(plan.budget)
     before: Unit | None = None
+    searched: set[object] = set()
+    hot = False
     for unit in plan.units():
+        case = unit.planned.case
         new_process = before is None or before.group != unit.group
         new_task = new_process or before is None or _task(before) != _task(unit)
+        searched = set() if new_process else searched
+        search = (_task(unit), case.precision)
+        new = {"new_task": new_task, "new_search": search not in searched}
         alone_s = FIRST_CASE_S if new_process and not plan.on_cpu else 0.0
-        typical += alone_s + case_s(unit.planned, plan.budget, device, new_task=new_task)
-        most += MOST_SLOWDOWN * alone_s + most_case_s(unit.planned, plan.budget, device, new_task=new_task)
+        heats = not pace(unit.planned, device).host_bound
+        if heats and not hot and plan.budget.judge_temperature and not plan.on_cpu:
+            typical += HEATING_S
+        hot = heats
+        typical += alone_s + case_s(unit.planned, plan.budget, device, **new)
+        most += MOST_SLOWDOWN * alone_s + most_case_s(unit.planned, plan.budget, device, **new)
+        searched.add(search)
         before = unit
     limit = plan.time_limit_s
     return (typical, most) if limit is None else (min(typical, limit), min(most, limit))
@@ -112,7 +134,8 @@ def estimate_s(plan: Plan, device: DeviceProfile) -> tuple[Seconds, Seconds]:
 def start_s(plan: Plan) -> Seconds:
     """Return what a plan takes beside its cases [s]: starting processes, micro-benchmarks."""
     groups = [unit.group for unit in plan.units()]
-    processes = max(1, len(plan.micro_groups()), sum(a != b for a, b in pairwise([None, *groups])))
+    of_micro = min(len(plan.micro_groups()), 1 if plan.shares() else 2)
+    processes = max(1, of_micro, sum(a != b for a, b in pairwise([None, *groups])))
     probe_s = PROBE_START_S + MICRO_WARM_S + plan.budget.micro_s / 2
     start = CPU_PROCESS_START_S if plan.on_cpu else PROCESS_START_S
     return processes * start + len(_probes(plan)) * probe_s
@@ -122,8 +145,8 @@ def aim_s(plan: Plan) -> Seconds | None:
     """Return when a run in haste should be over [s]: the launcher shares the time out over its cases.
 
     ``--quick`` of three workloads at three precisions, eager and graph, is to end within two minutes on a
-    fast card: 2 processes of 8 s, 8 probes of 1.5 s and 18 cases of 4.7 s are 113 s, which leaves 7 s to
-    look at the device before and after. In 4.7 s a case starts, warms up for 2 s and is timed for 1 to 2.
+    fast card: a process of 5 s, 18 probes of 0.5 s and 18 cases of 5.4 s are 111 s, which leaves 9 s to look
+    at the device before and after. In 5.4 s a case starts, warms up for 1.2 s and is timed for 1 to 2.
     None where the budget has all the time that its parts take.
     """
     if plan.budget.case_s is None:
@@ -133,7 +156,14 @@ def aim_s(plan: Plan) -> Seconds | None:
     return start_s(plan) + len(units) * plan.budget.case_s + compiled * COMPILE_S
 
 
-def case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_task: bool = True) -> Seconds:
+def case_s(
+    planned: PlannedCase,
+    budget: Budget,
+    device: DeviceProfile,
+    *,
+    new_task: bool = True,
+    new_search: bool = True,
+) -> Seconds:
     """Return the time to expect of one case in one launch [s].
 
     Args:
@@ -141,22 +171,28 @@ def case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_t
         budget: Its limits.
         device: Where it runs.
         new_task: Whether its model has to be built; the executions of a case share one.
+        new_search: Whether cuDNN has yet to try its algorithms for it, once a precision and process.
     """
     found = pace(planned, device)
     on_cpu, step_s = device.is_cpu, found.step_s
-    around_s = _around_s(planned, budget, found, on_cpu=on_cpu, new_task=new_task)
+    around_s = _around_s(planned, budget, found, on_cpu=on_cpu, new_task=new_task, new_search=new_search)
     return around_s + _warmup_s(budget, step_s) + _rounds_s(budget, found, on_cpu=on_cpu)
 
 
 def least_case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile) -> Seconds:
     """Return what a case takes until it has any figure: all around it, and the fewest short rounds [s]."""
     found = pace(planned, device)
-    around_s = _around_s(planned, budget, found, on_cpu=device.is_cpu, new_task=True)
+    around_s = _around_s(planned, budget, found, on_cpu=device.is_cpu, new_task=True, new_search=True)
     return around_s + LEAST_ROUNDS * max(LEAST_ROUND_S, found.step_s)
 
 
 def most_case_s(
-    planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_task: bool = True
+    planned: PlannedCase,
+    budget: Budget,
+    device: DeviceProfile,
+    *,
+    new_task: bool = True,
+    new_search: bool = True,
 ) -> Seconds:
     """Return the most that one case takes in one launch [s]: warm-up and rounds to their limits, slow steps.
 
@@ -169,7 +205,7 @@ def most_case_s(
         host_bound=found.host_bound,
     )
     on_cpu = device.is_cpu
-    around_s = _around_s(planned, budget, slow, on_cpu=on_cpu, new_task=new_task)
+    around_s = _around_s(planned, budget, slow, on_cpu=on_cpu, new_task=new_task, new_search=new_search)
     fixed_s = (MOST_SLOWDOWN - 1) * CASE_START_S
     return around_s + fixed_s + budget.warmup_most_s + budget.timed_s + 2 * max(budget.round_s, slow.step_s)
 
@@ -195,7 +231,17 @@ def flops_per_s(device: DeviceProfile, precision: Precision) -> float:
     return peak * SHARE_OF_PEAK.get(precision, OTHER_SHARE_OF_PEAK)
 
 
-def _around_s(planned: PlannedCase, budget: Budget, pace: Pace, *, on_cpu: bool, new_task: bool) -> Seconds:
+def search_s(planned: PlannedCase, eager_s: Seconds) -> Seconds:
+    """Return what cuDNN's trials of its algorithms take in the first step of a case [s]."""
+    if not planned.convolves:
+        return 0.0
+    is_large = (planned.flops_per_sample or 0.0) > LARGE_SAMPLE_FLOPS
+    return max(LARGE_SEARCH_S if is_large else SEARCH_S, SEARCH_STEPS * eager_s)
+
+
+def _around_s(
+    planned: PlannedCase, budget: Budget, pace: Pace, *, on_cpu: bool, new_task: bool, new_search: bool
+) -> Seconds:
     """What a case takes beside warm-up and rounds: building, checks, first steps, preparation, last look."""
     case, eager_s, step_s = planned.case, pace.eager_s, pace.step_s
     train = case.task is TaskKind.TRAIN
@@ -204,7 +250,7 @@ def _around_s(planned: PlannedCase, budget: Budget, pace: Pace, *, on_cpu: bool,
     passed_s = samples * forward / HOST_FLOPS_PER_S
     built_s = (planned.parameter_count or 0) / PARAMETERS_PER_S if new_task else 0.0
     first_s = eager_s + min(budget.curve_steps * eager_s, budget.warmup_most_s / 2 + eager_s)
-    searched_s = SEARCH_STEPS * eager_s if new_task and planned.convolves and not on_cpu else 0.0
+    searched_s = search_s(planned, eager_s) if new_search and not on_cpu else 0.0
     prepared_s = {
         Execution.EAGER: eager_s,
         Execution.GRAPH: CAPTURE_STEPS * eager_s,

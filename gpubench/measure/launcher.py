@@ -269,8 +269,11 @@ class Launcher:
         why = report.reason if isinstance(report, messages.ByHandDone) else None
         raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
-    def train_to_quality(self, planned: PlannedCase) -> TimeToQuality:
-        """Train a workload to its goal from each seed in turn; the process stays for the next."""
+    def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
+        """Train a workload to its goal from each seed in turn; yield its row after each.
+
+        The process stays for the next. A row with seeds left, or that has lost them, says so as its reason.
+        """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
             case=planned.case,
@@ -280,15 +283,18 @@ class Launcher:
             data_sha256=goal.data_sha256,
         )
         try:
-            for seed in range(self.plan.seed, self.plan.seed + SEEDS):
-                done = self._trained(planned, seed)
+            for number in range(SEEDS):
+                done = self._trained(planned, self.plan.seed + number)
                 if done.run is None:
-                    return msgspec.structs.replace(row, reason=done.reason)
-                row = msgspec.structs.replace(row, runs=(*row.runs, done.run))
+                    yield msgspec.structs.replace(row, reason=done.reason)
+                    return
+                left = SEEDS - number - 1
+                reason = f"{left} of {SEEDS} seeds are left to train" if left else None
+                row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
+                yield row
         except (ChildLateError, ChildEndedError) as error:
             self._end_child()
-            return msgspec.structs.replace(row, reason=self._why(error))
-        return row
+            yield msgspec.structs.replace(row, reason=self._why(error))
 
     def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
         if self.control.stopping.is_set() or self._time_left_s() <= 0:
@@ -409,13 +415,18 @@ class Launcher:
         raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
 
     def _measure_micro(self, strict: bool) -> None:
-        """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""
-        over = self._lost is not None or self.control.stopping.is_set()
-        if strict not in self.plan.micro_groups() or strict in self._micro_done or over:
-            return
-        self._micro_done.add(strict)
-        with_copies = not strict or False not in self.plan.strict_groups()
-        self._run_micro(Group(0, strict), others=with_copies)
+        """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else.
+
+        A process that serves all precisions runs those of all.
+        """
+        shares = self.plan.shares()
+        for kind in (False, True) if shares else (strict,):
+            over = self._lost is not None or self.control.stopping.is_set()
+            if kind not in self.plan.micro_groups() or kind in self._micro_done or over:
+                continue
+            self._micro_done.add(kind)
+            with_copies = not kind or False not in self.plan.strict_groups()
+            self._run_micro(Group(0, kind and not shares), strict=kind, others=with_copies)
 
     def _measure_exchange(self, group: Group) -> None:
         """Measure, once, what the processes of a job exchange; in the job that its cases are measured in."""
@@ -424,13 +435,13 @@ class Launcher:
         if group.gpu_count == 1 or self.plan.micro == "none" or done or over:
             return
         self._exchange_done = True
-        self._run_micro(group, others=False)
+        self._run_micro(group, strict=group.strict, others=False)
 
-    def _run_micro(self, group: Group, *, others: bool) -> None:
+    def _run_micro(self, group: Group, *, strict: bool, others: bool) -> None:
         limit_s = None if self.plan.time_limit_s is None else MICRO_SHARE * self._time_left_s()
         try:
             child = self._child_of(group)
-            child.send(messages.MeasureMicro(strict=group.strict, others=others, time_s=limit_s))
+            child.send(messages.MeasureMicro(strict=strict, others=others, time_s=limit_s))
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
@@ -493,6 +504,7 @@ class Launcher:
             threads=group.threads,
         )
         child = self._child = self.control.child = self._start(group, variables)
+        child.end_by_s = self.control.stop_by_s  # a signal may have come before there was a child to tell
         child.send(
             messages.Setup(
                 device=self.device,

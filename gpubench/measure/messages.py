@@ -62,7 +62,7 @@ class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run the micro-benchmarks of this process: strict fp32 or the rest, with or without copies.
+    """Run micro-benchmarks: those of strict fp32 or of the rest, with or without copies.
 
     The processes of a job measure what they exchange, and nothing else.
     """

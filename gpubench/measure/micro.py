@@ -110,9 +110,9 @@ def run_micro(
     others: bool,
     time_s: Seconds | None = None,
 ) -> Iterator[MicroResult]:
-    """Run the probes of one process: strict fp32 or the other precisions, and copies and launches.
+    """Run probes: the products of strict fp32 or of the other precisions, and copies and launches.
 
-    Setting is not effect: a strict process first proves its precision against float64, and its products are
+    Setting is not effect: strict fp32 is first proven against float64, and its products are
     ``TF32_IN_FORCE`` where they are not IEEE.
 
     Args:
@@ -120,8 +120,8 @@ def run_micro(
         profile: Which precisions it has, how much memory.
         budget: How long and how sure.
         telemetry: Of the device, read while each probe is repeated.
-        strict: Whether this is the process of strict fp32.
-        others: Whether this process also does copies, transfers and launches.
+        strict: Whether the products are those of strict fp32.
+        others: Whether copies, transfers and launches are probed too.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline = math.inf if time_s is None else time.perf_counter() + time_s

@@ -64,6 +64,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 class Group(NamedTuple):
     """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework, threads.
 
+    ``strict`` is the process that nothing but strict fp32 runs in, with TF32 turned off for its whole life.
     Of a CPU ``threads`` are those that compute; 0 is all that the process has.
     """
 
@@ -75,16 +76,17 @@ class Group(NamedTuple):
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in one launch."""
+    """One case in one launch; ``shares`` says that strict fp32 has no process of its own."""
 
     launch: int
     planned: PlannedCase
+    shares: bool = False
 
     @property
     def group(self) -> Group:
         """The process that this unit is measured in."""
         case = self.planned.case
-        strict = case.precision is Precision.FP32
+        strict = case.precision is Precision.FP32 and not self.shares
         return Group(self.launch, strict, case.gpu_count, case.framework, case.threads)
 
 
@@ -107,8 +109,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     done: frozenset[tuple[Case, int]] = frozenset()
     quality: tuple[PlannedCase, ...] = ()
 
+    def shares(self, framework: Framework = Framework.TORCH) -> bool:
+        """Whether strict fp32 runs in the process of the other precisions: torch in haste.
+
+        Another process costs 10 s on a cloud machine, a tenth of ``--quick``. The switches of torch are set
+        for each case, read back, and proven against float64 before and after its rounds, in either process.
+        """
+        return self.budget.case_s is not None and self.micro != "only" and framework is Framework.TORCH
+
     def strict_groups(self) -> tuple[bool, ...]:
-        """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
+        """The kinds of arithmetic that this plan needs: strict fp32, the other precisions, or both."""
         if self.micro == "only":
             return (True, False)
         return tuple(sorted({planned.case.precision is Precision.FP32 for planned in self.cases}))
@@ -119,7 +129,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.micro == "only" or any(p.case.framework is Framework.TORCH for p in self.cases)
 
     def micro_groups(self) -> tuple[bool, ...]:
-        """The kinds of process whose micro-benchmarks are to be run: not those that came to their cases."""
+        """The kinds of arithmetic whose micro-benchmarks are left: not those that came to their cases."""
         done = {case.precision is Precision.FP32 for case, _ in self.done}
         wanted = self.micro != "none" and self.needs_torch
         return tuple(g for g in self.strict_groups() if g not in done) if wanted else ()
@@ -128,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
 
         Launches are interleaved, so that heat and drift hit all cases alike. Strict fp32 has a process of
-        its own; the executions of one case follow each other, compile last of all.
+        its own, but in haste; the executions of one case follow each other, compile last of all.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -137,7 +147,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
         groups: dict[Group, list[Unit]] = {}
         for planned in self.cases:
-            unit = Unit(launch=launch, planned=planned)
+            shares = self.shares(planned.case.framework)
+            unit = Unit(launch=launch, planned=planned, shares=shares)
             groups.setdefault(unit.group, []).append(unit)
         processes = [groups[group] for group in sorted(groups)]
         order.shuffle(processes)
@@ -189,7 +200,7 @@ def plan(
         )
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
     cases, unsupported = [], []
-    for planned, reason in _every_case(request, device, profiles, budget):
+    for planned, reason in _every_case(request, (device, *peers), profiles, budget):
         if reason is None:
             cases.append(planned)
         else:
@@ -225,11 +236,15 @@ def _to_quality(request: RunRequest, device: DeviceProfile, profiles: Mapping[st
 
 def _every_case(
     request: RunRequest,
-    device: DeviceProfile,
+    devices: Sequence[DeviceProfile],
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    """Give every case of a request, and why it cannot be measured here (None where it can)."""
+    """Give every case of a request, and why it cannot be measured here (None where it can).
+
+    Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
+    """
+    device = devices[0]
     on_cpu, publish = device.is_cpu, budget.name == "publish"
     placed = [
         (framework, count, execution)
@@ -244,7 +259,7 @@ def _every_case(
     threads = (*_fewer_threads(device), 0) if request.thread_scaling else (0,)
     for reference in request.workloads:
         profile = profiles[reference]
-        precisions = resolve_precisions(request.precisions or profile.precisions, device)
+        precisions = resolve_precisions(request.precisions or profile.precisions, devices)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         wanted = product(precisions, placed, batches, threads)
@@ -267,13 +282,22 @@ def _every_case(
             )
             reason = (
                 profile.why_not_at(precision)
-                or capability.why_no_precision(precision, device)
+                or _why_no_precision(precision, devices[:1] if count == 1 else devices)
                 or capability.why_no_execution(execution, device, count)
                 or capability.why_not_for_task(case)
                 or _why_not_together(profile, case)
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
+
+
+def _why_no_precision(precision: Precision, devices: Sequence[DeviceProfile]) -> str | None:
+    """Say why one of the devices does not have a precision, and which where they are of several kinds."""
+    for device in devices:
+        if reason := capability.why_no_precision(precision, device):
+            which = plain(device.name or device.backend, 60)
+            return reason if device == devices[0] else f"{which}: {reason}"
+    return None
 
 
 def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
@@ -405,11 +429,11 @@ def _check_what(request: RunRequest) -> None:
         parse_endpoint(request.rdzv_endpoint)
 
 
-def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:
-    """Precisions by name, ``amp`` resolved; none named means those that the device has."""
+def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
+    """Precisions by name, ``amp`` resolved; none named means those that all of the devices have."""
     if not names:
-        return capability.default_precisions(device)
-    wanted = (capability.best_amp(device) if name == precisions.AMP else Precision(name) for name in names)
+        return capability.default_precisions(*devices)
+    wanted = (capability.best_amp(*devices) if name == precisions.AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
 
 

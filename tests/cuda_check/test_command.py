@@ -12,6 +12,7 @@ from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured
 from gpubench.cli.app import app
 from gpubench.cuda_check import run as cuda_check
 from gpubench.cuda_check.beside import beside
+from gpubench.cuda_check.plan import PARTS
 from gpubench.models import CudaCheck, Execution, MicroResult, PartState, Precision, QuickProof, Status
 
 
@@ -62,6 +63,15 @@ def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, wo
     (path,) = tmp_path.iterdir()
     assert path.name in last
     assert path.name.startswith("cuda-check-nvidia-h200-sxm-141gb-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [((), "at most 5 min"), (("--full",), "all of it, about 7 min")]
+)
+def test_what_it_takes_is_announced_with_each_part(command, arguments, words):
+    said = command(check(), *arguments).stderr
+    assert words in said.splitlines()[0]
+    assert len(said.splitlines()) == 1 + len(PARTS) + 1
 
 
 def test_each_judgment_is_a_line_of_the_table_and_each_reason_is_told(command):

@@ -25,6 +25,7 @@ from gpubench.models import (
     Finding,
     FindingKind,
     GraphProof,
+    MicroResult,
     PartState,
     Precision,
     Status,
@@ -87,6 +88,19 @@ def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
     assert states(made, "cases")["cases not tried"] == "left out"
     assert states(made, "fp32")["cases not tried"] == "left out"
     assert confirms(made)
+
+
+def test_compiled_cases_that_were_not_tried_or_are_not_here_are_each_named():
+    """Two of three were tried, and torch up to 2.11 finds nothing to compile in one of them."""
+    nothing = row(Status.UNSUPPORTED, "compiled nothing", workload="lstm", execution=Execution.COMPILE)
+    cases = (row(execution=Execution.COMPILE, graph_error=0.0), nothing)
+    made = check(cases=cases, left_out={"vgg16 amp-bf16 compile batch 64": "no time"})
+    found = {v.what: v for v in judge(made) if v.part == "compile"}
+    assert found["a few steps of each case tried"].state == "ok"
+    assert "lstm" in found["case not here"].reason
+    assert found["cases not tried"].found == "1 of 3"
+    assert "vgg16" in found["cases not tried"].reason
+    assert "cases not tried" not in states(made, "cases")
 
 
 # --- ratios --------------------------------------------------------------------------------------------------
@@ -309,11 +323,20 @@ def test_a_job_that_failed_on_several_gpus_fails():
     assert list(states(check(scaling=(measured(), silent)), "scaling").values()) == ["FAILED"]
 
 
+def figure() -> MicroResult:
+    return MicroResult(
+        name="gemm", precision="bf16", size="4096", value=7e14, low=None, high=None, unit="FLOP/s", n=20
+    )
+
+
 def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
-    quick = replaced(check().quick, case_count=18, with_micro=True, measurements=(measured(), late))
+    micro = (figure(),)
+    quick = replaced(
+        check().quick, case_count=18, with_micro=True, measurements=(measured(), late), micro=micro
+    )
     seen = states(check(quick=quick), "quick")
-    assert list(seen.values()) == ["ok", "left out", "shown"]
+    assert list(seen.values()) == ["ok", "left out", "ok", "shown"]
     share = {"case_count": 6, "with_micro": False}
     named = states(check(quick=replaced(quick, **share)), "quick")
     assert any("6 of the 18 cases" in what for what in named)
@@ -321,3 +344,12 @@ def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     silent = replaced(late, reason=SILENT)
     for bad in (invalid, silent):
         assert failed(judge(check(quick=replaced(quick, measurements=(measured(), bad)))))
+
+
+def test_a_quick_run_without_one_figure_of_its_micro_benchmarks_is_not_whole():
+    quick = replaced(check().quick, with_micro=True)
+    what = "micro-benchmarks of the quick run"
+    assert states(check(quick=quick), "quick")[what] == "FAILED"
+    assert states(check(quick=replaced(quick, micro=(figure(),))), "quick")[what] == "ok"
+    assert what not in states(check(quick=replaced(quick, took_s=None)), "quick")
+    assert what not in states(check(), "quick")

@@ -17,6 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import frameworks
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import CallLoop
+from gpubench.measure.messages import CaseDone
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
@@ -358,6 +359,38 @@ def test_what_torch_alone_does_is_refused_before_anything_is_measured(given: dic
         request = msgspec.structs.replace(request, workloads=RunRequest().workloads)
     with pytest.raises(MisuseError, match=r"--framework keras-jax$"):
         check_request(request, ["cnn"])
+
+
+@pytest.mark.slow
+def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
+    """Written into the pipe of the process that measures it, as soon as it is built there."""
+    pytest.importorskip("jax")
+    rounds = tuple(Round(steps=1000, wall_s=0.008) for _ in range(20))
+    line = msgspec.json.encode(CaseDone(status=Status.OK, launch=Launch(index=0, rounds=rounds))).decode()
+    model = tmp_path / "forges.py"
+    model.write_text(
+        "import os, sys, keras, numpy as np\n"
+        "def build(batch_size):\n"
+        "    if 'gpubench.measure.worker' in sys.orig_argv:\n"
+        f"        os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\n"
+        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])\n"
+        "    x = np.zeros((batch_size, 3), 'float32'); y = np.zeros((batch_size,), 'int32')\n"
+        "    return model, x, y, keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gpubench", "run", str(model), "--device", "cpu", "--no-micro", "--json"),
+            *("--framework", "keras-jax", "--precision", "fp32", "--results", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    (row,) = json.loads(done.stdout)["measurements"]
+    assert (row["status"], row["launches"][0]["rounds"]) == ("failed", [])
+    assert "20 rounds that are not the 0 it reported" in row["reason"]
 
 
 @pytest.mark.parametrize("framework", KERAS)

@@ -16,9 +16,11 @@ from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record, _Progress
-from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.plan import Group, Plan, PlannedCase, plan
+from gpubench.measure.request import RunRequest
 from gpubench.models import FindingKind, Launch, Measurement, MicroResult, Precision, Round, Status, TaskKind
 from gpubench.probe.no_readings import NoReadings
+from gpubench.profile import load_profiles
 
 
 @pytest.fixture
@@ -245,6 +247,24 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     assert not psutil.Process().children(recursive=True)
 
 
+def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu):
+    """The signal came as the process was being started: it is killed in its time, not let go in its own."""
+    control, children = Control(), []
+
+    class Watched(Launcher):
+        def _start(self, group, variables):
+            children.append(super()._start(group, variables))
+            return children[-1]
+
+    def on_event(event):
+        if isinstance(event, events.CaseBegan):
+            control.stop(within_s=0.0)
+
+    (measurement,) = Watched(make_plan("pass"), cpu, on_event, control).run()
+    assert measurement.status is Status.INTERRUPTED
+    assert children[0].how_it_ended().startswith("was killed by signal 9")
+
+
 def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     control = Control()
     rounds = []
@@ -372,6 +392,30 @@ def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, c
     assert products
     assert all(len(r.times_s) == r.n + r.left_out for r in products)
     assert measurement.gemm_flops_per_s == max(r.value for r in products)
+
+
+@pytest.mark.parametrize(
+    ("budget", "groups"), [("quick", [Group(0, False)] * 2), ("default", [Group(0, False), Group(0, True)])]
+)
+def test_a_process_that_serves_every_precision_runs_the_micro_benchmarks_of_all(
+    h100, monkeypatch, budget, groups
+):
+    class Quiet:
+        def send(self, command):
+            told.append((command.strict, command.others))
+
+        def receive(self, until_s):
+            return messages.MicroDone(last=True)
+
+    asked, told = [], []
+    made = plan(RunRequest(workloads=("cnn",), budget=budget, micro="also"), h100, load_profiles())
+    launcher = Launcher(made, h100)
+    monkeypatch.setattr(launcher, "_child_of", lambda group: asked.append(group) or Quiet())
+    for _ in range(2):  # before every case, and each of them once
+        for group in dict.fromkeys(unit.group for unit in sorted(made.units(), key=lambda u: u.group)):
+            launcher._measure_micro(strict=group.strict)
+    assert asked == groups
+    assert told == [(False, True), (True, False)]
 
 
 def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):

@@ -12,12 +12,13 @@ from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import AFTERWARDS_S, LEAST_ROUNDS, QUICK, within
 from gpubench.measure.estimate import aim_s
 from gpubench.measure.launcher import Record
-from gpubench.measure.plan import check_request, plan
+from gpubench.measure.plan import Group, check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     BlockSizes,
     DeviceProfile,
     Execution,
+    Framework,
     MemoryFormat,
     Precision,
     Status,
@@ -148,6 +149,15 @@ def test_strict_fp32_has_a_process_of_its_own_and_executions_follow_each_other(h
                 assert msgspec.structs.replace(eager, execution=Execution.GRAPH) == graph
 
 
+def test_in_haste_one_process_serves_every_precision_of_torch(h100, profiles):
+    quick = plan(RunRequest(budget="quick", seed=3), h100, profiles)
+    assert {u.group for u in quick.units()} == {Group(launch=0, strict=False)}
+    assert {u.planned.case.precision for u in quick.units()} >= {Precision.FP32, Precision.TF32}
+    assert not plan(RunRequest(), h100, profiles).shares()
+    assert not plan(RunRequest(budget="quick", micro="only"), h100, profiles).shares()
+    assert not quick.shares(Framework.KERAS_JAX)
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_order_within_one_process_changes_from_launch_to_launch(h100, profiles, strict):
     made = plan(RunRequest(executions=("eager",), budget="publish"), h100, profiles)
@@ -236,9 +246,9 @@ def test_a_quick_run_of_the_classic_three_aims_at_two_minutes(h100, cpu, profile
 
 def test_haste_shortens_a_case_but_never_below_what_a_figure_needs():
     left = within(QUICK, 3.5, 0.1)
-    assert (left.warmup_most_s, left.timed_s) == (pytest.approx(2.8), 3.5 - AFTERWARDS_S)
+    assert (left.warmup_most_s, left.timed_s) == (pytest.approx(1.8), 3.5 - AFTERWARDS_S)
     none = within(QUICK, -1.0, 0.1)
-    assert (none.warmup_most_s, none.timed_s) == (pytest.approx(2.8), pytest.approx(1.2))
+    assert (none.warmup_most_s, none.timed_s) == (pytest.approx(1.8), pytest.approx(1.2))
     assert none.timed_s > LEAST_ROUNDS * none.round_s  # what the stop rule asks for, and rounds vary
     slow = within(QUICK, -1.0, 1.2)
     assert slow.timed_s == QUICK.timed_s
@@ -337,3 +347,16 @@ def test_an_input_pipeline_is_no_data_parallel_job(h100, make_profile):
     profiles = {"augment": make_profile("augment", tasks=(TaskKind.INFER,))}
     with pytest.raises(MisuseError, match=r"2 GPUs .* pipeline"):
         plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))
+
+
+def test_a_job_of_unequal_gpus_does_what_the_least_of_them_can(h100, profiles):
+    """amp means float16 where one of the GPUs has no bfloat16; what was named is refused for the job alone."""
+    t4 = DeviceProfile(backend="cuda", name="Tesla T4", compute_capability=(7, 5))
+    asked = RunRequest(gpus=2, executions=("eager",))
+    usual = plan(asked, h100, profiles, (t4,))
+    assert {p.case.precision for p in usual.cases} == {Precision.FP32, Precision.AMP_FP16}
+    named = plan(msgspec.structs.replace(asked, precisions=("fp32", "amp-bf16")), h100, profiles, (t4,))
+    assert {p.case.gpu_count for p in named.cases if p.case.precision is Precision.AMP_BF16} == {1}
+    reasons = {m.reason for m in named.unsupported}
+    assert {m.case.gpu_count for m in named.unsupported} == {2}
+    assert all((reason or "").startswith("Tesla T4: ") for reason in reasons)

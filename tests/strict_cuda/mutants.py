@@ -36,6 +36,7 @@ CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "
 CLOCK, HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("clock", "hardware", "execution", "busy"))
 LAUNCH = f"{MEASURE}launch.py"
 MICRO, SHARING, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "sharing", "team", "worker"))
+PRECISION = f"{MEASURE}precision.py"
 READINGS = "gpubench/probe/nvml_readings.py"
 
 MUTANTS = (
@@ -718,6 +719,39 @@ MUTANTS = (
         new="        work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
+    ),
+    # --- precision: strict fp32 may share its process ------------------------------------------------------
+    Mutant(
+        name="a case computes with the switches of the case before",
+        file=PRECISION,
+        old="        _set(Switches.wanted(precision))\n",
+        new="        pass\n",
+        misleads="TF32 is sold as fp32",
+        killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
+    ),
+    Mutant(
+        name="the product that proves a precision is computed on the host",
+        file=PRECISION,
+        old="(a.to(device) @ b.to(device)).cpu()",
+        new="a @ b",
+        misleads="TF32 is sold as fp32, with a proof",
+        killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
+    ),
+    Mutant(
+        name="the convolution that proves a precision is computed on the host",
+        file=PRECISION,
+        old="convolve(image.to(device), kernel.to(device)).cpu()",
+        new="convolve(image, kernel)",
+        misleads="as above",
+        killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
+    ),
+    Mutant(
+        name="products of strict fp32 are not proven",
+        file=MICRO,
+        old="doubts = _not_ieee(hardware) if strict else ()",
+        new="doubts = ()",
+        misleads="the rate of TF32 stands as that of fp32, without a doubt",
+        killer="test_micro.py::test_products_that_are_not_ieee_are_doubted",
     ),
     Mutant(
         name="a spent process tries the next batch",

@@ -13,6 +13,7 @@ import time
 import msgspec
 import pytest
 from nvml.script import Fault, change, load_dump
+from patience import Stopwatch
 
 from gpubench.cuda_check import parts, plan
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
@@ -54,12 +55,13 @@ def only(monkeypatch, *names: str) -> None:
 def least_share(monkeypatch) -> None:
     """Plan the least share of the quick run: a fake device computes its rows and products on the CPU."""
     shares = plan._quick_requests
-    monkeypatch.setattr(plan, "_quick_requests", lambda amp, full: shares(amp, full=full)[-1:])
+    monkeypatch.setattr(plan, "_quick_requests", lambda amp, full: shares(amp, full=False)[-1:])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("full", [False, True])
+def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch, full):
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
     monkeypatch.setattr(plan, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
     least_share(monkeypatch)
@@ -67,9 +69,12 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     enough = msgspec.structs.replace(LITTLE, budget=longer)  # steps for the loss to fall at the largest batch
     path, heard = tmp_path / "check.json", []
     made = check_cuda(
-        device, path, amounts=enough, on_part=lambda log, number, total: heard.append(log.state)
+        device, path, full=full, amounts=enough, on_part=lambda log, number, total: heard.append(log.state)
     )
     verdicts = judge(read_check(path))
+    assert made.limit_s == (None if full else 900.0)
+    assert made.left_out == {}
+    assert len(made.cases) == 2 * 4 * 2 + 3  # workloads, precisions, executions; and those that are compiled
     assert [v for v in verdicts if v.state not in {"ok", "shown"}] == []
     assert confirms(read_check(path))
     assert set(ends(made).values()) == {PartState.DONE}
@@ -403,7 +408,9 @@ def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, fo
                 break
             time.sleep(0.1)
         process.send_signal(number)
+        watch = Stopwatch()
         _, errors = process.communicate(timeout=60)
+    assert watch.free_s() < 3
     assert process.returncode == 130
     assert "what was read" in errors.splitlines()[-1]
     (path,) = folder.iterdir()

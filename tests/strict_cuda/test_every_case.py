@@ -5,11 +5,15 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+import torch
+import torch.utils.checkpoint
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.executions import OF_TORCH
+from gpubench.measure.checks import IEEE_ERROR
 from gpubench.models import Checkpointing, Execution, Precision, Recipe, Status, TaskKind, WeightType
 from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Machine
 
 LARGE = [name for name in workload_names() if not load_workload(name).is_classic]
 CLASSIC = [name for name in workload_names() if name not in LARGE]
@@ -45,10 +49,23 @@ def test_a_case_is_measured_whole(gpu, name, precision):
             assert not gpu.machine.memory.underway
 
 
+def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
+    """In haste all share one process: each case sets its switches, reads them back and proves their effect."""
+    gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
+    order = (Precision.TF32, Precision.FP32, Precision.AMP_BF16, Precision.FP32, Precision.TF32)
+    for precision in order:
+        launch = gpu.measure("cnn", precision=precision, batch_size=2).launch
+        assert launch.switches.unexpected(precision) is None
+        strict = precision is Precision.FP32
+        for what in ("matmul", "conv"):
+            assert (launch.precision_errors[what] <= IEEE_ERROR) == strict
+
+
 @pytest.mark.parametrize("precision", USUAL)
 @pytest.mark.parametrize("name", sorted({*CLASSIC} - {*TRAINED}))
 def test_what_is_only_run_forward_is_measured_too(gpu, name, precision):
     """The input pipeline: it draws on the host and sends that over, which no capture takes."""
+    pytest.importorskip("kornia", exc_type=ImportError)  # today's kornia takes no torch before 2.5
     ends = {}
     for execution in OF_TORCH:
         done = gpu.measure(name, precision=precision, execution=execution, task=TaskKind.INFER, batch_size=2)
@@ -78,12 +95,23 @@ def test_a_language_model_is_trained_in_bfloat16_by_each_kind_of_checkpointing(
 ):
     recipe = load_workload(name).recipe.changed({"checkpointing": checkpointing})
     done = gpu.measure(name, precision=Precision.BF16, execution=execution, batch_size=2, **recipe.fields)
+    if checkpointing is Checkpointing.SELECTIVE and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
+        assert (done.status, "needs torch 2.5" in done.reason) == (Status.UNSUPPORTED, True)
+        return
     assert (done.status, done.reason) == (Status.OK, None), (done.reason, done.traceback)
     assert done.launch.reference_error <= Precision.BF16.facts.loss_error
     assert done.launch.parameters_moved
     if execution is Execution.GRAPH:
         assert done.launch.graph_error == 0.0
     assert gpu.machine.memory.allocated == 0
+
+
+def test_selective_checkpointing_is_unsupported_where_torch_has_none(gpu, monkeypatch):
+    """As under torch 2.4."""
+    monkeypatch.delattr(torch.utils.checkpoint, "CheckpointPolicy", raising=False)
+    recipe = load_workload("llama_1b").recipe.changed({"checkpointing": Checkpointing.SELECTIVE})
+    done = gpu.measure("llama_1b", precision=Precision.BF16, batch_size=2, **recipe.fields)
+    assert (done.status, "needs torch 2.5" in done.reason) == (Status.UNSUPPORTED, True)
 
 
 @pytest.mark.parametrize("execution", OF_TORCH)

@@ -63,6 +63,12 @@ def test_strict_products_are_of_fp32_alone_and_prove_their_precision(run):
     assert FindingKind.TF32_IN_FORCE not in {f.kind for f in found["gemm", "fp32"].findings}
 
 
+def test_products_that_are_not_ieee_are_doubted(run):
+    machine = Machine(cost=lambda name: 1e-3, tf32="always")
+    found, _ = run(machine, strict=True, others=False)
+    assert FindingKind.TF32_IN_FORCE in {f.kind for f in found["gemm", "fp32"].findings}
+
+
 def test_the_cache_is_cleared_outside_what_is_timed(run):
     """Clearing takes 10 ms here, and no figure has it in."""
     found, _ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3), strict=False, others=False)
