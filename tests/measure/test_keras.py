@@ -59,9 +59,8 @@ models = keras_models()
 budget = msgspec.structs.replace(QUICK, timed_s=0.5, warmup_steps=2, warmup_least_s=0.0, warmup_most_s=0.3,
                                  round_s=0.01, window_s=0.02, curve_steps=2)
 device = DeviceProfile(backend="cpu", name="a processor", core_count=2)
-phases = []
 bench = KerasBench(framework=framework, budget=budget, seed=0, telemetry=open_telemetry(device).__enter__(),
-                   profile=device, phase=phases.append, report=lambda *_: None, stopped=lambda: False)
+                   profile=device)
 for name, small in models.TINY.items():
     build = models.MODELS[name]
     bench.builds[name] = lambda batch, seed, build=build, small=small: build(batch, seed, **small)

@@ -325,9 +325,7 @@ def make_desk(tiny_budget, cpu):
             seed=0,
             telemetry=readings,
             profile=cpu,
-            phase=lambda name: None,
             report=report,
-            stopped=lambda: False,
         )
 
     return make
