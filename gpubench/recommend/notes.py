@@ -15,6 +15,7 @@ from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.offers.outliers import Market as Believable
+from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
@@ -37,6 +38,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
     yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
     yield from _on_sharing(pool)
+    yield from _on_checkpointing(request, pool)
     yield from _on_payment(request, pool)
     yield from _on_hosts(pool)
     keys = pool.offers.gpu_key.present
@@ -259,6 +261,21 @@ def _on_sharing(pool: Candidates) -> Iterator[str]:
             f"Where the job does not fit on one GPU, it is ranked on as many as hold it shared out by FSDP"
             f"{modeled}: each works at the speed predicted for one that held everything."
         )
+
+
+def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[str]:
+    """Say where the recipe depends on how many GPUs share the job."""
+    if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
+        return
+    most = max(pool.offers.gpu_count.present)
+    for name in (name for name in request.workload_names if name in load_profiles()):
+        rule = [(fewest, how) for fewest, how in load_profiles()[name].checkpointing_from if fewest <= most]
+        if len(rule) > 1:
+            ways = ", ".join(f"{how} from {count(fewest, 'GPU')} on" for fewest, how in rule)
+            yield (
+                f"{name} is trained with checkpointing by the number of GPUs, {ways}; its scaling holds that "
+                "too. --checkpointing sets one for all."
+            )
 
 
 def _on_hosts(pool: Candidates) -> Iterator[str]:
