@@ -162,7 +162,7 @@ class Rows(Sequence[RankedOffer]):
         gpus = self._pool.gpu[rows].tolist()
         ages = [self._ages[offer.price_date] for offer in offers]
         estimates = self._pool.speeds.estimates
-        return {
+        known: dict[str, Sequence[Any]] = {
             "offer": offers,
             "scaling_basis": [self._pool.scaling(row).basis for row in rows],
             "price_age_days": ages,
@@ -173,7 +173,8 @@ class Rows(Sequence[RankedOffer]):
             "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
             "parallel_mode": [self._pool.scaling(row).mode for row in rows],
             **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
-        } | self._estimates(rows, gpus)
+        }
+        return known | self._estimates(rows, gpus)
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why the price of an offer is doubted, in a few words; None where it is believed."""
