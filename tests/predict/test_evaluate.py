@@ -6,6 +6,7 @@ import csv
 import gzip
 import importlib.util
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -122,20 +123,50 @@ def test_models_that_buyers_ask_for_on_hopper(outcomes):
         assert np.average(error, weights=pairs.weight[mine]) < 0.15
 
 
-def test_a_b200_over_an_h100_is_near_what_was_measured():
-    """BERT and GNMT of one harness, left out with the B200; ResNet-50 and SSD were fed too slowly there."""
+def test_a_b200_over_an_h100_is_off_as_the_page_says():
+    """All ten rows of a B200; ResNet-50 and SSD gain nothing from AMP there, so what they measure is no GPU."""
     table = fitted_on(TaskKind.TRAIN)
     fit = fit_table(table, np.ones(len(table), dtype=bool))
     b200, h100 = (table.gpu_key == k for k in ("nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb"))
     here = table.harness == "lambda-pytorch"
-    error = np.log(times_of(fit, fit.without(here | b200)).step_s) - table.log_seconds
-    found = []
-    for y in np.flatnonzero(b200 & here & ~np.isin(table.model, ["resnet50", "ssd"])):
+    speed = np.log(table.batch) - np.log(times_of(fit, fit.without(here | b200)).step_s)
+    read = np.log(table.batch) - table.log_seconds
+    found = {}
+    for y in np.flatnonzero(b200 & here):
         alike = h100 & here & (table.model == table.model[y]) & (table.precision == table.precision[y])
         x = min(np.flatnonzero(alike), key=lambda row: abs(np.log(table.batch[row] / table.batch[y])))
-        found.append(abs(np.expm1(error[y] - error[x])))
-    assert len(found) == 6
-    assert np.mean(found) < 0.15
+        case = f"`{table.model[y]}` {table.batch[x]:.0f}, {table.batch[y]:.0f}", table.precision[y]
+        found[case] = np.exp([speed[y] - speed[x], read[y] - read[x]])
+    section = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("## On Blackwell")[2]
+    told = {
+        (case, precision): (float(told), float(read))
+        for case, precision, told, read in re.findall(
+            r"^\| (`\w+` \d+, \d+) \| (\w+) \| x([\d.]+) \| x([\d.]+) \|", section, re.MULTILINE
+        )
+    }
+    assert told.keys() == found.keys()
+    for case, ratios in found.items():
+        assert ratios == pytest.approx(told[case], abs=0.015), case
+    errors = {case: abs(ratios[0] / ratios[1] - 1) for case, ratios in found.items()}
+    fed = [e for (case, _), e in errors.items() if not case.startswith(("`resnet50`", "`ssd`"))]
+    bert = [e for (case, _), e in errors.items() if case.startswith("`bert")]
+    assert (len(errors), len(fed), len(bert)) == (10, 6, 4)
+    means = [np.mean(each) for each in (bert, fed, list(errors.values()))]
+    assert means == pytest.approx([0.11, 0.10, 0.20], abs=0.01)
+    for model in (
+        "resnet50",
+        "ssd",
+    ):  # why they are not in the 10 %: tensor cores twice as fast change nothing
+        rows = [
+            read[b200 & here & (table.model == model) & (table.precision == precision)]
+            for precision in ("amp", "fp32")
+        ]
+        assert rows[0] - rows[1] < np.log(1.05)
+
+
+def test_blackwell_has_no_row_of_vgg16():
+    table = fitted_on(TaskKind.TRAIN)
+    assert not (table.base_model[table.architecture == "Blackwell"] == "vgg16").any()
 
 
 def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents):
