@@ -2,7 +2,8 @@
 
 Times are those of an H200, from the shipped readings (of a workload that was not read there, by its FLOPs and
 operators), scaled by memory bandwidth to other cards; a slower card has no slower host. They decide which
-parts and cases there are within the limit; a part that takes longer is cut off, the later ones keep theirs.
+parts and cases there are within the limit; a part that takes longer is cut off, the later ones keep theirs,
+but what proves the harness may take the time of trials. Where processes start late, all is planned anew.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LIMIT_S: Seconds = 300.0
 """Of the whole check, unless all of it is asked for."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
 """Of a card whose driver does not tell it."""
-SPARE_S: Seconds = 10.0
+SPARE_S: Seconds = 5.0
 """Of that limit, what the plan leaves free for whatever takes longer than its arithmetic."""
 PARTS = (
     "device",
@@ -84,8 +85,10 @@ COMPILED_S = {"cnn": 18.0, "vgg16": 21.0, "lstm": 1.0}
 
 The last is refused up to torch 2.11, which ends its process.
 """
-STARTS = {"faults": 5, "fp32": 1, "quick": 1}
-"""Processes that a part starts: each fault ends its own."""
+STARTS = {"precision": 1, "faults": 5, "fp32": 1, "quick": 1, "scaling": 2}
+"""Processes that a part starts one after the other: each fault ends its own."""
+FIRST_PROOF_S: Seconds = 4.2
+"""The first proof of a precision in a process loads cuBLAS and cuDNN: H200, 4.1 s beside the start."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 MOST_PROOF_STEP_S: Seconds = 0.5
@@ -144,6 +147,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
         scaling: A job of one GPU and one of all; None where there is one GPU.
         expected_s: Time of each part; of the quick run, that of its least share [s].
         given_up_s: The same of the parts that there is no time for on this card [s].
+        late_start_s: How much later than on an H200 each process starts [s].
     """
 
     full: bool
@@ -158,6 +162,12 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     scaling: Plan | None
     expected_s: dict[str, Seconds]
     given_up_s: dict[str, Seconds]
+    late_start_s: Seconds = 0.0
+
+    def least_s(self, name: str) -> Seconds:
+        """Return the time of a part without its trials [s]: of those, what does not fit is left out."""
+        trials_s = sum(t.expected_s for t in self.trials if _part_of(t.case) == name)
+        return self.expected_s[name] - trials_s
 
     def parts(self) -> tuple[str, ...]:
         """Return the parts that there are here, in their order, those without time among them."""
@@ -170,14 +180,18 @@ def make_plan(
     *,
     full: bool = False,
     amounts: Amounts = AMOUNTS,
+    late_start_s: Seconds = 0.0,
 ) -> CheckPlan:
     """Plan the check of a device.
+
+    What there is less time for where processes start late are the trials, then the parts of ``LEAST_FIRST``.
 
     Args:
         device: Where.
         peers: GPUs of the same kind beside it.
         full: Whether everything is done, without a limit.
         amounts: How much of everything.
+        late_start_s: How much later than on an H200 each process starts [s].
     """
     slower = slowness(device)
     amp = capability.best_amp(device)
@@ -191,6 +205,9 @@ def make_plan(
     expected_s = _expected(
         device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
     )
+    expected_s |= {
+        name: expected_s[name] + count * late_start_s for name, count in STARTS.items() if name in expected_s
+    }
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
     every = tuple(_every_trial(device, amounts.workloads, slower))
@@ -214,6 +231,7 @@ def make_plan(
         scaling=scaling,
         expected_s=expected_s,
         given_up_s=given_up_s,
+        late_start_s=late_start_s,
     )
 
 
@@ -235,7 +253,8 @@ def run_s(made: Plan, device: DeviceProfile) -> Seconds:
 
 def quick_within(made: CheckPlan, device: DeviceProfile, left_s: Seconds) -> Plan:
     """Return the largest share of the quick run that there is time for; the least where there is for none."""
-    return next((share for share in made.quick if run_s(share, device) <= left_s), made.quick[-1])
+    room_s = left_s - made.late_start_s
+    return next((share for share in made.quick if run_s(share, device) <= room_s), made.quick[-1])
 
 
 def slowness(device: DeviceProfile) -> float:
@@ -444,14 +463,14 @@ def _expected(
     measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * _step_s(largest, slower))
     parts = {
         "device": LOOK_S,
-        "precision": PROCESS_START_S + 3 * CASE_S,
+        "precision": PROCESS_START_S + FIRST_PROOF_S + 2 * CASE_S,
         "clock": FIRST_CASE_S + build_s + start_s + 2 * comparison_s,
         "graph": start_s + 10 * step_s + comparison_s,
         "load": start_s + amounts.load_s + comparison_s,
         "cases": 0.0,
         "compile": sum(t.expected_s for t in compiled),
         "faults": STARTS["faults"] * (PROCESS_START_S + FIRST_CASE_S) + search_s + measured_s,
-        "fp32": PROCESS_START_S + CASE_S,
+        "fp32": PROCESS_START_S + FIRST_PROOF_S,
         "quick": run_s(quick, device),
     }
     if scaling is not None:

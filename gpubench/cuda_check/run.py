@@ -14,11 +14,12 @@ from types import FrameType
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
 from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
-from gpubench.cuda_check.plan import AMOUNTS, STARTS, Amounts, CheckPlan, make_plan
+from gpubench.cuda_check.plan import AMOUNTS, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.measure.child import MODULE
 from gpubench.measure.environment import environment
+from gpubench.measure.estimate import PROCESS_START_S
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
 from gpubench.units import Seconds, utc_stamp
@@ -26,7 +27,12 @@ from gpubench.units import Seconds, utc_stamp
 OPENING = frozenset({"device", "precision"})
 """Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
 LEAST_SHARE = 0.5
-"""A part begins where at least this share of its expected time is left; what it does not reach is named."""
+"""A part begins where at least this share of its expected time is left, its trials apart; what it does not
+reach is named."""
+STARTING = ("start", "import", "context")
+"""Phases of the start of a process, before it does anything that a part asked for."""
+BEFORE_TRIALS = frozenset({"precision", "clock", "graph", "load", "faults"})
+"""Parts that may take the time of later trials: what they prove, the trials rest on."""
 
 OnPart = Callable[[PartLog, int, int], None]
 """Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
@@ -121,40 +127,50 @@ def _do_all(work: Work, began_s: Seconds, on_part: OnPart) -> None:
     names = [part.name for part in work.check.parts]
     for number, name in enumerate(names):
         log = work.part(name)
-        until_s = _until_s(work.plan, names[number:], began_s, _late_start_s(work))
+        until_s = _until_s(work.plan, names[number:], began_s)
         if log.state is PartState.LEFT_OUT:
             pass  # by the plan
         elif work.bench.lost is not None:
             work.log(name, state=PartState.LEFT_OUT, reason=scrub(work.bench.lost))
-        elif until_s - time.monotonic() < LEAST_SHARE * log.expected_s:
+        elif until_s - time.monotonic() < LEAST_SHARE * work.plan.least_s(name):
             work.log(name, state=PartState.LEFT_OUT, reason="no time left: --full does it")
         else:
             work.until_s = until_s
             work.log(name, state=PartState.RUNNING)
             on_part(work.part(name), number + 1, len(names))
             _do(work, name)
+            if name == "precision":
+                _plan_anew(work)
         on_part(work.part(name), number + 1, len(names))
 
 
-def _late_start_s(work: Work) -> Seconds:
-    """How much longer than planned the first process took to start: each later one is expected to."""
-    return max(
-        (
-            log.took_s - log.expected_s
+def _plan_anew(work: Work) -> None:
+    """Plan what is left for a machine whose processes start late: each later one is expected to as well.
+
+    Only the start counts: a part that took longer for another reason says nothing of later processes.
+    """
+    phases_s, made = work.part("precision").phases_s, work.plan
+    late_start_s = sum(phases_s.get(phase, 0.0) for phase in STARTING) - PROCESS_START_S
+    if made.limit_s is None or late_start_s <= 0.0:
+        return
+    peers = made.scaling.peers if made.scaling is not None else ()
+    work.plan = make_plan(work.device, peers, amounts=made.amounts, late_start_s=late_start_s)
+    work.add(
+        parts=tuple(
+            _new_log(log.name, work.plan) if log.state is PartState.NOT_REACHED else log
             for log in work.check.parts
-            if log.name == "precision" and log.took_s is not None
         ),
-        default=0.0,
+        left_out=work.plan.left_out,
     )
 
 
-def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds, late_start_s: Seconds) -> Seconds:
+def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
     """When the first of these parts must be over: what the later ones are expected to take is theirs."""
     if plan.limit_s is None:
         return float("inf")
     later = [name for name in names[1:] if name in plan.expected_s]
-    starts_s = max(0.0, late_start_s) * sum(STARTS.get(name, 0) for name in later)
-    return began_s + plan.limit_s - sum(plan.expected_s[name] for name in later) - starts_s
+    due_s = plan.least_s if names[0] in BEFORE_TRIALS else plan.expected_s.__getitem__
+    return began_s + plan.limit_s - sum(map(due_s, later))
 
 
 def _do(work: Work, name: str) -> None:

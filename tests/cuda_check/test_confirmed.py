@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from cuda_check.builders import blocks, check, clock
-from gpubench.cuda_check.judge import confirms, failed, judge
+from gpubench.cuda_check import run
+from gpubench.cuda_check.bench import ProcessLostError
+from gpubench.cuda_check.judge import CORE, confirms, failed, judge
+from gpubench.cuda_check.plan import LIMIT_S, STARTS
 from gpubench.cuda_check.store import file_name, read_check, scrubbed, write_check
-from gpubench.models import CudaCheck
+from gpubench.models import CudaCheck, PartState
 
 ROOT = Path(__file__).parents[2]
 CONFIRMED = ROOT / "tests" / "data" / "confirmed"
@@ -84,3 +87,48 @@ def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):
         del document[field]
     path.write_text(json.dumps(document, indent=3))
     assert confirms(replay(path))
+
+
+class Clock:
+    """In place of the module ``time``: a moment that parts move on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize("late_start_s", [0.0, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("path", sorted(CONFIRMED.glob("*.json")), ids=lambda path: path.stem)
+def test_a_confirmed_card_would_be_confirmed_by_the_plan_of_today(path, late_start_s, tmp_path, monkeypatch):
+    """Its own times in today's plan, also on a machine whose processes start later: no core part is cut off.
+
+    Parts that leave out what does not fit end in time; any other takes as long as it took.
+    """
+    stored, now = read_check(path), Clock()
+    logs = {log.name: log for log in stored.parts}
+
+    def taking(name: str):
+        def do(work):
+            late_s = STARTS.get(name, 0) * late_start_s
+            took_s, left_s = logs[name].took_s + late_s, work.until_s - now.now_s
+            elastic = name in {"cases", "compile", "fp32", "quick"}
+            now.now_s += min(took_s, left_s)
+            if took_s > left_s and not elastic:
+                raise ProcessLostError("its time was over", late=True)
+            if name == "precision":
+                started = run.STARTING[0]
+                work.phases_s.update(logs[name].phases_s)
+                work.phases_s[started] += late_start_s
+
+        return do
+
+    monkeypatch.setattr(run, "time", now)
+    monkeypatch.setattr(run, "STEPS", {name: taking(name) for name in logs})
+    made = run.check_cuda(stored.device, tmp_path / "check.json")
+    ends = {log.name: log.state for log in made.parts}
+    assert {ends[name] for name in CORE | {"load", "cases", "compile", "quick"}} == {PartState.DONE}, (
+        made.parts
+    )
+    assert now.now_s <= LIMIT_S

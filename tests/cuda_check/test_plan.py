@@ -62,16 +62,43 @@ def test_every_part_begins_on_the_slowest_card_in_its_order():
     assert {"device", "precision", "clock", "graph", "faults", "fp32"} <= set(names)
     for number, name in enumerate(names):
         before_s = sum(made.expected_s[earlier] for earlier in names[:number])
-        assert _until_s(made, names[number:], 0.0, 0.0) - before_s >= made.expected_s[name]
+        assert _until_s(made, names[number:], 0.0) - before_s >= made.expected_s[name]
 
 
-def test_where_processes_start_late_the_later_parts_keep_their_time():
-    """Each of them starts as late as the first: 5 for the faults, one each for fp32 and the quick run."""
+@pytest.mark.parametrize("late_start_s", [1.0, 3.0, 9.0])
+def test_where_processes_start_late_the_trials_give_up_their_time(late_start_s):
+    """Each of them starts as late as the first: one each for precision, fp32 and the quick run, 5 for the faults."""
+    made, late = make_plan(H200), make_plan(H200, late_start_s=late_start_s)
+    longer = {name: late.least_s(name) - made.least_s(name) for name in made.expected_s}
+    starts = {"precision": 1, "faults": 5, "fp32": 1, "quick": 1}
+    assert longer == pytest.approx({name: starts.get(name, 0) * late_start_s for name in longer}, abs=1e-9)
+    before_s, after_s = (sum(t.expected_s for t in plan.trials) for plan in (made, late))
+    assert before_s - after_s == pytest.approx(sum(longer.values()), abs=1.0)
+    assert not late.given_up_s
+    assert sum(late.expected_s.values()) <= LIMIT_S
+    whole_s = run_s(late.quick[0], H200)
+    assert (
+        quick_within(late, H200, whole_s) != late.quick[0] == quick_within(late, H200, whole_s + late_start_s)
+    )
+
+
+def test_where_they_start_later_still_the_quick_run_and_what_is_compiled_go_first():
+    """No part loses time before: the case by hand, that of the graph and that under load keep theirs."""
+    made, late = make_plan(H200), make_plan(H200, late_start_s=14.0)
+    assert late.given_up_s.keys() == {"quick"}
+    kept = ("clock", "graph", "load")
+    assert [late.expected_s[name] for name in kept] == [made.expected_s[name] for name in kept]
+    assert make_plan(H200, late_start_s=20.0).given_up_s.keys() == {"quick", "compile"}
+
+
+def test_what_proves_the_harness_may_take_the_time_of_trials_and_nothing_else():
     made = make_plan(H200)
-    from_cases = list(made.parts()[made.parts().index("cases") :])
-    in_time_s, late_s = (_until_s(made, from_cases, 0.0, late) for late in (0.0, 3.0))
-    assert in_time_s - late_s == pytest.approx(7 * 3.0)
-    assert _until_s(made, from_cases, 0.0, -1.0) == in_time_s
+    names = list(made.parts())
+    for name, trials in (("clock", ("cases", "fp32")), ("faults", ("fp32",)), ("compile", ())):
+        later = names[names.index(name) :]
+        trials_s = sum(made.expected_s[part] - made.least_s(part) for part in trials)
+        others_s = sum(made.expected_s[part] for part in later[1:])
+        assert _until_s(made, later, 0.0) == pytest.approx(LIMIT_S - others_s + trials_s)
 
 
 @given(st.floats(2e9, 8e12))
