@@ -18,7 +18,7 @@ from gpubench.measure.hardware import Hardware
 from gpubench.measure.launch import Bench, Job, LaunchRecorder, conduct, in_time, keep_nothing_back, time_job
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
-from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
+from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for, worse
 from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
@@ -140,7 +140,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
         edge_loss=work.edge_loss,
         batches=len(work.batches),
         heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
-        prove_again=lambda: _prove_again(seen, context.hardware),
+        prove_again=lambda: _prove_again(seen, work, context.hardware),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
         look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
         reserve_s=busy.latency_time_s if _wants_latency(work, context) else keep_nothing_back,
@@ -158,7 +158,7 @@ def try_steps(order: MeasureCase, context: WorkerContext, steps: int, seen: Laun
     advance = _first_steps(work, context, seen, math.inf)
     for index in range(steps):
         work.edge_loss(advance(index), index)
-    _prove_again(seen, context.hardware)
+    _prove_again(seen, work, context.hardware)
     if before:
         seen.parameters_moved = guards.has_moved(work.model, before)
 
@@ -170,7 +170,7 @@ def _build(
     task, work = _copy(order, context, seen)
     in_time(deadline_s)
     context.phase("check")
-    seen.precision_errors = {**probe_errors(context.hardware.device)}
+    seen.precision_errors = {**_errors(work, context.hardware.device)}
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_of(task, order.case)
@@ -245,9 +245,18 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     return advance
 
 
-def _prove_again(seen: LaunchRecorder, hardware: Hardware) -> None:
+def _errors(work: Work, device: torch.device) -> dict[str, float]:
+    """Return the errors of what strict fp32 rests on: a recurrent layer has a switch of its own."""
+    errors = probe_errors(device)
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
+    if recurrent and work.case.precision is Precision.FP32:
+        errors["rnn"] = recurrent_error(device)
+    return errors
+
+
+def _prove_again(seen: LaunchRecorder, work: Work, hardware: Hardware) -> None:
     """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
-    seen.precision_errors = worse(seen.precision_errors, probe_errors(hardware.device))
+    seen.precision_errors = worse(seen.precision_errors, _errors(work, hardware.device))
     seen.switches = read_switches()
 
 

@@ -93,8 +93,9 @@ class Launch(Record, frozen=True, kw_only=True):
         sequence: Place among all launches of the run in the order in which they began, from 0.
         began_at: When it began, UTC.
         switches: As read back before the work; as read after the timed rounds, where they differ by then.
-        precision_errors: Relative error of a matmul and a convolution against float64, switches in force:
-            the worse of before the work and after the timed rounds.
+        precision_errors: Relative error of a matmul and a convolution against float64, switches in force, and
+            of an LSTM layer in rows of fp32 whose model has a recurrent one: the worse of before the work and
+            after the timed rounds.
         event_s: Device time between step edges of one extra round [s].
         host_issue_s: Time the host took to issue each of three steps from a drained device [s].
         fused: Whether the optimizer is fused; None where there is none.

@@ -240,7 +240,8 @@ class Machine:
         cost: Device time of one kernel.
         compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
         tf32: Whether products of float32 are rounded as tensor cores do: never, as the switches of torch say
-            ("as switched"), or "always", as a variable of the driver's libraries can have it.
+            ("as switched"), or "always", as a variable of the driver's libraries can have it; "in recurrent
+            layers" alone, whatever their switch says.
         old_allocator: Whether an invalidated capture stays underway for the allocator, as in torch up to 2.11.
         capture: The one capture that is underway; torch would take several at a time.
     """

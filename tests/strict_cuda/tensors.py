@@ -55,8 +55,8 @@ aten/src/ATen/native/cuda/Unique.cu; aten/src/ATen/native/cuda/Equal.cpp asks fo
 """
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
-_CONVOLUTIONS = frozenset({"aten::convolution", "aten::mkldnn_rnn_layer"})
-"""Convolutions and recurrent layers that it rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN."""
+_CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
+"""What of cuDNN it rounds, each by a switch of its own. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op)."""
 _TF32_BITS_LOST = 13
 """Of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate Floating Point"."""
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
@@ -226,11 +226,17 @@ class Device:
         Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
         """
         tf32 = self.machine.tf32
-        if tf32 == "never" or kind.name not in _PRODUCTS | _CONVOLUTIONS:
+        recurrent = kind.name == _RECURRENT_LAYER
+        if tf32 == "never" or not (recurrent or kind.name in {*_PRODUCTS, _CONVOLUTION}):
             return False
-        backends = torch.backends
-        switch = backends.cuda.matmul if kind.name in _PRODUCTS else backends.cudnn
-        return tf32 == "always" or bool(switch.allow_tf32)
+        if tf32 == "always" or (tf32 == "in recurrent layers" and recurrent):
+            return True
+        if kind.name in _PRODUCTS:
+            return bool(torch.backends.cuda.matmul.allow_tf32)
+        layers = getattr(torch.backends.cudnn, "rnn" if recurrent else "conv", None)
+        if layers is None:  # before torch 2.9
+            return bool(torch.backends.cudnn.allow_tf32)
+        return layers.fp32_precision == "tf32"
 
     @contextmanager
     def drawing(self) -> Iterator[None]:

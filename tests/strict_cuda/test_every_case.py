@@ -53,12 +53,20 @@ def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
     """In haste all share one process: each case sets its switches, reads them back and proves their effect."""
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
     order = (Precision.TF32, Precision.FP32, Precision.AMP_BF16, Precision.FP32, Precision.TF32)
-    for precision in order:
-        launch = gpu.measure("cnn", precision=precision, batch_size=2).launch
-        assert launch.switches.unexpected(precision) is None
-        strict = precision is Precision.FP32
-        for what in ("matmul", "conv"):
-            assert (launch.precision_errors[what] <= IEEE_ERROR) == strict
+    for name, more in (("cnn", set()), ("lstm", {"rnn"})):
+        for precision in order:
+            launch = gpu.measure(name, precision=precision, batch_size=2).launch
+            assert launch.switches.unexpected(precision) is None
+            strict = precision is Precision.FP32
+            assert launch.precision_errors.keys() == {"matmul", "conv"} | (more if strict else set())
+            assert {error <= IEEE_ERROR for error in launch.precision_errors.values()} == {strict}
+
+
+def test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows(make_gpu):
+    """Products and convolutions obey, and so prove nothing of them."""
+    gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="in recurrent layers"))
+    errors = gpu.measure("lstm", precision=Precision.FP32, batch_size=2).launch.precision_errors
+    assert {what for what, error in errors.items() if error > IEEE_ERROR} == {"rnn"}
 
 
 @pytest.mark.parametrize("precision", USUAL)
