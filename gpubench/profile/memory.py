@@ -206,7 +206,8 @@ def scale_of(
 
     What a peak holds beyond its trace is scratch space of the libraries up to ``WORKSPACE_BYTES``, which
     every upper end holds already, and what cuDNN took because it was free: neither grows with the batch as
-    tensors do. Only the rest is a factor. It is 1 at least over a trace, whose tensors are there whatever was read.
+    tensors do. Only the rest is a factor. It is 1 at least over a trace, whose tensors are there whatever was
+    read.
 
     Args:
         profile: Of the workload.
@@ -266,22 +267,29 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory, given_back_by
 
 
 def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end."""
+    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
+
+    In a small step scratch space is more than the factor says, and it is so on the device too. A device never
+    holds less than its tensors, however wide the interval of its class.
+    """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most
-    peak = held.total
-    apart = held.apart
+    peak, reserved = held.total, held.total + held.apart
     joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
-    reserved = allowance.factor * (peak + apart)
-    device = device_bytes(allowance, peak + apart)
+
+    def upper(held_bytes: float) -> float:
+        return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
+
     low = least * (1 - TRACE_SHARE) * peak
+    device_low = device_bytes(allowance, least * reserved) / spread
+    device_high = device_bytes(allowance, most * reserved) * spread
     return _Figures(
-        Interval(peak, low, most * (allowance.factor * peak) * spread + WORKSPACE_BYTES),
-        Interval(reserved, low, most * reserved * spread + WORKSPACE_BYTES),
+        Interval(peak, low, upper(peak)),
+        Interval(allowance.factor * reserved, low, upper(reserved)),
         Interval(
-            device,
-            device_bytes(allowance, least * (peak + apart)) / spread,
-            device_bytes(allowance, most * (peak + apart)) * spread + joined,
+            device_bytes(allowance, reserved),
+            max(low, device_low),
+            max(device_high, allowance.overhead_bytes + upper(reserved)) + joined,
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import classic_names, load_profiles, profile_of
+from gpubench.profile.allowance import load_allowance
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes, with_state
 from gpubench.profile.memory import (
@@ -749,6 +750,19 @@ def test_frozen_layers_save_nothing() -> None:
 
 def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
     return CardMemory(listed_bytes=gib * GIB, usable_bytes=gib * GIB, card_class=card_class)
+
+
+@pytest.mark.parametrize("card_class", CardClass)
+@pytest.mark.parametrize("name", CLASSIC)
+def test_a_device_holds_what_its_tensors_take_and_a_context(name: str, card_class: CardClass) -> None:
+    """At both ends: also where the interval of the device is wide, and where the step is small."""
+    profile = load_profiles()[name]
+    context = load_allowance().classes[card_class].overhead_bytes
+    for task, precision, batch in product(profile.tasks, (Precision.FP32, Precision.AMP_FP16), (1, 64, 4096)):
+        need = need_of(profile, case_of(profile, task, precision, batch), card_class)
+        ends = [(f.low, f.value, f.high) for f in (need.allocated, need.reserved, need.device)]
+        assert all(low <= high for one, two in pairwise(ends) for low, high in zip(one, two, strict=True))
+        assert need.device.high >= need.allocated.high + context
 
 
 @given(
