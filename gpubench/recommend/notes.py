@@ -117,7 +117,7 @@ def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
     """Yield what the cost of owning rests on where it stands beside rent, of what was not given."""
     choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
     if choice is not None and own is not None and choice.source != "own" and own.assumed:
-        yield f"Best to own assumes {listing(assumed_of([own]))}; within a range the likely value counts."
+        yield f"Best to own assumes (of a range, its likely value) {listing(assumed_of([own]))}."
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:

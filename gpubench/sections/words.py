@@ -21,6 +21,9 @@ from gpubench.models import (
 )
 from gpubench.units import UNKNOWN, count, format_usd, listing, per_second, plain, plural
 
+MOST_OF_A_NOTE = 400
+"""Characters of a note of a ranking that are shown."""
+
 
 def per_s_unit(ranking: Ranking) -> str:
     """The unit of ``per_s_words``."""

@@ -277,14 +277,14 @@ def test_every_assumption_is_said_with_its_value():
     ).purchases
     assert assumed_of(bought) == [
         "$0.10 to 0.35 a kWh",
-        "$1,000 for the machine around the cards",
-        "150 W for the machine around the cards",
+        "$1,000 for the host",
+        "150 W for the host",
         "25 to 90 % of all hours at work",
-        "3 slots for a card whose width is not known",
+        "3 slots for a card of unknown width",
         "6 slots for cards",
         "PUE 1",
         "a life of 3 years",
-        "a power supply in use to 80 % of its rating at most",
+        "a power supply loaded to 80 % at most",
         "a power supply of 1,200 W",
         "board power as the power at work",
         "no power when idle",
@@ -359,4 +359,4 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
         shown,
     )
     assert "best first" in shown
-    assert "$1,000 for the machine" in " ".join(shown.split())
+    assert "$1,000 for the host" in " ".join(shown.split())
