@@ -108,10 +108,16 @@ def _sentence(shared: dict[Case, list[_On]]) -> str:
         if tied:
             said = f"{listing((fastest.name, *tied), most=4)}, statistically equal"
         else:
-            times = format_number(_rate(fastest) / _rate(second)) if _rate(second) else UNKNOWN
-            said = f"{fastest.name}, {times} times {second.name}"
+            said = f"{fastest.name}, {_times(fastest, second)} {second.name}"
         texts.append(f"{plain(case.workload, 40)}: {said}")
     return f"Fastest of those measured. {'; '.join(texts)}."
+
+
+def _times(one: _On, other: _On) -> str:
+    """How many times as fast, in as many digits as its interval supports."""
+    if not _rate(other):
+        return f"{UNKNOWN} times"
+    return ratio(one.result.measurement, other.result.measurement).text(" times")
 
 
 def _is_equal(one: _On, other: _On) -> bool:
