@@ -95,6 +95,11 @@ class Lines:
     def __init__(self) -> None:
         self._begun = bytearray()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a line has come in part."""
+        return bool(self._begun)
+
     def add(self, chunk: bytes) -> list[bytes]:
         """Return the lines that are whole with this chunk.
 
@@ -235,13 +240,22 @@ class ChildProcess(Generic[_Report]):
             self.kill()
             raise ChildEndedError(f"sent what is no report: {plain(str(error))}") from error
 
+    def has_said_more(self) -> bool:
+        """Whether it has sent something that was not received; waits for nothing."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read_fd, selectors.EVENT_READ)
+            return bool(
+                self._received or self._lines.has_begun or (selector.select(0) and os.read(self._read_fd, 1))
+            )
+
     def end(self, *, at_once: bool = False) -> str | None:
         """Let the child go: close the pipe, then terminate, then kill. Says so if it cannot be ended.
 
         What it has left running is ended too, and named in ``swept``.
 
         Args:
-            at_once: Kill it. So is one whose ``end_by_s`` has passed, and every one after Ctrl-C or SIGTERM.
+            at_once: Kill it. So is one whose ``end_by_s`` has passed, or passes meanwhile, and every one
+                after Ctrl-C or SIGTERM.
         """
         at_once = at_once or isinstance(sys.exception(), KeyboardInterrupt)
         with contextlib.suppress(OSError):
@@ -254,8 +268,9 @@ class ChildProcess(Generic[_Report]):
         for number, patience_s in steps[2:] if at_once or time.monotonic() >= self.end_by_s else steps:
             if number is not None:
                 self._signal_group(number)
+            left_s = patience_s if number is signal.SIGKILL else self.end_by_s - time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience_s)
+                self._process.wait(max(0.0, min(patience_s, left_s)))
                 break
         else:
             return f"process {self.pid} cannot be ended; its device is left alone"
@@ -380,6 +395,8 @@ def ask_child(
     try:
         answer = child.receive(until_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
+        if child.has_said_more():  # code in the child wrote one of its own: which is which is not known
+            answer, how = None, "sent more than one answer"
     except ChildLateError:
         how = f"gave no answer within {format_duration(time_limit_s)} and was ended"
     except ChildEndedError as error:

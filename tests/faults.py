@@ -95,8 +95,10 @@ FAULTS = (
           "children::a_model_that_is_measured_ends_with_the_command_and_with_what_it_started",
           "children::a_daemon_ends_with_a_killed_parent_too"),
     fault("SIGTERM", "Saved within three seconds; `--resume` goes on", "130",
-          "record/session::sigterm_saves_within_five_seconds_and_resume_goes_on",
-          "record/session::sigterm_is_obeyed_while_the_model_hangs", "stress::a_signal_at_any_moment_ends_a_command_in_order"),
+          "record/session::sigterm_saves_within_three_seconds_and_resume_goes_on",
+          "record/session::sigterm_is_obeyed_while_the_model_hangs", "cli/sigterm::a_run_that_is_terminated_is_stored_as_interrupted",
+          "cli/sigterm::a_model_that_hangs_while_it_is_read_keeps_no_command",
+          "cli/sigterm::a_server_that_never_answers_keeps_no_command", "stress::a_signal_at_any_moment_ends_a_command_in_order"),
     fault("The disk is full", "The old file stays whole; the run is printed", "5",
           "record/session::a_full_disk_prints_the_run_and_is_exit_5",
           "record/store::a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole",
@@ -176,7 +178,10 @@ file whose content is proven bad is set aside, under a name that overwrites noth
 Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type; what is
 written is whole or not there. Every child process goes through another (`gpubench/children.py`): it ends with the command,
 however that ends, and what it sends is hostile until decoded. Nothing that was read is ever executed. A model of one's own
-is code that its owner trusts: it may not pass off a result by accident, but it runs in the process that measures it.
+is code that its owner trusts: it may not pass off a result by accident, but it runs in the process that measures it. A
+result, of torch or of Keras, must be that of the rounds that were reported on the way to it, in no more time than has passed;
+what reads a model must answer once, for that model, with amounts that can be. Whoever writes into these pipes on purpose, round
+by round, or answers and ends the process, is believed: a figure of a model that is not trusted is worth what the model is.
 
 An error that nobody expected is one line, a log with the traceback, and exit code 70.
 

@@ -18,7 +18,7 @@ from report import samples
 
 import gpubench
 from gpubench.errors import MisuseError
-from gpubench.models import DeviceProfile, Offer, Pricing, Ranking, Run
+from gpubench.models import DeviceProfile, Offer, Precision, Pricing, Ranking, Run
 from gpubench.probe.backend import Host, ProbeReport
 
 FUNCTIONS = ("load_runs", "memory", "predict", "probe", "rank", "report", "run")
@@ -218,6 +218,14 @@ def test_what_was_ranked_or_measured_plots_itself(make) -> None:
     figure = make().plot()
     assert sum(len(trace.x) for trace in figure.data) >= 1
     assert all(trace.error_x.type == "data" for trace in figure.data)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_case_of_any_precision_is_in_the_plot_of_its_run(precision: Precision) -> None:
+    measured = large_run()
+    row = next(m for m in measured.measurements if m.samples_per_s is not None)
+    row = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, precision=precision))
+    assert len(msgspec.structs.replace(measured, measurements=(row,)).plot().data) == 1
 
 
 def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:

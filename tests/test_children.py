@@ -15,7 +15,7 @@ import psutil
 import pytest
 from patience import Stopwatch, is_gone, wait_until
 
-from gpubench.children import CLOSE_AFTER_S, TAIL_BYTES, Asked, ChildProcess, ask_child
+from gpubench.children import CLOSE_AFTER_S, TAIL_BYTES, TERMINATE_AFTER_S, Asked, ChildProcess, ask_child
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -273,6 +273,11 @@ HOSTILE = {
         "ended with status 5",
     ),
     "a signal without a name": ("os.kill(os.getpid(), 37)", "was ended by signal 37"),
+    "two answers": (
+        r"""os.write(out, b'"forged"\n"own"\n')""",
+        "sent more than one answer",
+    ),
+    "an answer and a half": (r"""os.write(out, b'"forged"\n"ow')""", "sent more than one answer"),
     "a flood that it prints": ("while True: print('x' * 10**6)", "printed more than 8.00 MiB"),
     "no answer in time": ("time.sleep(600)", "gave no answer within 2.00 s and was ended"),
 }
@@ -338,6 +343,16 @@ def test_a_child_whose_time_is_over_is_killed_without_being_asked_first(by):
     assert child.end(at_once=by == "at_once") is None
     assert watch.free_s() < CLOSE_AFTER_S
     assert is_gone(child.pid)
+
+
+def test_a_child_whose_time_comes_while_it_is_let_go_is_not_given_more():
+    child = ChildProcess(("-c", STUBBORN), msgspec.json.Decoder(str))
+    wait_until(lambda: "ready" in child.output())
+    child.end_by_s = time.monotonic() + 1.0
+    began_s = time.monotonic()
+    child.end()
+    assert is_gone(child.pid)
+    assert time.monotonic() - began_s < TERMINATE_AFTER_S  # what it is given where nobody waits
 
 
 def test_a_command_that_is_terminated_while_it_traces_a_model_ends_as_with_ctrl_c(tmp_path):

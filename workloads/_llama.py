@@ -186,6 +186,7 @@ EIGHT_FSDP = replace(
     recipe=_SHARED_OUT,
     precisions=("bf16",),
     variants=(_LARGE,),
+    checkpointing_from=((1, Checkpointing.FULL), (8, Checkpointing.SELECTIVE)),
 )
 SEVENTY = replace(
     EIGHT_FSDP,
@@ -195,5 +196,6 @@ SEVENTY = replace(
     tiny=partial(build, sizes=TINY, recipe=_LARGE, length=_TINY_LENGTH),
     recipe=_LARGE,
     variants=(),
+    checkpointing_from=(),
     is_run=False,
 )

@@ -12,9 +12,10 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from gpubench.interval import Interval
 from gpubench.units import isolated, plain
 
 INK, QUIET, RULE, PAPER = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
@@ -62,6 +63,9 @@ AXIS_LENGTH = 46
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
 
+Kind = TypeVar("Kind")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mark:
     """A value in row ``row`` of a chart, with its interval; ``text`` is what stands beside the mark."""
@@ -76,13 +80,28 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Marks that share a meaning, and so a color and a symbol."""
+    """Marks that share a meaning, and so a color and a symbol; without marks the look of such."""
 
     name: str
-    marks: tuple[Mark, ...]
     color: str
     symbol: str = "circle"
     pattern: str = ""
+    marks: tuple[Mark, ...] = ()
+
+
+def mark_of(row: int, interval: Interval, hover: str, text: str = "") -> Mark:
+    """Return a value with its interval as a mark; an unknown one stands at zero."""
+    value = interval.value or 0.0
+    return Mark(row=row, value=value, low=interval.low, high=interval.high, text=text, hover=hover)
+
+
+def series_of(looks: Mapping[Kind, Series], marked: Sequence[tuple[Kind, Mark]]) -> list[Series]:
+    """Return one series for each kind that has marks, in the order of ``looks``."""
+    return [
+        replace(look, marks=found)
+        for kind, look in looks.items()
+        if (found := tuple(mark for of, mark in marked if of == kind))
+    ]
 
 
 def two_lines(name: str, detail: str) -> str:

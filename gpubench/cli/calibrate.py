@@ -28,11 +28,20 @@ def verb(
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild the calibration from the published measurements, and from your own runs."""
+    import os
+
+    # Before numpy is imported: the matrices of a fit are small, and threads that share one mostly wait.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from collections import Counter
+
     from gpubench.errors import MisuseError
     from gpubench.files import write_file
     from gpubench.models import Run
     from gpubench.predict.calibrate import calibrate
     from gpubench.predict.calibration import encode, own_calibration_path
+    from gpubench.predict.published import shipped
+    from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
     from gpubench.record.store import read_runs
 
     runs: tuple[Run, ...] = ()
@@ -46,6 +55,9 @@ def verb(
     calibration = calibrate(runs, fitted=date)
     path = output or own_calibration_path()
     write_file(path, encode(calibration), hint="choose another file with -o")
+    skipped: Counter[str] = Counter()
+    for reason, rows in shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped.items():
+        skipped[reason.partition(" '")[0]] += rows  # one count for all names that have no profile
     summary = {
         "path": str(path),
         "fitted": calibration.fitted,
@@ -53,6 +65,7 @@ def verb(
         "inference_rows": calibration.infer.rows,
         "gpus": len(calibration.train.rows_by_gpu),
         "sources": calibration.train.sources,
+        "skipped": dict(skipped.most_common()),
         "inputs": calibration.inputs,
     }
     if as_json:

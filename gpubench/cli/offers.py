@@ -159,12 +159,14 @@ def import_(
         accept_outliers=accept_outliers,
     )
     _say_set_aside(done.table.set_aside)
-    say(f"{len(done.table.offers)} offers kept in {plain(str(done.path), 1000)}")
+    instead = "" if done.replaced is None else f", in place of {done.replaced} of an earlier import"
+    say(f"{len(done.table.offers)} offers kept in {plain(str(done.path), 1000)}{instead}")
     if as_json:
         print_json(
             {
                 "path": str(done.path),
                 "offers": len(done.table.offers),
+                "replaced": done.replaced,
                 "set_aside": [{"row": row, "reason": reason} for row, reason in done.table.set_aside],
             }
         )

@@ -14,7 +14,7 @@ from gpubench.measure.request import RunRequest
 
 if TYPE_CHECKING:
     from gpubench.measure.plan import Plan
-    from gpubench.models import Case, Run, TaskKind
+    from gpubench.models import Case, Ranking, Run, TaskKind
     from gpubench.session.session import Prepared, Session
 
 TOP_OFFERS = 5
@@ -45,7 +45,7 @@ def verb(
     for doubt in _doubts(prepared):
         say(doubt)
     session = _measure(prepared)
-    _tell(session, prepared, request, report, as_json=json)
+    tell(session, prepared, request, report, as_json=json)
 
 
 def _doubts(prepared: Prepared) -> tuple[str, ...]:
@@ -101,9 +101,10 @@ def _kept(cases: int) -> str:
     return f"; {what} kept, and gpubench run --resume latest goes on with the rest"
 
 
-def _tell(
+def tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
 ) -> None:
+    """Print a run, the head of the ranking for what was run, and at the end what both come to."""
     from gpubench import effects
     from gpubench.record.as_json import run_document
 
@@ -116,11 +117,12 @@ def _tell(
         goes_on = f"; finished cases are kept, and this goes on: {_resume(session.run, request)}"
         say(f"interrupted{'; what was trained is kept' if request.to_quality else goes_on}")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    if prepared.plan.cases and not (as_json or session.every_case_failed):
-        _top_offers(prepared.plan, request.results)
-        _close(session.run)
+    closes = bool(prepared.plan.cases) and not (as_json or session.every_case_failed)
+    ranking = _top_offers(prepared.plan, request.results) if closes else None
     if report is not None:
         _write_report(report, request, session.run.run_id)
+    if closes:
+        _close(session.run, ranking)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
         raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
@@ -145,19 +147,21 @@ def print_run(run: Run) -> None:
     show(*brief(of_run(run), *figures, *gains, "quality", "micro", "method"))
 
 
-def _close(run: Run) -> None:
-    """End with one sentence: what mixed precision gained on the heaviest workload."""
+def _close(run: Run, ranking: Ranking | None) -> None:
+    """End with the answer and what mixed precision gained: the card's own line has left the screen."""
     from gpubench.blocks.parts import Paragraph
     from gpubench.blocks.terminal import show
     from gpubench.sections.amp import closing_sentence
+    from gpubench.sections.verdict import headline
 
-    sentence = closing_sentence(run)
-    if sentence is not None:
+    answer = headline(ranking) if ranking is not None and ranking.rows else None
+    sentences = [sentence for sentence in (answer, closing_sentence(run)) if sentence is not None]
+    if sentences:
         print()
-        show(Paragraph(text=sentence, tone="headline"))
+        show(*(Paragraph(text=sentence, tone="headline") for sentence in sentences))
 
 
-def _top_offers(plan: Plan, results: Path | None) -> None:
+def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
     from gpubench.cli.rank import print_ranking
     from gpubench.recommend.rank import rank
@@ -166,17 +170,18 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
     workloads, task = _ranked(plan)
     if not workloads:
         say("no ranking: it is of torch, and nothing of this run is")
-        return
+        return None
     try:
         ranking = rank(
             RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS, one_a_gpu=True)
         )
     except GpuBenchError as error:
         say(f"no ranking: {error}")
-        return
+        return None
     print()
     print_ranking(ranking, TOP_OFFERS)
     say("the whole ranking, and how to narrow it: gpubench rank --help")
+    return ranking
 
 
 def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:

@@ -86,6 +86,7 @@ def check_cuda(
         with _interruptible():
             _do_all(work, began_s, on_part)
     except KeyboardInterrupt:
+        work.bench.close()  # here: a process that is ended for a signal is given no time
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
                 work.log(part.name, state=PartState.INTERRUPTED)

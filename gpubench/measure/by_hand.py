@@ -25,20 +25,24 @@ BLOCK_S = 0.5
 """Length of a block: short enough that drift hits both sides of a pair alike."""
 
 
-def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of ``steps`` training steps as a tutorial writes them [s]."""
+def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]:
+    """Return a training step as a tutorial writes it; it takes the number of the step.
+
+    Args:
+        work: Whose weights it trains.
+        in_graph: Whether it is to be captured: autocast must not keep a copy of a weight from outside.
+    """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
     assert optimizer is not None  # only training is written by hand
-    dtype = AUTOCAST_TYPES.get(work.case.precision)
-    _wait(hardware)
-    start = time.perf_counter()
-    for index in range(steps):
+    dtype, device = AUTOCAST_TYPES.get(work.case.precision), work.device.type
+
+    def step(index: int) -> None:
         inputs, targets = work.batches[index % len(work.batches)]
         optimizer.zero_grad(set_to_none=True)
         if dtype is None:
             loss = work.loss(model(inputs), targets)
         else:
-            with torch.autocast(hardware.device.type, dtype=dtype):
+            with torch.autocast(device, dtype=dtype, cache_enabled=not in_graph):
                 loss = work.loss(model(inputs), targets)
         if scaler is None:
             loss.backward()
@@ -47,46 +51,38 @@ def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+
+    return step
+
+
+def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
+    """Return the wall time of ``steps`` training steps by hand [s]."""
+    step = step_by_hand(work)
+    _wait(hardware)
+    start = time.perf_counter()
+    for index in range(steps):
+        step(index)
     _wait(hardware)
     return time.perf_counter() - start
 
 
 def bare_graph(work: Work) -> Callable[[], None]:
-    """Capture one training step in a CUDA graph as a tutorial writes it; return its replay.
+    """Capture one training step by hand in a CUDA graph as a tutorial does; return its replay.
 
     One graph of one batch, in memory of its own: what the harness adds to a replay, or leaves out of the step
     that it captures, shows in the ratio. It trains the same weights.
     """
-    model, optimizer, scaler = work.model, work.optimizer, work.scaler
-    assert optimizer is not None  # only training is written by hand
-    dtype = AUTOCAST_TYPES.get(work.case.precision)
-    inputs, targets = work.batches[0]
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        if dtype is None:
-            loss = work.loss(model(inputs), targets)
-        else:
-            with torch.autocast(work.device.type, dtype=dtype, cache_enabled=False):
-                loss = work.loss(model(inputs), targets)
-        if scaler is None:
-            loss.backward()
-            optimizer.step()
-        else:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
+    step = step_by_hand(work, in_graph=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            step()
+            step(0)
     torch.cuda.current_stream().wait_stream(side)
-    optimizer.zero_grad(set_to_none=True)
+    work.model.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step()
+        step(0)
     return graph.replay
 
 

@@ -52,15 +52,17 @@ def why_no_sharding(case: Case) -> str | None:
     return None
 
 
-def best_amp(device: DeviceProfile) -> Precision:
-    """Return the precision that ``amp`` means on a device; a CPU has no other than bf16."""
-    return precisions.best_amp(lambda each: device.is_cpu or why_no_precision(each, device) is None)
+def best_amp(*devices: DeviceProfile) -> Precision:
+    """Return what ``amp`` means on a device, or on several that work together; a CPU has bf16 alone."""
+    return precisions.best_amp(
+        lambda each: all(device.is_cpu or why_no_precision(each, device) is None for device in devices)
+    )
 
 
-def default_precisions(device: DeviceProfile) -> tuple[Precision, ...]:
-    """Return fp32, tf32 where there is such hardware, and the best AMP where the device has one."""
-    wanted = (*(p for p in Precision if p.is_usual and not p.is_amp), best_amp(device))
-    return tuple(p for p in wanted if why_no_precision(p, device) is None)
+def default_precisions(*devices: DeviceProfile) -> tuple[Precision, ...]:
+    """Return fp32, tf32 where every device has such hardware, and the best AMP that all of them have."""
+    wanted = (*(p for p in Precision if p.is_usual and not p.is_amp), best_amp(*devices))
+    return tuple(p for p in wanted if all(why_no_precision(p, device) is None for device in devices))
 
 
 def default_executions(device: DeviceProfile, *, publish: bool, gpu_count: int = 1) -> tuple[Execution, ...]:

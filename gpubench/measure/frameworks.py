@@ -19,7 +19,7 @@ from gpubench.children import ask_child
 from gpubench.errors import MisuseError
 from gpubench.measure.capability import CUDA_BACKENDS
 from gpubench.models import Case, DeviceProfile, Execution, Framework, Precision, TaskKind, WorkloadProfile
-from gpubench.profile.cache import Answer
+from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, plain
 from gpubench.workload import is_own
@@ -192,7 +192,12 @@ def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
 
 
 def profiles_in(
-    wanted: Sequence[Framework], references: Sequence[str], asked: Mapping[str, Any], device: DeviceProfile
+    wanted: Sequence[Framework],
+    references: Sequence[str],
+    asked: Mapping[str, Any],
+    device: DeviceProfile,
+    *,
+    gpu_count: int = 1,
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by reference: a model of the user's own in the framework that it is of.
 
@@ -204,13 +209,15 @@ def profiles_in(
     own = [reference for reference in references if is_own(reference)]
     keras = [framework for framework in wanted if framework is not Framework.TORCH]
     if not (own and keras):
-        return profiles_of(references, asked)
+        return profiles_of(references, asked, gpu_count=gpu_count)
     if len(keras) < len(wanted):
         raise MisuseError(
             f"{plain(own[0], 200)} is a model of your own, and one of torch is none of Keras: leave "
             "torch out of --framework, or Keras"
         )
-    others = profiles_of([reference for reference in references if reference not in own], asked)
+    others = profiles_of(
+        [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
+    )
     found = {reference: _own_profile(reference, keras[0], device) for reference in own}
     return {reference: (others | found)[reference] for reference in references}
 
@@ -229,4 +236,6 @@ def _own_profile(reference: str, framework: Framework, device: DeviceProfile) ->
         error = None if said is None else said.error
         kept = write_log(name, None if said is None else said.traceback, answer.output)
         raise MisuseError(f"{error or f'{name}: its process {answer.how}, while it was built'} ({kept})")
+    if wrong := contradiction(reference, said.profile):
+        raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return said.profile

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 
-import msgspec
-
 from gpubench.children import ParentChannel
 from gpubench.measure import messages
 from gpubench.measure.frameworks import versions
 from gpubench.measure.keras_case import KerasBench, measure_case
 from gpubench.measure.keras_steps import check_backend, check_gpu
-from gpubench.measure.privacy import scrub
 from gpubench.probe.telemetry import open_telemetry
 
 
@@ -33,22 +30,11 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
             packages=versions(setup.framework),
         )
     )
-    return KerasBench(
-        budget=setup.budget,
-        seed=setup.seed,
-        telemetry=telemetry.__enter__(),  # open as long as this process lives
-        profile=setup.device,
-        phase=lambda name: line.send(messages.Phase(name=name)),
-        report=lambda *told: line.send(messages.round_done(*told)),
-        stopped=line.stop.is_set,
-        framework=setup.framework,
-    )
+    return KerasBench.serving(setup, line, telemetry, framework=setup.framework)
 
 
 def serve(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     if not isinstance(command, messages.MeasureCase):
         raise TypeError(f"no such command in Keras: {type(command).__name__}")
-    done = measure_case(command, bench)
-    reason = None if done.reason is None else scrub(done.reason)
-    line.send(msgspec.structs.replace(done, reason=reason))
+    line.send(messages.scrubbed(measure_case(command, bench)))

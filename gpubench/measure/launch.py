@@ -10,12 +10,13 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
-from gpubench.measure import energy, preflight
+from gpubench.children import ParentChannel
+from gpubench.measure import energy, messages, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
@@ -45,9 +46,36 @@ class Bench:
     seed: int
     telemetry: Telemetry
     profile: DeviceProfile
-    phase: Callable[[str], None]
-    report: Report
-    stopped: Callable[[], bool]
+    phase: Callable[[str], None] = lambda _: None
+    report: Report = lambda *_: None
+    stopped: Callable[[], bool] = lambda: False
+
+    @classmethod
+    def serving(
+        cls,
+        setup: messages.Setup,
+        line: ParentChannel,
+        telemetry: AbstractContextManager[Telemetry],
+        **own: Any,
+    ) -> Self:
+        """Return the bench of a process that serves a parent.
+
+        Args:
+            setup: The first message.
+            line: To the parent.
+            telemetry: Of what is measured; open as long as this process lives.
+            own: What a framework keeps beside it.
+        """
+        return cls(
+            budget=setup.budget,
+            seed=setup.seed,
+            telemetry=telemetry.__enter__(),
+            profile=setup.device,
+            phase=lambda name: line.send(messages.Phase(name=name)),
+            report=lambda *told: line.send(messages.round_done(*told)),
+            stopped=line.stop.is_set,
+            **own,
+        )
 
     def clock(self) -> Clock:
         """Return the clock of the rounds."""

@@ -269,8 +269,11 @@ class Launcher:
         why = report.reason if isinstance(report, messages.ByHandDone) else None
         raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
-    def train_to_quality(self, planned: PlannedCase) -> TimeToQuality:
-        """Train a workload to its goal from each seed in turn; the process stays for the next."""
+    def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
+        """Train a workload to its goal from each seed in turn; yield its row after each.
+
+        The process stays for the next. A row with seeds left, or that has lost them, says so as its reason.
+        """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
             case=planned.case,
@@ -280,15 +283,18 @@ class Launcher:
             data_sha256=goal.data_sha256,
         )
         try:
-            for seed in range(self.plan.seed, self.plan.seed + SEEDS):
-                done = self._trained(planned, seed)
+            for number in range(SEEDS):
+                done = self._trained(planned, self.plan.seed + number)
                 if done.run is None:
-                    return msgspec.structs.replace(row, reason=done.reason)
-                row = msgspec.structs.replace(row, runs=(*row.runs, done.run))
+                    yield msgspec.structs.replace(row, reason=done.reason)
+                    return
+                left = SEEDS - number - 1
+                reason = f"{left} of {SEEDS} seeds are left to train" if left else None
+                row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
+                yield row
         except (ChildLateError, ChildEndedError) as error:
             self._end_child()
-            return msgspec.structs.replace(row, reason=self._why(error))
-        return row
+            yield msgspec.structs.replace(row, reason=self._why(error))
 
     def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
         if self.control.stopping.is_set() or self._time_left_s() <= 0:
@@ -498,6 +504,7 @@ class Launcher:
             threads=group.threads,
         )
         child = self._child = self.control.child = self._start(group, variables)
+        child.end_by_s = self.control.stop_by_s  # a signal may have come before there was a child to tell
         child.send(
             messages.Setup(
                 device=self.device,

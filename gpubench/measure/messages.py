@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.measure.budget import Budget
+from gpubench.measure.privacy import scrub
 from gpubench.models import (
     Case,
     ClockProof,
@@ -248,6 +249,13 @@ class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
     reason: str | None = None
 
 
-Report = (
-    Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | QualityDone | Proven | JobOver | Refused
-)
+Ending = CaseDone | ByHandDone | QualityDone | Proven
+"""How what was asked for has ended, or why it has not."""
+
+
+def scrubbed(done: Ending) -> Ending:
+    """Return an end whose reason names nothing of this machine."""
+    return done if done.reason is None else msgspec.structs.replace(done, reason=scrub(done.reason))
+
+
+Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused

@@ -200,7 +200,7 @@ def plan(
         )
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
     cases, unsupported = [], []
-    for planned, reason in _every_case(request, device, profiles, budget):
+    for planned, reason in _every_case(request, (device, *peers), profiles, budget):
         if reason is None:
             cases.append(planned)
         else:
@@ -236,11 +236,15 @@ def _to_quality(request: RunRequest, device: DeviceProfile, profiles: Mapping[st
 
 def _every_case(
     request: RunRequest,
-    device: DeviceProfile,
+    devices: Sequence[DeviceProfile],
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    """Give every case of a request, and why it cannot be measured here (None where it can)."""
+    """Give every case of a request, and why it cannot be measured here (None where it can).
+
+    Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
+    """
+    device = devices[0]
     on_cpu, publish = device.is_cpu, budget.name == "publish"
     placed = [
         (framework, count, execution)
@@ -255,7 +259,7 @@ def _every_case(
     threads = (*_fewer_threads(device), 0) if request.thread_scaling else (0,)
     for reference in request.workloads:
         profile = profiles[reference]
-        precisions = resolve_precisions(request.precisions or profile.precisions, device)
+        precisions = resolve_precisions(request.precisions or profile.precisions, devices)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         wanted = product(precisions, placed, batches, threads)
@@ -278,13 +282,22 @@ def _every_case(
             )
             reason = (
                 profile.why_not_at(precision)
-                or capability.why_no_precision(precision, device)
+                or _why_no_precision(precision, devices[:1] if count == 1 else devices)
                 or capability.why_no_execution(execution, device, count)
                 or capability.why_not_for_task(case)
                 or _why_not_together(profile, case)
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
+
+
+def _why_no_precision(precision: Precision, devices: Sequence[DeviceProfile]) -> str | None:
+    """Say why one of the devices does not have a precision, and which where they are of several kinds."""
+    for device in devices:
+        if reason := capability.why_no_precision(precision, device):
+            which = plain(device.name or device.backend, 60)
+            return reason if device == devices[0] else f"{which}: {reason}"
+    return None
 
 
 def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
@@ -416,11 +429,11 @@ def _check_what(request: RunRequest) -> None:
         parse_endpoint(request.rdzv_endpoint)
 
 
-def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:
-    """Precisions by name, ``amp`` resolved; none named means those that the device has."""
+def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
+    """Precisions by name, ``amp`` resolved; none named means those that all of the devices have."""
     if not names:
-        return capability.default_precisions(device)
-    wanted = (capability.best_amp(device) if name == precisions.AMP else Precision(name) for name in names)
+        return capability.default_precisions(*devices)
+    wanted = (capability.best_amp(*devices) if name == precisions.AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
 
 

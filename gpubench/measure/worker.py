@@ -116,54 +116,38 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             packages=versions(Framework.TORCH),
         )
     )
-    return WorkerContext(
-        hardware=hardware,
-        budget=setup.budget,
-        seed=setup.seed,
-        telemetry=telemetry.__enter__(),  # open as long as this process lives
-        profile=setup.device,
-        phase=lambda name: line.send(messages.Phase(name=name)),
-        report=lambda *told: line.send(messages.round_done(*told)),
-        stopped=line.stop.is_set,
-        team=team,
-    )
+    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team)
 
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import compare_by_hand, measure_case
 
+    done: messages.Ending
     match command:
-        case messages.MeasureCase():
-            done = measure_case(command, context)
-            line.send(msgspec.structs.replace(done, reason=_clean(done.reason)))
         case messages.MeasureMicro():
             micro(command, context, line)
+            return
+        case messages.MeasureCase():
+            done = measure_case(command, context)
         case messages.ByHand():
             line.send(messages.Phase(name="timed"))
-            done_by_hand = compare_by_hand(command, context)
-            line.send(msgspec.structs.replace(done_by_hand, reason=_clean(done_by_hand.reason)))
+            done = compare_by_hand(command, context)
         case messages.TrainToQuality():
             from gpubench.measure.quality import train_to_quality
 
-            trained = train_to_quality(command, context)
-            line.send(msgspec.structs.replace(trained, reason=_clean(trained.reason)))
+            done = train_to_quality(command, context)
         case messages.TryBatch():
             from gpubench.measure.batch_trial import try_batch
 
-            tried = try_batch(command, context)
-            line.send(msgspec.structs.replace(tried, reason=_clean(tried.reason)))
+            done = try_batch(command, context)
         case messages.Prove():
             from gpubench.measure.proofs import prove
 
-            proven = prove(command, context)
-            line.send(msgspec.structs.replace(proven, reason=_clean(proven.reason)))
+            done = prove(command, context)
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
-
-
-def _clean(reason: str | None) -> str | None:
-    return None if reason is None else scrub(reason)
+    line.send(messages.scrubbed(done))
 
 
 def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:

@@ -82,6 +82,8 @@ class Choice(Record, frozen=True, kw_only=True):
         purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
         assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
+        price_doubt: How far a price that no other provider bears out stands from theirs; None where it is
+            believed.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
@@ -118,6 +120,7 @@ class Choice(Record, frozen=True, kw_only=True):
     host_usd: float | None = None
     assumed: tuple[str, ...] = ()
     price_note: str | None = None
+    price_doubt: str | None = None
     asks: Asks | None = None
     in_stock: bool | None = None
     stock_date: str | None = None
@@ -261,8 +264,11 @@ class Decision(Record, frozen=True, kw_only=True):
         sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
             ``sureness_at_these_prices`` takes every price as it is expected, for certain.
         changes: What would make the runner-up the better.
+        rather_rent: Where the choice is to buy hardware that does not pay within its life: the rent, on
+            demand, that does the same work for less.
         best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
-            where only rent was ranked, unless rent was asked for.
+            where only rent was ranked, unless rent was asked for; to rent, on demand, also where only
+            purchases were.
         by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
             apart.
         lines: The best offer for each kind of work, where none was named.
@@ -277,6 +283,7 @@ class Decision(Record, frozen=True, kw_only=True):
     sureness_independent: Sureness | None
     sureness_at_these_prices: Sureness | None = None
     changes: tuple[Change, ...] = ()
+    rather_rent: Choice | None = None
     best_cloud: Choice | None = None
     best_marketplace: Choice | None = None
     best_to_own: Choice | None = None

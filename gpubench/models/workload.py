@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models.case import MemoryFormat, Recipe, TaskKind, Trainable
+from gpubench.models.case import Case, Checkpointing, MemoryFormat, ParallelMode, Recipe, TaskKind, Trainable
 from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
 
@@ -246,6 +246,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         recipe: By which the work is done.
         settings: The fields of the recipe that may be changed.
         precisions: Those that it is measured at by default; empty is those of the device.
+        checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, unless told otherwise;
+            empty is that of the recipe for any number.
         is_classic: Whether it is among "all".
         is_run: Whether it is ever built and measured; else memory and ranking alone know it.
         tokens_per_sample: Of a sample of tokens; None where the input is something else.
@@ -277,12 +279,28 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     recipe: Recipe = Recipe()
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
+    checkpointing_from: tuple[tuple[int, Checkpointing], ...] = ()
     is_classic: bool = True
     is_run: bool = True
     tokens_per_sample: int | None = None
     decode: DecodeWork | None = None
     saved_bytes_per_pair: float = 0.0
     variants: tuple[WorkloadProfile, ...] = ()
+
+    def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
+        """The checkpointing of a job of so many GPUs; None is that of the recipe, whatever their number."""
+        held = [how for fewest, how in self.checkpointing_from if gpu_count >= fewest]
+        return held[-1] if held else None
+
+    def recipe_over(self, gpu_count: int) -> Recipe:
+        """The recipe of a job of so many GPUs."""
+        how = self.checkpointing_over(gpu_count)
+        return self.recipe if how is None else msgspec.structs.replace(self.recipe, checkpointing=how)
+
+    def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
+        """The case as a job of so many GPUs, each with the batch that it has, by the recipe of that size."""
+        how = self.checkpointing_over(gpu_count) or case.checkpointing
+        return msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode, checkpointing=how)
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:
         """The profile by this recipe; None where it was not traced."""

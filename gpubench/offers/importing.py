@@ -23,7 +23,14 @@ from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.own import read_own
 from gpubench.offers.quotes import offers_of_quotes
 from gpubench.offers.rows import Rows, read_rows
-from gpubench.offers.snapshot import IMPORTED, embedded_offers, offers_folder, refreshed_offers, write_json
+from gpubench.offers.snapshot import (
+    IMPORTED,
+    embedded_offers,
+    offers_folder,
+    read_imported,
+    refreshed_offers,
+    write_json,
+)
 from gpubench.offers.source import MARKETPLACES, Quote
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable, overlay
@@ -54,10 +61,11 @@ _IN_INSTANCE = re.compile(
 
 
 class Imported(NamedTuple):
-    """The table as it was read, and where it now lies."""
+    """The table as it was read, where it now lies, and how many offers of an earlier import it replaced."""
 
     table: OfferTable
     path: Path
+    replaced: int | None
 
 
 def import_offers(
@@ -71,6 +79,8 @@ def import_offers(
 ) -> Imported:
     """Read a price table and keep it beside the refreshed ones, over which it lies from then on.
 
+    A catalog replaces the one imported of the same cloud, an own table that of the same folder and file.
+
     Args:
         file: CSV, or JSON in our columns.
         format_: None tells it by the columns.
@@ -83,26 +93,51 @@ def import_offers(
         MisuseError: If the file is no such table, or nothing in it is usable.
         StorageError: If the result cannot be written.
     """
-    table = read_table(file, format_=format_, provider=provider, price_date=price_date)
+    format_, table = _read(file, format_, provider, price_date)
     folder = offers_folder(results)
     known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
     table = sort_outliers(table, known, accept=accept_outliers).table
     if not table.offers:
         why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
         raise MisuseError(f"{plain(file.name)} holds no usable offer{why}")
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", file.stem).lstrip(".")[:80] or "offers"
-    return Imported(table, write_json(folder / IMPORTED / f"{name}.json", tuple(table.offers)))
+    path = folder / IMPORTED / f"{_name(file, format_, table)}.json"
+    replaced = _offers_in(path)
+    return Imported(table, write_json(path, tuple(table.offers)), replaced)
+
+
+def _name(file: Path, format_: Format, table: OfferTable) -> str:
+    """Name an import by what it is of: the catalogs of all clouds lie in files of one name."""
+    of = (
+        [file.resolve().parent.name, file.stem]
+        if format_ == "own"
+        else sorted({o.provider for o in table.offers})
+    )
+    return "-".join([format_, *(re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each)])
+
+
+def _offers_in(path: Path) -> int | None:
+    """Return how many offers an earlier import holds; None without one that can be read."""
+    try:
+        return len(read_imported(path)) if path.exists() else None
+    except MisuseError:
+        return None
 
 
 def read_table(
     file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
 ) -> OfferTable:
     """Read a price table in any of the three formats; see ``import_offers``."""
+    return _read(file, format_, provider, price_date)[1]
+
+
+def _read(
+    file: Path, format_: Format | None, provider: str | None, price_date: str | None
+) -> tuple[Format, OfferTable]:
     rows = read_rows(file)
     format_ = format_ or _format(rows)
     _check_columns(rows, format_)
     if format_ == "own":
-        return read_own(file)
+        return format_, read_own(file)
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     try:
@@ -114,7 +149,7 @@ def read_table(
     cloud = (provider or _cloud(file, format_)).lower()
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
-    return offers_of_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date)
+    return format_, offers_of_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date)
 
 
 def _format(rows: Rows) -> Format:

@@ -143,6 +143,14 @@ class Market:
             f"{_whose(standard)}, and no second provider is within {WITNESS_RATIO:g}x of it"
         )
 
+    def doubt_in_short(self, offer: Offer) -> str | None:
+        """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
+        standard, own = self.standard(offer), _per_gpu(offer)
+        if standard is None or not self._is_doubted(_key(offer), own):
+            return None
+        others = "1 other asks" if standard.provider_count == 1 else f"{standard.provider_count} others ask"
+        return f"{format_number(own / standard.median_usd, 2)} times what {others}"
+
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""
         alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider)

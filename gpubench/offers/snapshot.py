@@ -140,8 +140,10 @@ def _failure_note(name: str, source: SourceOffers) -> str:
 
 
 def imported_offers(folder: Path) -> Iterator[OfferTable]:
-    """Yield the tables that the user imported, in the order of their names."""
-    for path in sorted((folder / IMPORTED).glob("*.json")):
+    """Yield the tables that the user imported by their names, own ones last: over the catalogs."""
+    for path in sorted(
+        (folder / IMPORTED).glob("*.json"), key=lambda each: (each.name.startswith("own-"), each)
+    ):
         try:
             offers = read_imported(path)
         except MisuseError as error:

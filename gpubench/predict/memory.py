@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from gpubench.models import (
     Case,
@@ -116,8 +115,9 @@ def sharded_fit_of(
 ) -> MemoryFit | None:
     """Say whether the case fits on a card that shares it out over several (FSDP), the batch on each as it is.
 
-    Args as ``fit_of``. None where it cannot be shared out: the card's memory is not known, nothing is
-    trained, the model has no blocks, its weights are quantized, or its precision scales gradients.
+    By the recipe of a job of that size. Args as ``fit_of``. None where it cannot be shared out: the card's
+    memory is not known, nothing is trained, the model has no blocks, its weights are quantized, or its
+    precision scales gradients.
     """
     profile = question.profile
     quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
@@ -125,10 +125,7 @@ def sharded_fit_of(
         return None
     if quantized or case.precision.facts.scales_gradients:
         return None
-    mode = ParallelMode.FSDP
-    return fit_of(
-        question, msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode), spec, readings
-    )
+    return fit_of(question, profile.shared_by(case, gpu_count, ParallelMode.FSDP), spec, readings)
 
 
 def fewest_sharing(
@@ -136,7 +133,8 @@ def fewest_sharing(
 ) -> tuple[int, MemoryFit] | None:
     """The fewest GPUs, 2 to ``most``, over which the case fits shared out, and how it does.
 
-    Where no number suffices, the most of them and what they lack; None where it cannot be shared out.
+    Where no number suffices, the most of them that hold the largest batch, and what they lack; None where
+    it cannot be shared out.
     """
     tried: dict[int, MemoryFit | None] = {}
 
@@ -144,10 +142,17 @@ def fewest_sharing(
         fit = tried[gpu_count] = sharded_fit_of(question, case, spec, readings, gpu_count)
         return fit is not None and fit.fits
 
-    counts = range(2, most + 1)
-    at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
-    fit = tried[counts[at]]
-    return None if fit is None else (counts[at], fit)
+    best: tuple[int, MemoryFit] | None = None
+    # more GPUs hold more of the same recipe
+    for _, alike in groupby(range(2, most + 1), question.profile.checkpointing_over):
+        counts = list(alike)
+        at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
+        fit = tried[counts[at]]
+        if fit is None or fit.fits:
+            return None if fit is None else (counts[at], fit)
+        if best is None or fit.largest_batch >= best[1].largest_batch:
+            best = counts[at], fit
+    return best
 
 
 def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:

@@ -289,18 +289,27 @@ def _on_several(
         gpu_count = 2
         while gpu_count <= MOST_GPUS and (gpu_count <= case.batch_size or mode is ParallelMode.FSDP):
             each = -(-case.batch_size // gpu_count)
-            split = msgspec.structs.replace(case, batch_size=each, gpu_count=gpu_count, parallel_mode=mode)
+            alone = msgspec.structs.replace(case, batch_size=each)
+            split = question.profile.shared_by(alone, gpu_count, mode)
+            as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
+            ways = dict.fromkeys((split, as_here))  # two where a job of that size has a recipe of its own
             cut = min(accumulate, each)
-            shared = judge(
-                question.profile,
-                split,
-                fit.card,
-                measured=of_question.measured_peak(split, None, readings, cut),
-                scale=of_question.scale_of(question, split, readings),
-                accumulate=cut,
+            fits = (
+                judge(
+                    question.profile,
+                    way,
+                    fit.card,
+                    measured=of_question.measured_peak(way, None, readings, cut),
+                    scale=of_question.scale_of(question, way, readings),
+                    accumulate=cut,
+                )
+                for way in ways
             )
-            if shared.fits:
-                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
+            found = next(((way, shared) for way, shared in zip(ways, fits, strict=True) if shared.fits), None)
+            if found is not None:
+                way, shared = found
+                how = f", {_CHECKPOINTING_WORDS[way.checkpointing]}" if len(ways) > 1 else ""
+                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each} on each{how}", fit=shared)
                 break
             gpu_count *= 2
 
@@ -331,7 +340,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
         by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
-        profiles = [_by_recipe(each, by_name, asked) for each in request.workloads]
+        profiles = [_by_recipe(each, by_name, asked, request.count) for each in request.workloads]
     own = newest_runs(results_root(request.results)).runs
     shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     return tuple(
@@ -349,14 +358,19 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
 
 
 def _by_recipe(
-    each: str | WorkloadProfile, by_name: Mapping[str, WorkloadProfile], asked: Mapping[str, Any]
+    each: str | WorkloadProfile,
+    by_name: Mapping[str, WorkloadProfile],
+    asked: Mapping[str, Any],
+    gpu_count: int,
 ) -> WorkloadProfile:
     """The profile of a workload, by the recipe that was asked for where that is the workload's to set."""
     from gpubench.profile import profile_of
 
     usual = by_name[each] if isinstance(each, str) else each
     its_own = {name: value for name, value in asked.items() if name not in _of_any_model(usual, asked)}
-    return profile_of(each, its_own) if its_own and isinstance(each, str) else usual
+    if its_own and isinstance(each, str):
+        return profile_of(each, its_own, gpu_count=gpu_count)
+    return usual.at(usual.recipe_over(gpu_count)) or usual
 
 
 def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:

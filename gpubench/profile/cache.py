@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,9 +82,9 @@ def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
 
 
 def profiles_of(
-    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({})
+    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({}), *, gpu_count: int = 1
 ) -> dict[str, WorkloadProfile]:
-    """Profile several workloads, by the reference that names each; ``asked`` is of the recipe of each.
+    """Profile several workloads, by the reference that names each; the rest is of each, as ``profile_of``.
 
     Raises:
         MisuseError: As ``profile_of``; or two models of the user's own bear one name.
@@ -91,11 +92,15 @@ def profiles_of(
     from gpubench.own_model import refuse_namesakes
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
-    return {reference: profile_of(reference, asked) for reference in references}
+    return {reference: profile_of(reference, asked, gpu_count=gpu_count) for reference in references}
 
 
 def profile_of(
-    reference: str, asked: Mapping[str, Any] = MappingProxyType({}), *, time_limit_s: float | None = None
+    reference: str,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    gpu_count: int = 1,
+    time_limit_s: float | None = None,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -105,6 +110,7 @@ def profile_of(
     Args:
         reference: The workload.
         asked: What its recipe is to be, by field; the rest is the workload's own.
+        gpu_count: GPUs of the job, by which some workloads choose what they compute again.
         time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
 
     Raises:
@@ -112,14 +118,16 @@ def profile_of(
     """
     limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
     usual = _usual_profile(reference, limit_s)
-    recipe = usual.recipe.changed(asked)
+    recipe = usual.recipe_over(gpu_count).changed(asked)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
-    if found is not None:
-        return found
-    if not usual.settings:
-        return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
-    return _profile_in_child(reference, limit_s, recipe)
+    if found is None and not usual.settings:
+        found = msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
+    if found is None:
+        found = _profile_in_child(reference, limit_s, recipe)
+    if "checkpointing" in asked:
+        return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
+    return found
 
 
 def _limit_s(reference: str) -> float:
@@ -145,6 +153,31 @@ def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None
     return answer.profile
 
 
+def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
+    """Say why a profile cannot be the one of a model; None where it can.
+
+    The model runs in the process that answers, and could write into its pipe.
+    """
+    from gpubench.own_model import own_name
+
+    name = own_name(reference) if is_own(reference) else reference
+    if profile.name != name:
+        return f"the profile is of {plain(profile.name, 80)!r}"
+    if not 0 <= profile.trainable_parameters <= profile.parameters:
+        return f"{profile.trainable_parameters} of {profile.parameters} parameters are trained"
+    if min(profile.batches, default=1) < 1:
+        return f"a batch of {min(profile.batches)}"
+    amounts = (
+        profile.forward_flops_per_sample,
+        profile.train_flops_per_sample,
+        profile.saved_bytes_per_sample,
+        *(each.count for each in (*profile.train, *profile.infer)),
+        *(each.flops_per_sample for each in (*profile.train, *profile.infer)),
+    )
+    wrong = next((amount for amount in amounts if not 0 <= amount < math.inf), None)
+    return None if wrong is None else f"an amount of {wrong:.6g}"
+
+
 def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path, tuple[Path, ...]]:
     """Return the folder of a model of the user's own, and the files below it that it is made of.
 
@@ -152,7 +185,8 @@ def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path
         MisuseError: As ``profile_of``.
     """
     answer = _ask(reference, _limit_s(reference) if time_limit_s is None else time_limit_s)
-    assert answer.folder is not None
+    if answer.folder is None:
+        raise MisuseError(f"{called(reference)}: its process did not say which files it is made of")
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
@@ -184,6 +218,8 @@ def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> A
         kept = write_log(name, answer.traceback, asked.output)
         where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
+    if wrong := contradiction(reference, answer.profile):
+        raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return answer
 
 

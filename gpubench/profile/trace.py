@@ -245,6 +245,7 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         recipe=workload.recipe,
         settings=workload.settings,
         precisions=workload.precisions,
+        checkpointing_from=workload.checkpointing_from,
         is_classic=workload.is_classic,
         is_run=workload.is_run,
         tokens_per_sample=one.tokens,

@@ -38,6 +38,15 @@ def break_even(
     return BreakEven(hours, economics.break_even_utilization(hours, owned.years))
 
 
+def pays(each: BuyOrRent) -> bool:
+    """Return whether a machine pays within its life at its likely use, and its ranges do not all deny it."""
+    if each.verdict == "rent" or each.break_even_hours is None:
+        return False
+    if each.years is None or not each.utilization:
+        return True
+    return each.break_even_hours <= economics.useful_hours(each.years, each.utilization)
+
+
 def against_rent(
     request: RankRequest, pool: Candidates, owned: Mapping[Offer, Ownership]
 ) -> tuple[BuyOrRent, ...]:

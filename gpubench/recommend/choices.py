@@ -91,6 +91,7 @@ def choice_of(
         host_usd=None if machine is None else machine.host_usd * machine.machine_count,
         assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
+        price_doubt=rows.doubt(offer),
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, rows.offers.take(same)),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,

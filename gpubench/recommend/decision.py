@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -10,6 +10,7 @@ import numpy as np
 
 from gpubench.models import (
     Asks,
+    BuyOrRent,
     Change,
     Choice,
     Decision,
@@ -23,6 +24,7 @@ from gpubench.models import (
 )
 from gpubench.offers.columns import kinds_of
 from gpubench.offers.moves import AskKey
+from gpubench.recommend.break_even import pays
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.choices import choice_of, source_by
 from gpubench.recommend.objective import sorted_by
@@ -40,6 +42,8 @@ def decide(
     job: Job | None = None,
     machines: Mapping[Offer, Ownership] = MappingProxyType({}),
     to_own: RankedOffer | None = None,
+    to_rent: Sequence[Choice] = (),
+    buy_or_rent: Iterable[BuyOrRent] = (),
     photographs: Collection[str] = (),
     asks: Mapping[AskKey, Asks] = MappingProxyType({}),
     measurement: FindingOut | None = None,
@@ -54,6 +58,8 @@ def decide(
         job: What hours and dollars are of.
         machines: What owning means, for owned offers.
         to_own: The best hardware to buy where none is among the rows.
+        to_rent: Beside hardware to own, the best to rent on demand of each source, best first.
+        buy_or_rent: How owned hardware compares with renting.
         photographs: Workloads that train on decoded photographs.
         asks: What hosts of marketplaces ask for each GPU.
         measurement: The one that is worth most before choosing.
@@ -78,13 +84,45 @@ def decide(
         sureness_independent=chances.sureness_independent,
         sureness_at_these_prices=chances.sureness_at_these_prices,
         changes=tuple(_changes(request, best[0], other)),
-        best_cloud=choice(_best(rows, "cloud")),
-        best_marketplace=choice(_best(rows, "marketplace")),
+        rather_rent=_rather_rent(first, to_rent, buy_or_rent),
+        best_cloud=choice(_best(rows, "cloud")) or _of_source(to_rent, "cloud"),
+        best_marketplace=choice(_best(rows, "marketplace")) or _of_source(to_rent, "marketplace"),
         best_to_own=choice(_best(rows, "own") or to_own),
         by_gpu=by_gpu,
         finding_out=measurement,
         unfitted=_unfitted(request, first, runner_up),
     )
+
+
+def _of_source(choices: Iterable[Choice], source: Source) -> Choice | None:
+    return next((each for each in choices if each.source == source), None)
+
+
+def _rather_rent(first: Choice, to_rent: Iterable[Choice], buy_or_rent: Iterable[BuyOrRent]) -> Choice | None:
+    """Return the rent that does the work for less than hardware to buy that never pays for itself."""
+    weighed = against_rent_by_the_hour(first, buy_or_rent)
+    if first.purchase_usd is None or weighed is None or pays(weighed):
+        return None
+    return next((each for each in to_rent if _is_cheaper(each, first)), None)
+
+
+def against_rent_by_the_hour(choice: Choice, buy_or_rent: Iterable[BuyOrRent]) -> BuyOrRent | None:
+    """Return how hardware to own compares with rent on demand; None of what is rented itself."""
+    if choice.source != "own":
+        return None
+    one = (choice.instance, choice.gpu_key, choice.gpu_count, Pricing.ON_DEMAND)
+    return next((each for each in buy_or_rent if one == _weighed(each)), None)
+
+
+def _weighed(each: BuyOrRent) -> tuple[object, ...]:
+    return (each.instance, each.gpu_key, each.gpu_count, each.against_pricing)
+
+
+def _is_cheaper(rent: Choice, own: Choice) -> bool:
+    """Whether the job costs less; without a job, what a sample costs."""
+    if rent.cost_usd is not None and own.cost_usd is not None:
+        return rent.cost_usd < own.cost_usd
+    return rent.expected_usd_per_hour / rent.samples_per_s < own.expected_usd_per_hour / own.samples_per_s
 
 
 def _unfitted(request: RankRequest, first: Choice, runner_up: Choice | None) -> str | None:

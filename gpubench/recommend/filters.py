@@ -75,7 +75,7 @@ class Exclusion(NamedTuple):
 
 
 class Doubted(NamedTuple):
-    """What prices that nobody bears out come to: the buyer's own, ``taken``, are kept all the same."""
+    """What prices that nobody bears out come to: ``taken``, own or admitted, are kept all the same."""
 
     kept: Offers
     fallen: list[Exclusion]
@@ -245,9 +245,9 @@ def leave_out_doubted(request: RankRequest, market: Market, offers: Offers) -> D
         offers: What is left.
     """
     doubted = market.doubted(offers)
-    taken = offers.where(doubted & offers.by_user)
     if request.accept_outliers:
-        return Doubted(offers, [], taken)
+        return Doubted(offers, [], offers.where(doubted))
+    taken = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
     fallen = []
     for at in np.flatnonzero(unborne).tolist():

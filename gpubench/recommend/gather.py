@@ -12,6 +12,8 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
+    Case,
+    Checkpointing,
     Estimate,
     Execution,
     GpuSpec,
@@ -29,7 +31,7 @@ from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
-from gpubench.profile import profiles_of
+from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.allowance import card_of
 from gpubench.recommend import own_devices
 from gpubench.recommend.job import UsualJob, usual_job
@@ -90,7 +92,8 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
-    profiles = profiles_of(request.workload_names, asked_recipe(request))
+    recipe = asked_recipe(request)
+    profiles = profiles_of(request.workload_names, recipe)
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
 
     measured = (*runs.reference, *runs.own)
@@ -99,26 +102,38 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     def seen(name: str) -> _Seen:
         return _Seen(measured, peaks_of(questions[name], runs.own))
 
+    @cache
+    def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
+        question = _question(request, profile_of(name, recipe, gpu_count=fewest))
+        return question, _answers(request, question, specs, runs)
+
+    def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _OneOf:
+        """Ask again where a job of so many GPUs has another recipe than one alone."""
+        fewest = max((n for n, _ in profiles[name].checkpointing_from if n <= gpu_count), default=1)
+        question, answers = (
+            (questions[name], {spec.key: alone}) if fewest == 1 else from_so_many(name, fewest)
+        )
+        return _OneOf(question, answers[spec.key])
+
     known: dict[tuple[str, str, int], _Together] = {}
 
     def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
         asked = name, spec.key, gpu_count  # twice: for room, and for how well they scale
         if asked not in known:
-            question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-            known[asked] = _together(question, spec, gpu_count, alone, seen(name))
+            known[asked] = _together(one_of(name, spec, gpu_count, alone), spec, gpu_count, seen(name))
         return known[asked]
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         shared = together(name, spec, gpu_count, alone)
-        sharded = shared.mode is ParallelMode.FSDP
+        question, one = one_of(name, spec, gpu_count, alone)
+        assert isinstance(one, Estimate)  # else there is no room, and nothing to scale
         found = measured_efficiency(
-            measured, alone.case, spec.key, gpu_count, shared.mode
-        ) or measured_together(measured, alone, gpu_count, shared.mode)
-        if found is None:
-            question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-            model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=sharded)
-            found = Efficiency(model.efficiency, model.low, model.high, model.basis)
-        return replace(found, mode=shared.mode, fit=shared.fit)
+            measured, one.case, spec.key, gpu_count, shared.mode
+        ) or measured_together(measured, one, gpu_count, shared.mode)
+        found = found or _modeled(question, spec, gpu_count, one, sharded=shared.mode is ParallelMode.FSDP)
+        by_recipe = one.samples_per_s / alone.samples_per_s  # 1 but for another recipe
+        likely, low, high = (by_recipe * end for end in (found.likely, found.low, found.high))
+        return Efficiency(likely, low, high, found.basis, mode=shared.mode, fit=shared.fit)
 
     mode = ParallelMode.INDEPENDENT
     at_once = [
@@ -155,8 +170,19 @@ class _Seen(NamedTuple):
     peaks: Sequence[Reading]
 
 
-def _together(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: _Seen) -> _Together:
+class _OneOf(NamedTuple):
+    """The question by the recipe of a job of several GPUs, and what one of them does by it."""
+
+    question: Question
+    answer: Estimate | Refusal
+
+
+def _together(one: _OneOf, spec: GpuSpec, gpu_count: int, seen: _Seen) -> _Together:
     """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
+    alone = one.answer
+    if isinstance(alone, Refusal):
+        return _Together(ParallelMode.FSDP, reason=alone.reason)
+    question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
     whole = None
     if alone.fewest_gpus == 1:
         whole = _whole_on_each(question, spec, gpu_count, alone, seen)
@@ -165,7 +191,10 @@ def _together(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate
     fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
     if whole is not None and (fit is None or not fit.fits):
         return whole
-    return _Together(ParallelMode.FSDP, fit)
+    if fit is None or fit.fits:
+        return _Together(ParallelMode.FSDP, fit)
+    case = question.profile.shared_by(alone.case, gpu_count, ParallelMode.FSDP)
+    return _Together(ParallelMode.FSDP, reason=_short_of(case, fit))
 
 
 def _whole_on_each(
@@ -190,8 +219,24 @@ def _whole_on_each(
         # a job over several takes a somewhat smaller batch, at nearly the same rate
         smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
         return _Together(mode, memory.fit_of(question, smaller, spec, seen.peaks))
-    where = f"{question.profile.name} at batch {case.batch_size:,} on each of {gpu_count} GPUs"
-    return _Together(mode, reason=f"{where}: {fit.text()}")
+    return _Together(mode, reason=_short_of(case, fit))
+
+
+def _modeled(
+    question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, *, sharded: bool
+) -> Efficiency:
+    """How well so many GPUs share one job at the batch that one of them takes."""
+    question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
+    model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=sharded)
+    return Efficiency(model.efficiency, model.low, model.high, model.basis)
+
+
+def _short_of(case: Case, fit: MemoryFit) -> str:
+    """Why a job has no room on each of its GPUs."""
+    again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
+    return (
+        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
+    )
 
 
 def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) -> UsualJob | None:

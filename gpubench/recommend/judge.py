@@ -16,10 +16,11 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, Pricing, RankedOffer, Ranking
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
+from gpubench.offers.table import OfferKey, offer_key
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
@@ -55,7 +56,7 @@ from gpubench.recommend.notes import (
     on_owning,
     on_the_price,
 )
-from gpubench.recommend.owning import Ownership
+from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
@@ -83,7 +84,8 @@ class Sifted:
         sold: Hardware to buy that would pass.
         fallen: What was left out, and why.
         doubted_as_asked: Of that, for a price that nobody corroborates, what is paid as asked.
-        taken: The buyer's own that nobody corroborates either.
+        taken: What ranks although nobody corroborates it: the buyer's own, and what is admitted.
+        doubts: Why each of these is doubted, in a few words.
         asked: What every provider asks.
         market: What is expected of prices, and the day that their ages count to.
         owned: What owning means, for the owned ones among the offers; ``for_sale`` for those beside them.
@@ -96,6 +98,7 @@ class Sifted:
     fallen: list[Exclusion]
     doubted_as_asked: list[Exclusion]
     taken: Offers
+    doubts: Mapping[OfferKey, str]
     asked: Market
     market: prices.Market
     specs: Mapping[str, GpuSpec]
@@ -129,8 +132,9 @@ def sift(
     """
     every = Offers.of(offers)
     asked = Market(every)
-    market = prices.Market(today, asks_of(_believed(request, every, asked)), drift)
     machines = {**for_sale, **owned}
+    shares = {offer: card_share(machine) for offer, machine in machines.items()}
+    market = prices.Market(today, asks_of(_believed(request, every, asked)), drift, shares)
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
     filters = [*filters_of(request, every, market, watts), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, every, specs)
@@ -150,6 +154,7 @@ def sift(
         fallen=fallen,
         doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer], specs)[0])],
         taken=taken,
+        doubts={offer_key(each): why for each in taken if (why := asked.doubt_in_short(each))},
         asked=asked,
         market=market,
         specs=specs,
@@ -182,6 +187,7 @@ def judge(
     request, pool, rows, market = found.request, found.pool, found.rows, left.market
     priced = _priced(left, found) if left.owned else pool
     to_buy = found.pool_of(found.runnable(left.sold)[0])
+    buy_or_rent = _beside_rent(found, left.owned, priced)
     decision = decide(
         request,
         rows,
@@ -190,6 +196,8 @@ def judge(
         job=None if pool.work is None else pool.work.job,
         machines={**left.for_sale, **left.owned},
         to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
+        to_rent=_to_rent(left, found, priced) if left.owned else (),
+        buy_or_rent=buy_or_rent,
         photographs=found.photographs,
         asks=market.asks,
         measurement=finding_out(request, pool, found.order, rows, found.chances),
@@ -205,13 +213,15 @@ def judge(
         excluded=excluded(found.fallen),
         verdict="",
         decision=decision,
-        buy_or_rent=_beside_rent(found, left.owned, priced),
+        buy_or_rent=buy_or_rent,
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, left.owned, left.specs),
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(left.asked, left.taken.where(left.taken.places(pool.offers))),
+            *far_from_others(
+                left.asked, left.taken.where(left.taken.by_user & left.taken.places(pool.offers))
+            ),
             *notes_of(request, pool, len(rows)),
             *([] if prices_decide(decision) else on_ages(priced, market.today)),
             *on_expected_prices(market, priced),
@@ -290,7 +300,9 @@ def _in_order(
         request=request,
         pool=pool,
         order=order,
-        rows=Rows(request, pool, order, chances, market=left.market, possible=left.possible),
+        rows=Rows(
+            request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts
+        ),
         chances=chances,
         fallen=fallen,
         photographs=evidence.photographs,
@@ -489,6 +501,41 @@ def _best_to_own(request: RankRequest, pool: Candidates, market: prices.Market) 
         return None
     first = np.array(left[:1])
     return beside(Rows(request, pool, first, chances_of(request, pool, first), market=market)[0])
+
+
+def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
+    """Return the best rent on demand of a cloud and of a marketplace, the better one first."""
+    request = found.request
+    by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
+    if not len(by_the_hour):
+        return []
+    pool = found.pool_of(by_the_hour)
+    misses = limits.misses(request, pool)
+    order = np.array([row for row in objective.order(request, pool).tolist() if row not in misses], dtype=int)
+    on_marketplace = pool.offers.kind.equals("marketplace")[order]
+    best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())
+    choices = []
+    for at in best:
+        first = order[at : at + 1]
+        rows = Rows(  # of which only the first is looked at; the others are where else it is to be had
+            request,
+            pool,
+            np.concatenate((first, np.delete(order, at))),
+            chances_of(request, pool, first),
+            market=left.market,
+            doubts=left.doubts,
+        )
+        choices.append(
+            choice_of(
+                request,
+                beside(rows[0]),
+                rows,
+                left.specs,
+                photographs=found.photographs,
+                asks=left.market.asks,
+            )
+        )
+    return choices
 
 
 def _headline(request: RankRequest, pool: Candidates, order: Indices) -> tuple[int, int]:

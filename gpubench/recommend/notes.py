@@ -15,6 +15,7 @@ from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.offers.outliers import Market as Believable
+from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
@@ -37,6 +38,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
     yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
     yield from _on_sharing(pool)
+    yield from _on_checkpointing(request, pool)
     yield from _on_payment(request, pool)
     yield from _on_hosts(pool)
     keys = pool.offers.gpu_key.present
@@ -93,8 +95,11 @@ def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
     if "marketplace" in pool.offers.kind.present:
         days = f"{ASKS_HALF_LIFE_DAYS:g} days"
         asks = f"; a host's ask returns to the middle of all for that GPU, half-way in {days} (assumed)"
+    listed = "a list price as listed"
+    if (pool.is_owned & (pool.prices.sigma > 0)).any():
+        listed += ", a card as it was dated"
     yield (
-        "Prices are what to expect to pay: a list price as listed, which moves by "
+        f"Prices are what to expect to pay: {listed}, which moves by "
         f"{format_percent(market.drift)} in a year (standard deviation){asks}."
     )
 
@@ -117,7 +122,7 @@ def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
     """Yield what the cost of owning rests on where it stands beside rent, of what was not given."""
     choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
     if choice is not None and own is not None and choice.source != "own" and own.assumed:
-        yield f"Best to own assumes {listing(assumed_of([own]))}; within a range the likely value counts."
+        yield f"Best to own assumes {listing(assumed_of([own]))}."
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:
@@ -256,6 +261,21 @@ def _on_sharing(pool: Candidates) -> Iterator[str]:
             f"Where the job does not fit on one GPU, it is ranked on as many as hold it shared out by FSDP"
             f"{modeled}: each works at the speed predicted for one that held everything."
         )
+
+
+def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[str]:
+    """Say where the recipe depends on how many GPUs share the job."""
+    if request.checkpointing is not None or not request.one_job_over_all_gpus or not len(pool.offers):
+        return
+    most = max(pool.offers.gpu_count.present)
+    for name in (name for name in request.workload_names if name in load_profiles()):
+        rule = [(fewest, how) for fewest, how in load_profiles()[name].checkpointing_from if fewest <= most]
+        if len(rule) > 1:
+            ways = ", ".join(f"{how} from {count(fewest, 'GPU')} on" for fewest, how in rule)
+            yield (
+                f"{name} is trained with checkpointing by the number of GPUs, {ways}; its scaling holds that "
+                "too. --checkpointing sets one for all."
+            )
 
 
 def _on_hosts(pool: Candidates) -> Iterator[str]:

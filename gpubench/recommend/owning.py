@@ -114,6 +114,17 @@ def likely_hourly(owned: Ownership) -> Hourly:
     )
 
 
+def card_share(owned: Ownership) -> float:
+    """Return the share of a useful hour's cost that goes with the price of the cards, at the likely values.
+
+    Two cards of 600 USD and a host of 800: 0.6 of the capital, and none of the energy. A quote is certain: 0.
+    """
+    if owned.condition == "quoted":
+        return 0.0
+    cost = likely_hourly(owned)
+    return (1 - owned.host_usd / owned.purchase_usd) * cost.capital / cost.total
+
+
 def hourly_range(owned: Ownership) -> tuple[float, float]:
     """Return the cheapest and the dearest useful hour over the ranges."""
     best = hourly(

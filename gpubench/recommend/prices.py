@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
 
@@ -38,12 +38,15 @@ class Market:
     Attributes:
         today: The day that ages count to.
         asks: What hosts ask for each GPU.
-        drift: Standard deviation of the logarithm of a list price after a year.
+        drift: Standard deviation of the logarithm of a list price after a year, and of a card's.
+        card_share: Of hardware to buy at a dated price, the share of a useful hour's cost that goes with the
+            price of the cards; what the buyer quoted is none of it.
     """
 
     today: date
     asks: Mapping[AskKey, Asks]
     drift: float = USUAL_DRIFT
+    card_share: Mapping[Offer, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,17 @@ class _Ask(NamedTuple):
 
 
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
-    """Lay out what is expected of each offer's price; owned hardware costs what it costs."""
+    """Lay out what is expected of each offer's price; hardware that the buyer quotes costs what it costs.
+
+    Cards move together in all their sets, each by as much as its cost is that of cards.
+    """
     every = Offers.of(offers)
     expected = every.price.copy()
     days = every.price_date.figures(lambda day: age_days(day, market.today))
-    sigma = np.where(every.is_owned, 0.0, market.drift * np.sqrt(days / DAYS_PER_YEAR))
+    moving = np.where(every.is_owned, 0.0, 1.0)
+    for row in np.flatnonzero(every.is_owned).tolist():
+        moving[row] = market.card_share.get(every[row], 0.0)
+    sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
     by_host = _by_host(every, market)
     for row in np.flatnonzero(by_host).tolist():
         asks = market.asks[every.gpu_key.at(row), every.pricing.at(row)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, overload
 
+import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
+from gpubench.offers.table import OfferKey, offer_key
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -41,6 +44,7 @@ class Rows(Sequence[RankedOffer]):
         *,
         market: Market,
         possible: Offers | None = None,
+        doubts: Mapping[OfferKey, str] = MappingProxyType({}),
     ) -> None:
         """Keep the columns that rows are made of.
 
@@ -51,9 +55,11 @@ class Rows(Sequence[RankedOffer]):
             chances: How sure their order is.
             market: What is expected of prices, and the day that their ages count to.
             possible: The same offers however they are paid: what spot prices are held against.
+            doubts: Why prices that rank are doubted; it comes first in the note of such an offer.
         """
         self.offers = pool.offers.take(order)
         self._request, self._pool, self._order, self._chances = request, pool, order, chances
+        self._doubts = doubts
         self._ages = {day: age_days(day, market.today) for day in pool.offers.price_date.present}
         self._stale = {age: _stale(age) for age in self._ages.values()}
         self._on_demand = _on_demand(possible, market) if request.spot and possible is not None else {}
@@ -151,12 +157,12 @@ class Rows(Sequence[RankedOffer]):
 
     def _known(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return what is known of rows before any arithmetic: the offer, its GPU, the age of its price."""
-        offers = [self.offers[at] for at in chosen.tolist()]
+        offers = [self._noted(self.offers[at]) for at in chosen.tolist()]
         rows = self._order[chosen].tolist()
         gpus = self._pool.gpu[rows].tolist()
         ages = [self._ages[offer.price_date] for offer in offers]
         estimates = self._pool.speeds.estimates
-        return {
+        known: dict[str, Sequence[Any]] = {
             "offer": offers,
             "scaling_basis": [self._pool.scaling(row).basis for row in rows],
             "price_age_days": ages,
@@ -167,7 +173,19 @@ class Rows(Sequence[RankedOffer]):
             "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
             "parallel_mode": [self._pool.scaling(row).mode for row in rows],
             **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
-        } | self._estimates(rows, gpus)
+        }
+        return known | self._estimates(rows, gpus)
+
+    def doubt(self, offer: Offer) -> str | None:
+        """Return why the price of an offer is doubted, in a few words; None where it is believed."""
+        return self._doubts.get(offer_key(offer)) if self._doubts else None
+
+    def _noted(self, offer: Offer) -> Offer:
+        doubt = self.doubt(offer)
+        if doubt is None:
+            return offer
+        note = f"price {doubt}"
+        return msgspec.structs.replace(offer, note=f"{note}; {offer.note}" if offer.note else note)
 
     def _estimates(self, rows: Sequence[int], gpus: Sequence[int]) -> dict[str, Sequence[Any]]:
         """Return the estimates of rows, with the memory of each of the GPUs that share the job."""

@@ -24,12 +24,13 @@ from gpubench.models import (
 )
 from gpubench.offers.dates import STALE_AFTER_DAYS
 from gpubench.recommend.chances import NEAR
+from gpubench.recommend.decision import against_rent_by_the_hour
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import batches_of, buying_words
+from gpubench.recommend.words import batches_of, buying_words, how_long_it_pays
 from gpubench.units import (
     count,
     format_duration,
@@ -47,6 +48,9 @@ CAUTION = "Caution"
 
 SURENESS = "How sure"
 """How the sentence begins that says how sure the answer is."""
+
+RATHER_RENT = "Rather rent"
+"""How the sentence begins that says that what is best to buy does not pay."""
 
 MOST_WORDS = 60
 """Of a verdict; what it has no room for stands among the notes."""
@@ -100,6 +104,7 @@ def verdict(
     sentences = [
         *first,
         _best(request, ranking, head),
+        _rather_rent(ranking),
         _sureness(ranking, len(rows)),
         _doubts(ranking),
         _advice(ranking),
@@ -113,8 +118,8 @@ def verdict(
 
 
 def word_count(text: str) -> int:
-    """Return how many words a text has; a sign that stands alone, as of percent, is none."""
-    return sum(any(map(str.isalnum, token)) for token in text.split())
+    """Return how many words a text has: what stands between spaces, signs and figures too."""
+    return len(text.split())
 
 
 def _within(most_words: int, sentences: Iterable[str]) -> Said:
@@ -134,7 +139,7 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
 
 def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
     best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
-    title = _TITLES[ranking.sorted_by]
+    title = f"{_TITLES[ranking.sorted_by]}{' among purchases' if only_purchases(ranking.decision) else ''}"
     return f"{title}{best}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
 
 
@@ -144,6 +149,33 @@ _TITLES: dict[SortedBy, str] = {
     "time": "Fastest",
     "cost": "Cheapest job",
 }
+
+
+def only_purchases(decision: Decision | None) -> bool:
+    """Return whether all that was ranked is hardware to buy, so that the best is the best of those alone."""
+    return decision is not None and all(each.purchase_usd is not None for each in decision.by_gpu)
+
+
+def _rather_rent(ranking: Ranking) -> str:
+    found = rather_rent(ranking)
+    return f"{RATHER_RENT}: {found}." if found else ""
+
+
+def rather_rent(ranking: Ranking) -> str:
+    """Return what to rent where the best to buy does not pay: "RTX 3090 at vast, $6.00 a job; buying ..."."""
+    decision = ranking.decision
+    rent = None if decision is None else decision.rather_rent
+    weighed = None if decision is None else against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
+    if rent is None or weighed is None:
+        return ""
+    alone = rent.gpu_count == 1
+    name = gpu_name(rent.gpu_key) if alone else gpus(rent.gpu_key, rent.gpu_count)
+    usd = (
+        f"{format_usd(rent.expected_usd_per_hour)}/h"
+        if rent.cost_usd is None
+        else f"{format_usd(rent.cost_usd)} a job"
+    )
+    return f"{name} at {plain(rent.provider, 30)}, {usd}; buying {how_long_it_pays(weighed)}"
 
 
 def _who(row: RankedOffer) -> str:
@@ -197,17 +229,21 @@ def how_sure(by: SortedBy, decision: Decision) -> str:
     sure, choice = decision.sureness, decision.choice
     if sure is None:
         return ""
+    best = _best_of(by, decision)
     if choice.p_best is None or choice.p_best_of_gpu is None or sure.p_best > CERTAIN:
-        return _sureness_words(by, sure)
+        return _sureness_words(by, sure, best)
     if format_percent(choice.p_best) == format_percent(choice.p_best_of_gpu):
-        return _sureness_words(by, sure)
-    gpu = f"{gpu_name(choice.gpu_key)} {_probability(choice.p_best_of_gpu)} the {_BEST[by]}"
+        return _sureness_words(by, sure, best)
+    gpu = f"{gpu_name(choice.gpu_key)} {_probability(choice.p_best_of_gpu)} the {best}"
     return f"{gpu}; this offer {_near(sure)}, {_regret(by, sure)}"
 
 
-def _sureness_words(by: SortedBy, sure: Sureness) -> str:
+def _best_of(by: SortedBy, decision: Decision) -> str:
+    return f"{_BEST[by]}{' purchase' if only_purchases(decision) else ''}"
+
+
+def _sureness_words(by: SortedBy, sure: Sureness, best: str) -> str:
     """Return the chance of coming near the best, and the expected regret: how far the choice is from it."""
-    best = _BEST[by]
     if sure.p_best > CERTAIN:
         return f"{_probability(sure.p_best)} the {best}"
     return f"{_near(sure)} of the {best}, {_regret(by, sure)}"
@@ -231,8 +267,9 @@ def sureness_note(ranking: Ranking) -> str:
         return ""
     alone = decision.sureness_independent
     by = ranking.sorted_by
-    also = "" if alone is None else f" With independent errors: {_sureness_words(by, alone)}."
-    return f"{SURENESS}: in joint draws of throughput and price, against the {_BEST[by]} of each draw.{also}"
+    best = _best_of(by, decision)
+    also = "" if alone is None else f" With independent errors: {_sureness_words(by, alone, best)}."
+    return f"{SURENESS}: in joint draws of throughput and price, against the {best} of each draw.{also}"
 
 
 _BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
@@ -254,13 +291,14 @@ def caution(ranking: Ranking) -> str:
 
 
 def _doubts(ranking: Ranking) -> str:
-    """Flag an extrapolation, and a prediction without a fit, where it decides."""
+    """Flag a price that nobody bears out, an extrapolation, a prediction without a fit, where it decides."""
     decision = ranking.decision
     if decision is None:
         return ""
     decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
-    words = [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
+    words = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    words += [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
     return f"{CAUTION}: {text}." if text else ""
@@ -422,6 +460,6 @@ def _buying(each: BuyOrRent) -> str:
     machine = f"{_to_buy(each)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
-        return f"Rather than buy {machine}, rent {against}: buying never breaks even."
+        return f"Rather than buy {machine}, rent {against}: {buying_words(each)}."
     word = "pays" if each.verdict == "buy" else "can pay"
     return f"Buying {machine} {word} against {against}: {buying_words(each)}."

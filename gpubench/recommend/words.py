@@ -30,19 +30,24 @@ _DEFAULTS = RankRequest()
 _USE, _TARIFF, _RESALE = _DEFAULTS.utilization, _DEFAULTS.tariff, _DEFAULTS.resale
 _ASSUMED = {
     "years": f"a life of {_DEFAULTS.years:g} years",
-    "utilization": f"{100 * _USE.low:.0f} to {100 * _USE.high:.0f} % of all hours at work",
+    "utilization": (
+        f"{100 * _USE.likely:.0f} % of all hours at work ({100 * _USE.low:.0f} to {100 * _USE.high:.0f} %)"
+    ),
     "power_w": "board power as the power at work",
     "idle_w": "no power when idle",
     "pue": f"PUE {_DEFAULTS.pue:g}",
-    "tariff_usd_per_kwh": f"${_TARIFF.low:.2f} to {_TARIFF.high:.2f} a kWh",
+    "tariff_usd_per_kwh": f"${_TARIFF.likely:.2f} a kWh (${_TARIFF.low:.2f} to {_TARIFF.high:.2f})",
     "psu_watts": f"a power supply of {DEFAULT_HOST.psu_w:,.0f} W",
-    "psu_share": f"a power supply in use to {format_percent(PSU_SHARE)} of its rating at most",
-    "host_w": f"{HOST_W:.0f} W for the machine around the cards",
+    "psu_share": f"a power supply loaded to {format_percent(PSU_SHARE)} at most",
+    "host_w": f"{HOST_W:.0f} W for the host",
     "slots": f"{DEFAULT_HOST.slots} slots for cards",
-    "card_slots": f"{UNKNOWN_SLOTS:g} slots for a card whose width is not known",
-    "resale_usd": f"resale at {100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} % of the price",
+    "card_slots": f"{UNKNOWN_SLOTS:g} slots for a card of unknown width",
+    "resale_usd": (
+        f"resale at {100 * _RESALE.likely:.0f} % of the price "
+        f"({100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} %)"
+    ),
 }
-_A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards"
+_A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the host"
 _NO_HOST = "no host to pay for"
 
 
@@ -90,6 +95,11 @@ def buying_words(each: BuyOrRent) -> str:
     condition = "" if share == UNKNOWN else f"it must work {share}; "
     use = _at_its_use(each, period).lstrip()
     return f"{condition}{use}{', ' if use else ''}it {verb}{period}"
+
+
+def how_long_it_pays(each: BuyOrRent) -> str:
+    """Return whether a machine pays within its life: "does not pay within 36 months"."""
+    return "".join(_payback(each)).rstrip()
 
 
 _PAYS, _PAYS_NOT, _NEVER = "pays after ", "does not pay within ", "never pays"

@@ -123,7 +123,7 @@ def finished_part(row: Measurement) -> Measurement | None:
 
 
 def merged(run: Run, other: Run) -> Run:
-    """Return a run with every finished launch that another state of it has besides; nothing is dropped.
+    """Return a run with every finished launch and training of another state of it; nothing is dropped.
 
     A row that gains a launch is judged anew, and one with figures takes the place of one without.
     """
@@ -143,7 +143,16 @@ def merged(run: Run, other: Run) -> Run:
     for case in gained:
         rows[case] = checks.judge(rows[case], run.launch_count or 1, tuple(rows.values()))
     micro = {(result.name, result.precision, result.size): result for result in (*other.micro, *run.micro)}
-    return msgspec.structs.replace(run, measurements=tuple(rows.values()), micro=tuple(micro.values()))
+    trained = {row.case: row for row in run.quality}
+    for training in other.quality:
+        if training.case not in trained or len(training.runs) > len(trained[training.case].runs):
+            trained[training.case] = training
+    return msgspec.structs.replace(
+        run,
+        measurements=tuple(rows.values()),
+        micro=tuple(micro.values()),
+        quality=tuple(trained.values()),
+    )
 
 
 def _is_measured(row: Measurement) -> bool:

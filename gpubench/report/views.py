@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpubench.blocks.block import Block, as_html
-from gpubench.blocks.charts import BLUE, GREEN, ORANGE, QUIET, Mark, Series, dots, label
+from gpubench.blocks.charts import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SLATE,
+    Series,
+    dots,
+    label,
+    mark_of,
+    series_of,
+)
 from gpubench.blocks.parts import Charts, Part
 from gpubench.errors import MisuseError
 from gpubench.models import Precision, Ranking, Run
@@ -21,6 +34,9 @@ _HUES = {
     Precision.TF32: GREEN,
     Precision.AMP_FP16: ORANGE,
     Precision.AMP_BF16: BLUE,
+    Precision.BF16: PURPLE,
+    Precision.FP8: SLATE,
+    Precision.INT8: INK,
 }
 
 
@@ -61,25 +77,10 @@ def run_figure(run: Run) -> Figure:
     rows = [m for m in run.measurements if m.samples_per_s is not None]
     if not rows:
         raise MisuseError(f"run {run.run_id} has no case with a figure, so there is nothing to plot")
-    series = [
-        Series(
-            name=precision.value,
-            marks=tuple(
-                Mark(
-                    row=i,
-                    value=m.samples_per_s or 0.0,
-                    low=m.samples_per_s_low,
-                    high=m.samples_per_s_high,
-                    hover=label(m.interval.text()),
-                )
-                for i, m in enumerate(rows)
-                if m.case.precision is precision
-            ),
-            color=color,
-        )
-        for precision, color in _HUES.items()
-        if any(m.case.precision is precision for m in rows)
+    looks = {precision: Series(name=precision.value, color=color) for precision, color in _HUES.items()}
+    marked = [
+        (m.case.precision, mark_of(i, m.interval, label(m.interval.text()))) for i, m in enumerate(rows)
     ]
     names = [label(m.label, 60) for m in rows]
-    figure = dots(series, names, "samples/s", logarithmic=True)
+    figure = dots(series_of(looks, marked), names, "samples/s", logarithmic=True)
     return Plot(figure).update_layout(height=80 + 22 * len(rows), template="plotly_white")

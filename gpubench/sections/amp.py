@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, mark_of, series_of, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Effect, Result, against_fp32, amp_effects, on_all_threads, results_of
 from gpubench.findings import FindingKind
@@ -20,8 +20,19 @@ SURE_FACTOR = 1.5
 _ONE_LAUNCH = "Ratios of a single launch: what differs between processes is not in their intervals."
 
 BASELINES = tuple(p for p in Precision if p.is_usual and not p.is_amp)
-_LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
 _NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
+_LOOKS = {
+    (flagged, precision): Series(
+        name=_NAMES[precision] + (", flagged" if flagged else ""),
+        color=SLATE if flagged else color,
+        symbol=symbol + ("-open" if flagged else ""),
+    )
+    for flagged in (False, True)
+    for precision, color, symbol in (
+        (Precision.FP32, BLUE, "circle"),
+        (Precision.TF32, GREEN, "diamond"),
+    )
+}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -93,28 +104,14 @@ def _batches(pair: Effect) -> str:
 
 def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
     rows = list(dict.fromkeys(_row_label(pair.of) for pair in pairs))
-    series = [
-        Series(
-            name=_NAMES[precision] + (", flagged" if flagged else ""),
-            marks=tuple(
-                _mark(pair, rows)
-                for pair in pairs
-                if pair.to.case.precision is precision and bool(pair.doubts) is flagged
-            ),
-            color=SLATE if flagged else _LOOKS[precision][0],
-            symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
-        )
-        for flagged in (False, True)
-        for precision in BASELINES
-        if any(p.to.case.precision is precision and bool(p.doubts) is flagged for p in pairs)
-    ]
+    marked = [((bool(pair.doubts), pair.to.case.precision), _mark(pair, rows)) for pair in pairs]
     alt = "; ".join(
         f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
         f"{_batches(p)} {_NAMES[p.to.case.precision]}: {p.words}"
         for p in pairs
     )
     return Figure(
-        figure=dots(series, rows, "speed-up of AMP", line_at=1.0),
+        figure=dots(series_of(_LOOKS, marked), rows, "speed-up of AMP", line_at=1.0),
         title=title,
         alt=f"Dot chart of the speed-up of AMP: {alt}.",
         height_px=110 + 40 * len(rows),
@@ -128,13 +125,8 @@ def _narrow(interval: Interval) -> bool:
 
 def _mark(pair: Effect, rows: list[str]) -> Mark:
     flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
-    return Mark(
-        row=rows.index(_row_label(pair.of)),
-        value=pair.value,
-        low=pair.interval.low,
-        high=pair.interval.high,
-        hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
-    )
+    hover = f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}"
+    return mark_of(rows.index(_row_label(pair.of)), pair.interval, hover)
 
 
 def _row_label(result: Result) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, ORANGE, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BLUE, GREEN, ORANGE, SLATE, Series, dots, mark_of, series_of, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect, framework_effects
 from gpubench.interval import stacked
@@ -14,10 +14,13 @@ from gpubench.sections.words import kinds_words, rate_of
 from gpubench.units import format_duration, plain
 
 _LOOKS = {
-    Framework.TORCH: (SLATE, "circle"),
-    Framework.KERAS_TORCH: (ORANGE, "circle"),
-    Framework.KERAS_TENSORFLOW: (GREEN, "square"),
-    Framework.KERAS_JAX: (BLUE, "diamond"),
+    framework: Series(name=framework.value, color=color, symbol=symbol)
+    for framework, color, symbol in (
+        (Framework.TORCH, SLATE, "circle"),
+        (Framework.KERAS_TORCH, ORANGE, "circle"),
+        (Framework.KERAS_TENSORFLOW, GREEN, "square"),
+        (Framework.KERAS_JAX, BLUE, "diamond"),
+    )
 }
 _CAPTION = (
     "1 is as fast as the baseline, which is named in every row. The work is the same: layers, batch, "
@@ -68,29 +71,18 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
 
 def _figure(pairs: tuple[Effect, ...]) -> Figure:
     rows = list(dict.fromkeys(map(_row, pairs)))
-    series = [
-        Series(
-            name=framework.value,
-            marks=tuple(
-                Mark(
-                    row=rows.index(_row(p)),
-                    value=p.value,
-                    low=p.interval.low,
-                    high=p.interval.high,
-                    hover=f"{_name(p.of.case)} over {_name(p.to.case)}: {p.words}",
-                )
-                for p in pairs
-                if p.of.case.framework is framework
+    marked = [
+        (
+            p.of.case.framework,
+            mark_of(
+                rows.index(_row(p)), p.interval, f"{_name(p.of.case)} over {_name(p.to.case)}: {p.words}"
             ),
-            color=_LOOKS[framework][0],
-            symbol=_LOOKS[framework][1],
         )
-        for framework in Framework
-        if any(p.of.case.framework is framework for p in pairs)
+        for p in pairs
     ]
     told = "; ".join(f"{plain(p.of.case.workload, 40)} {_name(p.of.case)}: {p.words}" for p in pairs)
     return Figure(
-        figure=dots(series, rows, "throughput over the baseline's", line_at=1.0),
+        figure=dots(series_of(_LOOKS, marked), rows, "throughput over the baseline's", line_at=1.0),
         alt=f"Dot chart of throughput over that of the baseline: {told}.",
         height_px=110 + 40 * len(rows),
     )

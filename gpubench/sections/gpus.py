@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Mark, Series, dots, label
+from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Series, dots, label, mark_of, series_of
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name
@@ -59,32 +59,31 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
     labels = [label(f"{gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
     merits = [ranking.merit_of(row) for row in rows]
     marked = [
-        Mark(
-            row=i,
-            value=merit.value or 0.0,
-            low=merit.low,
-            high=merit.high,
-            hover="<br>".join(
-                (merit_words(ranking, row), label(offer_name(row.offer), 90), row.estimate.basis)
+        (
+            str(row.estimate.basis),
+            mark_of(
+                i,
+                merit,
+                "<br>".join(
+                    (merit_words(ranking, row), label(offer_name(row.offer), 90), row.estimate.basis)
+                ),
             ),
         )
         for i, (row, merit) in enumerate(zip(rows, merits, strict=True))
     ]
-    series = [
-        Series(
-            name=str(basis),
-            marks=tuple(mark for mark in marked if rows[mark.row].estimate.basis == basis),
-            color=color,
-            symbol=BASIS_SYMBOLS[basis],
-        )
+    looks = {
+        basis: Series(name=basis, color=color, symbol=BASIS_SYMBOLS[basis])
         for basis, color in BASIS_COLORS.items()
-        if any(row.estimate.basis == basis for row in rows)
-    ]
+    }
     ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]
     alt = "; ".join(f"{gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
     return Figure(
         figure=dots(
-            series, labels, merit_unit(ranking), band_rows=tied, logarithmic=max(ends) > WIDE * min(ends)
+            series_of(looks, marked),
+            labels,
+            merit_unit(ranking),
+            band_rows=tied,
+            logarithmic=max(ends) > WIDE * min(ends),
         ),
         alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
         height_px=80 + 19 * len(rows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, ORANGE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BLUE, GREEN, ORANGE, Series, dots, mark_of, series_of, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
@@ -17,15 +17,13 @@ from gpubench.units import count, format_percent, plain
 HOST_BOUND_RATIO = 1.10
 """Graph over eager above which the host, not the device, paces the eager step (protocol gpubench/1)."""
 
-_NAMES = {
-    Execution.GRAPH: "graph against eager",
-    Execution.COMPILE: "compile against eager",
-    Execution.TF_GRAPH: "tf-graph against eager",
-}
 _LOOKS = {
-    Execution.GRAPH: (BLUE, "circle"),
-    Execution.COMPILE: (ORANGE, "diamond"),
-    Execution.TF_GRAPH: (GREEN, "square"),
+    execution: Series(name=f"{execution.value} against eager", color=color, symbol=symbol)
+    for execution, color, symbol in (
+        (Execution.GRAPH, BLUE, "circle"),
+        (Execution.COMPILE, ORANGE, "diamond"),
+        (Execution.TF_GRAPH, GREEN, "square"),
+    )
 }
 
 
@@ -56,7 +54,10 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH]
     bound = [pair for pair in graphs if pair.value > HOST_BOUND_RATIO]
     if not graphs:
-        return "torch.compile against eager, with all else equal."
+        others = [
+            execution.value for execution in _LOOKS if any(p.of.case.execution is execution for p in pairs)
+        ]
+        return f"{' and '.join(others)} against eager, with all else equal."
     if not bound:
         return (
             "No case is limited by launch overhead on the CPU: eager runs as fast as the graph, so a "
@@ -79,29 +80,16 @@ def _label(result: Result) -> str:
 
 
 def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
-    series = [
-        Series(
-            name=_NAMES[execution],
-            marks=tuple(
-                Mark(
-                    row=labels.index(_label(p.of)),
-                    value=p.value,
-                    low=p.interval.low,
-                    high=p.interval.high,
-                    hover=f"{_NAMES[execution]}: {p.words}",
-                )
-                for p in pairs
-                if p.of.case.execution is execution
-            ),
-            color=_LOOKS[execution][0],
-            symbol=_LOOKS[execution][1],
+    marked = [
+        (
+            p.of.case.execution,
+            mark_of(labels.index(_label(p.of)), p.interval, f"{_LOOKS[p.of.case.execution].name}: {p.words}"),
         )
-        for execution in _NAMES
-        if any(p.of.case.execution is execution for p in pairs)
+        for p in pairs
     ]
     alt = "; ".join(f"{plain(p.of.measurement.label, 100)}: {p.words}" for p in pairs)
     return Figure(
-        figure=dots(series, labels, "times as fast as eager", line_at=HOST_BOUND_RATIO),
+        figure=dots(series_of(_LOOKS, marked), labels, "times as fast as eager", line_at=HOST_BOUND_RATIO),
         alt=f"Dot chart of graph or compile against eager: {alt}.",
         height_px=100 + 38 * len(labels),
     )

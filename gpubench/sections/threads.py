@@ -9,7 +9,16 @@ from itertools import groupby
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import (
+    BASIS_COLORS,
+    BASIS_SYMBOLS,
+    SLATE,
+    Series,
+    dots,
+    mark_of,
+    series_of,
+    two_lines,
+)
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect
 from gpubench.interval import Interval, stacked
@@ -20,6 +29,10 @@ from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, count, format_percent, plain, plural
 
+_LOOKS = {"CPU": Series(name="CPU", color=SLATE)} | {
+    basis: Series(name=f"GPU, {basis}", color=color, symbol=BASIS_SYMBOLS[basis])
+    for basis, color in BASIS_COLORS.items()
+}
 MOST_GPUS = 3
 """Beside the threads of a CPU: so many that were measured, else so many of the ranking."""
 
@@ -132,30 +145,14 @@ def _figure(group: Sequence[Effect], gpus: Sequence[Beside]) -> Figure:
     case = msgspec.structs.replace(group[0].to.case, threads=0)
     rows = [two_lines(count(p.of.threads or 0, "thread"), "of the CPU") for p in group]
     rows += [two_lines(gpu.name, _case(gpu.case)) for gpu in gpus]
-    values = [(p.of.measurement.interval, "CPU") for p in group] + [(gpu.interval, gpu.basis) for gpu in gpus]
-    looks = {"CPU": (SLATE, "circle")} | {
-        basis: (BASIS_COLORS[basis], BASIS_SYMBOLS[basis]) for basis in BASIS_COLORS
-    }
-    series = [
-        Series(
-            name="CPU" if kind == "CPU" else f"GPU, {kind}",
-            marks=tuple(
-                Mark(row=row, value=found.value or 0.0, low=found.low, high=found.high, hover=found.text())
-                for row, (found, of) in enumerate(values)
-                if of == kind
-            ),
-            color=looks[kind][0],
-            symbol=looks[kind][1],
-        )
-        for kind in looks
-        if any(of == kind for _, of in values)
-    ]
+    values = [("CPU", p.of.measurement.interval) for p in group] + [(gpu.basis, gpu.interval) for gpu in gpus]
+    marked = [(of, mark_of(row, found, found.text())) for row, (of, found) in enumerate(values)]
     title = f"{plain(case.workload, 40)}, {_case(case)}"
     unit = plural(plain(case.sample_unit, 20))
     told = [f"{count(p.of.threads or 0, 'thread')} {p.of.measurement.interval.text()}" for p in group]
     told += [f"{gpu.name} {gpu.interval.text()}" for gpu in gpus]
     return Figure(
-        figure=dots(series, rows, f"{unit}/s", logarithmic=bool(gpus)),
+        figure=dots(series_of(_LOOKS, marked), rows, f"{unit}/s", logarithmic=bool(gpus)),
         title=title,
         alt=f"Dot chart, {title} in {unit} per second: {'; '.join(told)}.",
         height_px=100 + 38 * len(rows),

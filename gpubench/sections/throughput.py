@@ -6,7 +6,18 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, ORANGE, SLATE, Mark, Series, bars, two_lines
+from gpubench.blocks.charts import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    SLATE,
+    Mark,
+    Series,
+    bars,
+    mark_of,
+    series_of,
+    two_lines,
+)
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Case, Execution, Framework, MemoryFormat, Precision, TaskKind
@@ -17,10 +28,13 @@ from gpubench.units import format_bytes, format_duration, format_percent, plain,
 
 EXECUTION_ORDER = tuple(Execution)
 _LOOKS = {
-    Execution.EAGER: (SLATE, ""),
-    Execution.GRAPH: (BLUE, ""),
-    Execution.COMPILE: (ORANGE, "/"),
-    Execution.TF_GRAPH: (GREEN, ""),
+    execution: Series(name=execution.value, color=color, pattern=pattern)
+    for execution, color, pattern in (
+        (Execution.EAGER, SLATE, ""),
+        (Execution.GRAPH, BLUE, ""),
+        (Execution.COMPILE, ORANGE, "/"),
+        (Execution.TF_GRAPH, GREEN, ""),
+    )
 }
 
 
@@ -73,20 +87,7 @@ def _order(result: Result) -> tuple[object, ...]:
 def _figure(group: Sequence[Result]) -> Figure:
     """One workload: a row for each precision, batch and layout, a bar for each execution."""
     rows = list(dict.fromkeys(_row_label(result) for result in group))
-    series = [
-        Series(
-            name=execution.value,
-            marks=tuple(
-                _mark(result, rows.index(_row_label(result)))
-                for result in group
-                if result.case.execution is execution
-            ),
-            color=_LOOKS[execution][0],
-            pattern=_LOOKS[execution][1],
-        )
-        for execution in EXECUTION_ORDER
-        if any(result.case.execution is execution for result in group)
-    ]
+    series = series_of(_LOOKS, [(r.case.execution, _mark(r, rows.index(_row_label(r)))) for r in group])
     case = group[0].case
     unit = plural(plain(case.sample_unit, 20))
     title = _title(group[0])
@@ -118,17 +119,9 @@ def _layout(case: Case) -> str:
 
 
 def _mark(result: Result, row: int) -> Mark:
-    m = result.measurement
-    value = m.samples_per_s or 0.0
-    interval = _interval(result)
-    return Mark(
-        row=row,
-        value=value,
-        low=m.samples_per_s_low,
-        high=m.samples_per_s_high,
-        text=interval.partition(" ")[0],
-        hover=f"{m.case.precision.value}, {m.case.execution.value}: {interval}",
-    )
+    case, words = result.case, _interval(result)
+    hover = f"{case.precision.value}, {case.execution.value}: {words}"
+    return mark_of(row, result.measurement.interval, hover, text=words.partition(" ")[0])
 
 
 def _alt(group: Iterable[Result]) -> str:

@@ -20,15 +20,17 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.offers.dates import STALE_AFTER_DAYS
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, STALE_AFTER_DAYS
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
     NO_GPU_NEEDED,
+    RATHER_RENT,
     SURENESS,
     caution,
     how_sure,
     prices_decide,
+    rather_rent,
     todays_price,
     word_count,
 )
@@ -51,6 +53,9 @@ OLD_PRICES, FIRST = "-day-old prices", "First"
 
 SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins."""
+
+IF_BOUGHT = "If bought"
+"""Before the job on hardware that had rather be rented."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -92,7 +97,7 @@ def _note(fact: Fact) -> Paragraph:
     return Paragraph(text=f"{fact.term}: {fact.value}.", tone="note")
 
 
-_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION, OLD_PRICES)
+_FIRST_OF_ALL = (RATHER_RENT, "By", "Job", IF_BOUGHT, SURENESS, CAUTION, OLD_PRICES)
 """Facts that have room before any other."""
 
 _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
@@ -102,18 +107,28 @@ _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
 def _card(ranking: Ranking) -> tuple[list[Fact], list[Fact]]:
     """Part the facts into those that there is room for, in their order, and those that are cut or left out.
 
-    A detail goes before a whole fact does.
+    Those that come first of all come before any detail; of the others a detail goes before a whole fact does.
     """
     facts = list(_facts(ranking))
-    left = MOST_WORDS - word_count(headline(ranking))
+    first = [fact for fact in facts if fact.term.endswith(_FIRST_OF_ALL)]
     kept: dict[str, Fact] = {}
-    for fact in sorted(facts, key=lambda fact: not fact.term.endswith(_FIRST_OF_ALL)):
-        for each in (fact, replace(fact, detail="")):
-            words = word_count(f"{each.term} {each.value} {each.detail}")
-            if words <= left:
-                kept[fact.term] = each
-                left -= words
-                break
+
+    def keep(fact: Fact) -> bool:
+        others = [each for each in kept.values() if each.term != fact.term]
+        words = sum(word_count(f"{each.term} {each.value} {each.detail}") for each in (*others, fact))
+        if words > MOST_WORDS - word_count(headline(ranking)):
+            return False
+        kept[fact.term] = fact
+        return True
+
+    for fact in first:
+        keep(replace(fact, detail=""))
+    for fact in first:
+        if fact.term in kept:
+            keep(fact)
+    for fact in facts:
+        if fact not in first and not keep(fact):
+            keep(replace(fact, detail=""))
     card = [kept[fact.term] for fact in facts if fact.term in kept]
     return card, [fact for fact in facts if kept.get(fact.term) != fact]
 
@@ -134,7 +149,11 @@ def _sentences(ranking: Ranking) -> list[str]:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     on_the_card = caution(ranking)
-    return [each for each in _sentences(ranking)[1:] if not each.startswith(SURENESS) and each != on_the_card]
+    return [
+        each
+        for each in _sentences(ranking)[1:]
+        if not each.startswith((SURENESS, f"{RATHER_RENT}:")) and each != on_the_card
+    ]
 
 
 def headline(ranking: Ranking) -> str:
@@ -144,8 +163,11 @@ def headline(ranking: Ranking) -> str:
         return first
     choice = ranking.decision.choice
     if choice.source == "own":
-        return f"Own {_offered(choice)}{_old_price(choice)}."
-    conditions = ", ".join(_conditions(choice))
+        own = f"own {_offered(choice)}{_old_price(choice)}."
+        return f"{RATHER_RENT} than {own}" if rather_rent(ranking) else f"{own[0].upper()}{own[1:]}"
+    conditions = ", ".join(
+        [*_conditions(choice), *([] if prices_decide(ranking.decision) else _not_current(choice))]
+    )
     return f"Rent {_offered(choice)}{f' ({conditions})' if conditions else ''}."
 
 
@@ -157,6 +179,15 @@ def _old_price(choice: Choice) -> str:
     return f" (price {count(age, 'day')} old)"
 
 
+def _not_current(choice: Choice) -> list[str]:
+    """How old the price of what is rented is, where it is never called current: of a partial date at most."""
+    age = choice.price_age_days
+    if age is None or age <= NOT_CURRENT_AFTER_DAYS:
+        return []
+    up_to = "up to " if len(choice.price_date) < len("2026-01-01") else ""
+    return [f"price {up_to}{count(age, 'day')} old"]
+
+
 def _facts(ranking: Ranking) -> Iterator[Fact]:
     decision, head = ranking.decision, ranking.rows[0]
     if decision is None:
@@ -164,8 +195,13 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term="By", value=merit, detail=f"{_basis(head)}, {plain(head.offer.price_date, 20)}")
         return
     choice = decision.choice
-    about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
-    yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
+    rent = rather_rent(ranking)
+    if rent:  # the room is for what to rent: the rest on the purchase stands below the table
+        yield Fact(term=RATHER_RENT, value=rent)
+        yield Fact(term=IF_BOUGHT, value=_job(ranking, decision))
+    else:
+        about = [_basis(head), *_at_its_own_batch(head), _fits(choice), *_as_assumed(choice)]
+        yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
     if decision.sureness is not None:
         yield Fact(term=SURENESS, value=how_sure(ranking.sorted_by, decision))
     if decision.runner_up is not None:
@@ -197,7 +233,9 @@ def _job(ranking: Ranking, decision: Decision) -> str:
     if decision.job is None or choice.hours is None:
         return f"{merit_words(ranking, ranking.rows[0])} {merit_unit(ranking)}"
     hours = format_duration(choice.hours * 3600)
-    return f"{hours} and {choice.job_cost_usd.by(format_usd)} for {plain(decision.job.words, 80)}"
+    # What had rather be rented leaves the room for the ends to what is to be rented.
+    cost = format_usd(choice.cost_usd) if rather_rent(ranking) else choice.job_cost_usd.by(format_usd)
+    return f"{hours}, {cost} for {plain(decision.job.words, 80)}"
 
 
 def _basis(row: RankedOffer) -> str:
@@ -207,6 +245,15 @@ def _basis(row: RankedOffer) -> str:
 def _at_its_own_batch(row: RankedOffer) -> list[str]:
     """That batches are not equal, where each GPU has its own largest."""
     return ["at its largest batch"] if row.estimate.batch_choice == "largest" else []
+
+
+def _as_assumed(choice: Choice) -> list[str]:
+    """What the ends of the cost of owning leave out, where it was not given."""
+    open_ = [word for name, word in _RANGES.items() if name in choice.assumed]
+    return [f"{listing(open_)} as assumed"] if open_ else []
+
+
+_RANGES = {"utilization": "use", "resale_usd": "resale", "tariff_usd_per_kwh": "tariff"}
 
 
 def _fits(choice: Choice) -> str:

@@ -170,7 +170,9 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
-    profiles = profiles_in(wanted, request.workloads, asked_recipe(request), device)
+    profiles = profiles_in(
+        wanted, request.workloads, asked_recipe(request), device, gpu_count=request.gpu_count
+    )
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
@@ -276,9 +278,10 @@ def _measure(
             _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
         for planned in prepared.plan.quality:
-            row = launcher.train_to_quality(planned)
-            state = _so_far(msgspec.structs.replace(state, quality=(*state.quality, row)), prepared, launcher)
-            _save(prepared.root, state, held)
+            whole = state.quality
+            for row in launcher.train_to_quality(planned):
+                state = _so_far(msgspec.structs.replace(state, quality=(*whole, row)), prepared, launcher)
+                _save(prepared.root, state, held)
         launcher.close()
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
@@ -408,6 +411,9 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
+    is_left = any(row.reason is not None for row in state.quality) or not left <= resume.finished_units(
+        state, launches
+    )
     order = {case: place for place, case in enumerate(state.planned)}
     judged = (checks.judge(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
@@ -415,7 +421,7 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
         findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
-        interrupted=stopped and not left <= resume.finished_units(state, launches),
+        interrupted=stopped and is_left,
     )
 
 

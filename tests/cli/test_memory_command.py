@@ -98,6 +98,20 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     assert four["parts"]["saved_bytes"] < 0.3 * alone["parts"]["saved_bytes"]
 
 
+def test_the_recipe_of_a_job_is_that_of_its_number_of_gpus(ask: Any) -> None:
+    for count, how in ((1, "full"), (7, "full"), (8, "selective")):
+        job = "llama_8b_fsdp", "--gpu", "nvidia-h200-sxm-141gb", "--parallel", "fsdp", "--count", f"{count}"
+        answer, told = (
+            json.loads(ask(*job, *given, "--json")[1]) for given in ((), ("--checkpointing", how))
+        )
+        assert (answer["checkpointing"], answer["gpu_count"]) == (how, count)
+        assert answer == told
+    _, out, _ = ask("llama_8b_fsdp", "--gpu", "nvidia-l4-24gb", "--json")
+    (card,) = json.loads(out)["cards"]
+    shared = [fix["what"] for fix in card["fixes"] if "FSDP" in fix["what"] and fix["verdict"] == "fits"]
+    assert shared == ["8 GPUs with FSDP, batch 1 on each, activation checkpointing of every block"]
+
+
 def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> None:
     shared = "bert_base", "--gpu", "nvidia-geforce-rtx-4090-24gb", "--batch-size", "256", "--json"
     whole, cut = (json.loads(ask(*shared, *more)[1]) for more in ((), ("--accumulate", "3")))

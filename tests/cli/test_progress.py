@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
+import pytest
 from report import samples
 
 from gpubench.cli.progress import LiveProgress, line_of
+from gpubench.cli.run import tell
+from gpubench.measure.budget import budget_of
 from gpubench.measure.events import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
-from gpubench.models import Round
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.request import RunRequest
+from gpubench.models import Round, Settings
+from gpubench.record.store import write_run
 from gpubench.sections.amp import closing_sentence
+from gpubench.session.session import Prepared, Session
 
 PLANNED = RunPlanned(cases=6, launches=3, expected_s=60.0, most_s=300.0, budget="default", device="a GPU")
 
@@ -59,6 +68,36 @@ def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() 
     assert sentence.startswith("amp-bf16 is 4.")
     assert sentence.endswith("fp32 on vgg16, graph, batch 64.")
     assert closing_sentence(samples.h200_run(measurements=())) is None
+
+
+def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card itself stands screens above, at eighty columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    run = samples.h200_run()
+    case = samples.case("vgg16", 64)
+    prepared = Prepared(
+        device=run.device,
+        plan=Plan(
+            budget=budget_of("quick", on_cpu=False),
+            seed=0,
+            cases=(PlannedCase(reference="vgg16", case=case),),
+        ),
+        root=tmp_path,
+        findings=(),
+        remark=None,
+        settings=Settings(),
+    )
+    session = Session(run=run, path=write_run(tmp_path, run))
+    request = RunRequest(results=tmp_path)
+    tell(session, prepared, request, None, as_json=False)
+    printed = capsys.readouterr().out.splitlines()
+    *_, answer, gain = printed
+    assert answer.startswith("Rent ")
+    assert printed.index(answer) < len(printed) - 24, "the line of the card, a screen above"
+    assert gain.startswith("amp-bf16 is 4.")
+    assert "fp32 on vgg16" in gain
 
 
 def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:

@@ -69,9 +69,6 @@ def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make
             seed=0,
             telemetry=telemetry,
             profile=cpu,
-            phase=lambda name: None,
-            report=lambda *_: None,
-            stopped=lambda: False,
         )
         done = compare_by_hand(ByHand(reference="cnn", case=make_case(batch_size=8), sampler=sampler), desk)
     assert done.low <= done.ratio <= done.high

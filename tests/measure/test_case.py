@@ -141,8 +141,6 @@ def measured(fake_clock, h100, make_case, monkeypatch):
             telemetry=Telemetry(),
             profile=h100,
             phase=phases.append,
-            report=lambda *_: None,
-            stopped=lambda: False,
         )
         asked = make_case(workload="own", memory_format=None, **({"batch_size": 4} | changes))
         desk.tasks[("own", asked.batch_size, asked.recipe)] = make_task(step)
@@ -217,9 +215,11 @@ def test_the_first_steps_draw_the_random_numbers_of_the_seed(measured, monkeypat
     monkeypatch.setattr(Net, "forward", forward)
     curves = []
     for drawn in (1, 100):
-        monkeypatch.setattr(
-            guards, "reference_error", lambda work, task, expected, n=drawn: float(torch.rand(n)[0] * 0)
-        )
+
+        def draws(work, task, expected, n=drawn):
+            return guards.Errors(float(torch.rand(n)[0] * 0))
+
+        monkeypatch.setattr(guards, "reference_errors", draws)
         curves.append(measured()[0].launch.loss_curve)
     assert len(curves[0]) == BUDGET.curve_steps
     assert curves[0] == curves[1]

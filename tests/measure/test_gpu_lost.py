@@ -155,9 +155,6 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_o
             seed=0,
             telemetry=line,
             profile=cpu,
-            phase=lambda name: None,
-            report=lambda *_: None,
-            stopped=lambda: False,
         )
         done = measure_case(MeasureCase(reference=own_model(act), case=case, launch=0), desk)
     assert (done.status, done.lost) == (Status.FAILED, True)

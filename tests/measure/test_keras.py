@@ -17,6 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import frameworks
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import CallLoop
+from gpubench.measure.messages import CaseDone
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
@@ -37,6 +38,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.cache import Answer
 from gpubench.sections.data import of_run
 from gpubench.sections.frameworks import SECTION
+from gpubench.sections.host import SECTION as HOST
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
 KERAS = (Framework.KERAS_TORCH, Framework.KERAS_TENSORFLOW, Framework.KERAS_JAX)
@@ -57,9 +59,8 @@ models = keras_models()
 budget = msgspec.structs.replace(QUICK, timed_s=0.5, warmup_steps=2, warmup_least_s=0.0, warmup_most_s=0.3,
                                  round_s=0.01, window_s=0.02, curve_steps=2)
 device = DeviceProfile(backend="cpu", name="a processor", core_count=2)
-phases = []
 bench = KerasBench(framework=framework, budget=budget, seed=0, telemetry=open_telemetry(device).__enter__(),
-                   profile=device, phase=phases.append, report=lambda *_: None, stopped=lambda: False)
+                   profile=device)
 for name, small in models.TINY.items():
     build = models.MODELS[name]
     bench.builds[name] = lambda batch, seed, build=build, small=small: build(batch, seed, **small)
@@ -360,6 +361,38 @@ def test_what_torch_alone_does_is_refused_before_anything_is_measured(given: dic
         check_request(request, ["cnn"])
 
 
+@pytest.mark.slow
+def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
+    """Written into the pipe of the process that measures it, as soon as it is built there."""
+    pytest.importorskip("jax")
+    rounds = tuple(Round(steps=1000, wall_s=0.008) for _ in range(20))
+    line = msgspec.json.encode(CaseDone(status=Status.OK, launch=Launch(index=0, rounds=rounds))).decode()
+    model = tmp_path / "forges.py"
+    model.write_text(
+        "import os, sys, keras, numpy as np\n"
+        "def build(batch_size):\n"
+        "    if 'gpubench.measure.worker' in sys.orig_argv:\n"
+        f"        os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\n"
+        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])\n"
+        "    x = np.zeros((batch_size, 3), 'float32'); y = np.zeros((batch_size,), 'int32')\n"
+        "    return model, x, y, keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gpubench", "run", str(model), "--device", "cpu", "--no-micro", "--json"),
+            *("--framework", "keras-jax", "--precision", "fp32", "--results", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    (row,) = json.loads(done.stdout)["measurements"]
+    assert (row["status"], row["launches"][0]["rounds"]) == ("failed", [])
+    assert "20 rounds that are not the 0 it reported" in row["reason"]
+
+
 @pytest.mark.parametrize("framework", KERAS)
 def test_a_cuda_graph_is_never_the_name_of_a_keras_step(framework: Framework) -> None:
     case = _case(framework=framework, execution=Execution.GRAPH)
@@ -449,6 +482,21 @@ def test_each_framework_is_held_against_torch_at_equal_work() -> None:
     assert pair.value == pytest.approx(0.5)
     assert pair.interval.low is not None
     assert pair.interval.low < 0.5
+
+
+def test_what_a_compiled_keras_step_gains_is_not_said_of_torch() -> None:
+    eager, graph, jitted = (
+        _result(_case(framework=Framework.KERAS_TENSORFLOW, execution=execution), step_s)
+        for execution, step_s in (
+            (Execution.EAGER, 0.02),
+            (Execution.TF_GRAPH, 0.015),
+            (Execution.COMPILE, 0.01),
+        )
+    )
+    rows = tuple(each.measurement for each in (eager, graph, jitted))
+    block = HOST.render(of_run(msgspec.structs.replace(eager.run, measurements=rows)))
+    assert block is not None
+    assert block.parts[0].text.startswith("compile and tf-graph against eager")
 
 
 def test_terminal_and_page_say_what_the_framework_costs() -> None:

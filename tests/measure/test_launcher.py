@@ -247,6 +247,24 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     assert not psutil.Process().children(recursive=True)
 
 
+def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu):
+    """The signal came as the process was being started: it is killed in its time, not let go in its own."""
+    control, children = Control(), []
+
+    class Watched(Launcher):
+        def _start(self, group, variables):
+            children.append(super()._start(group, variables))
+            return children[-1]
+
+    def on_event(event):
+        if isinstance(event, events.CaseBegan):
+            control.stop(within_s=0.0)
+
+    (measurement,) = Watched(make_plan("pass"), cpu, on_event, control).run()
+    assert measurement.status is Status.INTERRUPTED
+    assert children[0].how_it_ended().startswith("was killed by signal 9")
+
+
 def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     control = Control()
     rounds = []
@@ -307,9 +325,7 @@ def make_desk(tiny_budget, cpu):
             seed=0,
             telemetry=readings,
             profile=cpu,
-            phase=lambda name: None,
             report=report,
-            stopped=lambda: False,
         )
 
     return make

@@ -347,3 +347,16 @@ def test_an_input_pipeline_is_no_data_parallel_job(h100, make_profile):
     profiles = {"augment": make_profile("augment", tasks=(TaskKind.INFER,))}
     with pytest.raises(MisuseError, match=r"2 GPUs .* pipeline"):
         plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))
+
+
+def test_a_job_of_unequal_gpus_does_what_the_least_of_them_can(h100, profiles):
+    """amp means float16 where one of the GPUs has no bfloat16; what was named is refused for the job alone."""
+    t4 = DeviceProfile(backend="cuda", name="Tesla T4", compute_capability=(7, 5))
+    asked = RunRequest(gpus=2, executions=("eager",))
+    usual = plan(asked, h100, profiles, (t4,))
+    assert {p.case.precision for p in usual.cases} == {Precision.FP32, Precision.AMP_FP16}
+    named = plan(msgspec.structs.replace(asked, precisions=("fp32", "amp-bf16")), h100, profiles, (t4,))
+    assert {p.case.gpu_count for p in named.cases if p.case.precision is Precision.AMP_BF16} == {1}
+    reasons = {m.reason for m in named.unsupported}
+    assert {m.case.gpu_count for m in named.unsupported} == {2}
+    assert all((reason or "").startswith("Tesla T4: ") for reason in reasons)

@@ -78,9 +78,6 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
             seed=0,
             telemetry=telemetry,
             profile=CPU,
-            phase=lambda _: None,
-            report=lambda *_: None,
-            stopped=lambda: False,
         )
         done = quality.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
     assert done.run is not None, done.reason

@@ -17,7 +17,8 @@ from gpubench.shared_options import asked_recipe
 
 def planned(device, **asked):
     request = RunRequest(**asked)
-    return plan(request, device, profiles_of(request.workloads, asked_recipe(request)))
+    profiles = profiles_of(request.workloads, asked_recipe(request), gpu_count=request.gpu_count)
+    return plan(request, device, profiles, (device,) * (request.gpus - 1))
 
 
 def test_a_model_of_a_billion_weights_is_trained_in_bfloat16_and_beside_it_under_amp(h100):
@@ -45,6 +46,28 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     head = 2 * 2048 * 2048 * 128_256
     last = 16 * 2 * 2048 * 8192 * 2048  # of each layer the last product: nothing needs its output again
     assert extra == pytest.approx(usual.forward_flops_per_sample - head - last)
+
+
+@pytest.mark.parametrize(
+    ("asked", "how"),
+    [
+        ({}, Checkpointing.FULL),
+        ({"gpus": 7, "jobs": "fsdp"}, Checkpointing.FULL),
+        ({"gpus": 8, "jobs": "fsdp"}, Checkpointing.SELECTIVE),
+        ({"gpus": 4, "nnodes": 2, "rdzv_endpoint": "one:29500", "jobs": "fsdp"}, Checkpointing.SELECTIVE),
+        ({"gpus": 2, "jobs": "fsdp", "checkpointing": "selective"}, Checkpointing.SELECTIVE),
+        ({"gpus": 8, "jobs": "fsdp", "checkpointing": "full"}, Checkpointing.FULL),
+    ],
+)
+def test_below_eight_gpus_every_block_is_computed_again_unless_told_otherwise(h100, asked, how):
+    """The row of one GPU has the recipe of the job, so that what the others add is of the same work."""
+    made = planned(h100, workloads=("llama_8b_fsdp",), executions=("eager",), **asked)
+    cases = [planned.case for planned in made.cases]
+    assert {case.gpu_count for case in cases} == {1, asked.get("gpus", 1) * asked.get("nnodes", 1)}
+    assert {case.checkpointing for case in cases} == {how}
+    (work,) = {planned.hardware_flops_per_sample for planned in made.cases}
+    named = profile_of("llama_8b_fsdp", {"checkpointing": how.value})
+    assert work == named.hardware_flops_per_sample
 
 
 def test_a_frozen_base_stays_in_its_type_and_other_precisions_are_refused(h100):

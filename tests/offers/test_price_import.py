@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.importing import import_offers, read_table
-from gpubench.offers.snapshot import load_offers
+from gpubench.offers.snapshot import imported_offers, load_offers
 
 SKYPILOT = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
 p4d.24xlarge,A100,8.0,96.0,1152.0,"{'Gpus': [{'Name': 'A100', 'MemoryInfo': {'SizeInMiB': 40960}}]}",21.96,9.0,us-east-1,us-east-1a
@@ -222,7 +223,7 @@ def test_an_import_lies_over_the_shipped_prices_and_under_an_explicit_file(tmp_p
     done = import_offers(
         write_table(row | {"on_demand_usd_per_h": "0.40"}, name="my quote!.csv"), results=tmp_path
     )
-    assert done.path == tmp_path / "offers" / "imported" / "my_quote_.json"
+    assert done.path == tmp_path / "offers" / "imported" / f"own-{tmp_path.name}-my_quote_.json"
     extra = write_table(row | {"on_demand_usd_per_h": "0.35"}, name="extra.csv")
 
     def price(*arguments):
@@ -235,6 +236,32 @@ def test_an_import_lies_over_the_shipped_prices_and_under_an_explicit_file(tmp_p
 
     assert price() == 0.40
     assert price(extra) == 0.35
+
+
+def test_catalogs_of_two_clouds_in_files_of_one_name_stand_beside_each_other(tmp_path):
+    def imported(cloud):
+        return import_offers(
+            CATALOG / cloud / "vms.csv", price_date="2026-11-20", results=tmp_path, accept_outliers=True
+        )
+
+    verda, nebius = imported("verda"), imported("nebius")
+    assert (verda.path.name, nebius.path.name) == ("skypilot-verda.json", "skypilot-nebius.json")
+    assert (verda.replaced, nebius.replaced) == (None, None)
+    kept = [each for table in imported_offers(tmp_path / "offers") for each in table.offers]
+    assert Counter(each.provider for each in kept) == {"verda": 6, "nebius": 3}
+    assert imported("verda").replaced == 6
+
+
+def test_own_tables_of_one_file_name_stand_beside_each_other_and_over_catalogs(tmp_path, write_table):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = write_table({"instance": "x"}, {"instance": "y"}, name="a/prices.csv")
+    second = write_table({"instance": "z", "on_demand_usd_per_h": "0.51"}, name="b/prices.csv")
+    assert import_offers(first, results=tmp_path).path.name == "own-a-prices.json"
+    assert import_offers(second, results=tmp_path).replaced is None
+    import_offers(CATALOG / "verda" / "vms.csv", price_date="2026-11-20", results=tmp_path)
+    *_, one, two = imported_offers(tmp_path / "offers")
+    assert [len(one.offers), len(two.offers)] == [2, 1]
 
 
 def test_a_jump_is_not_imported_unless_accepted(tmp_path, write_table):

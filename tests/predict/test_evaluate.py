@@ -6,6 +6,7 @@ import csv
 import gzip
 import importlib.util
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from gpubench.predict.conformal import errors_without, factor_of, fit_scale, pai
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
 from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of, sides
-from gpubench.predict.published import fitted_on
+from gpubench.predict.published import base_model, fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method
@@ -122,20 +123,92 @@ def test_models_that_buyers_ask_for_on_hopper(outcomes):
         assert np.average(error, weights=pairs.weight[mine]) < 0.15
 
 
-def test_a_b200_over_an_h100_is_near_what_was_measured():
-    """BERT and GNMT of one harness, left out with the B200; ResNet-50 and SSD were fed too slowly there."""
+def test_a_b200_over_an_h100_is_off_as_the_page_says():
+    """All ten rows of a B200; ResNet-50 and SSD gain nothing from AMP there, so what they measure is no GPU."""
     table = fitted_on(TaskKind.TRAIN)
     fit = fit_table(table, np.ones(len(table), dtype=bool))
     b200, h100 = (table.gpu_key == k for k in ("nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb"))
     here = table.harness == "lambda-pytorch"
-    error = np.log(times_of(fit, fit.without(here | b200)).step_s) - table.log_seconds
-    found = []
-    for y in np.flatnonzero(b200 & here & ~np.isin(table.model, ["resnet50", "ssd"])):
+    speed = np.log(table.batch) - np.log(times_of(fit, fit.without(here | b200)).step_s)
+    read = np.log(table.batch) - table.log_seconds
+    found = {}
+    for y in np.flatnonzero(b200 & here):
         alike = h100 & here & (table.model == table.model[y]) & (table.precision == table.precision[y])
         x = min(np.flatnonzero(alike), key=lambda row: abs(np.log(table.batch[row] / table.batch[y])))
-        found.append(abs(np.expm1(error[y] - error[x])))
-    assert len(found) == 6
-    assert np.mean(found) < 0.15
+        case = f"`{table.model[y]}` {table.batch[x]:.0f}, {table.batch[y]:.0f}", table.precision[y]
+        found[case] = np.exp([speed[y] - speed[x], read[y] - read[x]])
+    section = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("## On Blackwell")[2]
+    told = {
+        (case, precision): (float(told), float(read))
+        for case, precision, told, read in re.findall(
+            r"^\| (`\w+` \d+, \d+) \| (\w+) \| x([\d.]+) \| x([\d.]+) \|", section, re.MULTILINE
+        )
+    }
+    assert told.keys() == found.keys()
+    for case, ratios in found.items():
+        assert ratios == pytest.approx(told[case], abs=0.015), case
+    errors = {case: abs(ratios[0] / ratios[1] - 1) for case, ratios in found.items()}
+    fed = [e for (case, _), e in errors.items() if not case.startswith(("`resnet50`", "`ssd`"))]
+    bert = [e for (case, _), e in errors.items() if case.startswith("`bert")]
+    assert (len(errors), len(fed), len(bert)) == (10, 6, 4)
+    means = [np.mean(each) for each in (bert, fed, list(errors.values()))]
+    assert means == pytest.approx([0.11, 0.10, 0.20], abs=0.01)
+    for model in (
+        "resnet50",
+        "ssd",
+    ):  # why they are not in the 10 %: tensor cores twice as fast change nothing
+        rows = [
+            read[b200 & here & (table.model == model) & (table.precision == precision)]
+            for precision in ("amp", "fp32")
+        ]
+        assert rows[0] - rows[1] < np.log(1.05)
+
+
+def test_blackwell_has_no_row_of_vgg16():
+    table = fitted_on(TaskKind.TRAIN)
+    assert not (table.base_model[table.architecture == "Blackwell"] == "vgg16").any()
+
+
+def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committed_pairs():
+    rows = list(
+        csv.DictReader(io.StringIO(gzip.decompress((DOCS / "prediction_pairs.csv.gz").read_bytes()).decode()))
+    )
+
+    def figures_of(harness, model, *gpus):
+        """Pairs; MAPE in time and in throughput, share covered (%); a refused pair has no interval."""
+        mine = [
+            row
+            for row in rows
+            if row["source"].startswith(harness)
+            and base_model(row["model"]) == model
+            and (not gpus or row["target_gpu"] in gpus)
+        ]
+        ratio, told, weight = (
+            np.array([float(row[k]) for row in mine]) for k in ("measured_ratio", "predicted_ratio", "weight")
+        )
+        given = np.array([bool(row["low"]) for row in mine])
+        low, high = (np.array([float(row[k]) for row in mine if row["low"]]) for k in ("low", "high"))
+        inside = (low <= ratio[given]) & (ratio[given] <= high)
+        errors = (np.average(np.abs(e - 1), weights=weight) for e in (ratio / told, told / ratio))
+        return (
+            len(mine),
+            *(round(100 * e) for e in errors),
+            round(100 * np.average(inside, weights=weight[given])),
+        )
+
+    part = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("## Where not to trust it")[2]
+    part = " ".join(part.split())
+    hopper = ("nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb")
+    pairs, error, in_throughput, covered = figures_of("xhmy", "vgg13", *hopper)
+    assert (
+        f"{pairs} pairs, {error} % off in time ({in_throughput} % in throughput), {covered} % covered" in part
+    )
+    pairs, error, _, covered = figures_of("profet", "mobilenetv2")
+    assert f"on {pairs} pairs {error} % off and {covered} % covered" in part
+    for model in ("mnasnet1_3", "mnasnet0_75", "mnasnet1_0", "mnasnet0_5", "mobilenet_v2"):
+        pairs, error, _, covered = figures_of("ryujaehun", model)
+        assert pairs == 24
+        assert re.search(rf"`{model}` {error} (% off )?and {covered}\b", part), (model, error, covered)
 
 
 def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents):

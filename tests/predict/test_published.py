@@ -12,6 +12,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
 from gpubench.predict.pairs import chips
 from gpubench.predict.published import COLUMNS, base_model, fitted_on, model_profiles, read_csv, shipped
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import Mode
 from gpubench.specs import load_specs
 from predict.csvs import write_csv
@@ -46,6 +47,30 @@ def test_the_shipped_rows_of_inference_say_where_they_come_from():
         assert row["licence"]
         assert row["gpu_key"] in load_specs()
         assert row["model"] in known
+
+
+def test_the_page_says_what_ships_and_what_is_fitted():
+    counts = []
+    for name in ("published.csv", "published_inference.csv"):
+        with (DATA / name).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        counts.append(f"{len(rows):,}")
+        if name == "published.csv":
+            counts.append(f"{len({row['source'] for row in rows})} sources")
+            trained = model_profiles(TaskKind.TRAIN)
+            timm = [row for row in rows if row["source"].startswith("timm") and row["model"] not in trained]
+            counts.append(f"{len(timm):,} are networks")
+    fitted, both = fitted_on(TaskKind.TRAIN), fitted_on(TaskKind.TRAIN, (FITTED_VENDOR, *OTHER_VENDORS))
+    skipped = shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped
+    unprofiled = sum(n for reason, n in skipped.items() if reason.startswith("no profile"))
+    kepler = sum(n for reason, n in skipped.items() if "Kepler" in reason)
+    counts += [
+        f"{len(fitted):,} steps", f"{len(set(fitted.source))} sources", f"{len(both) - len(fitted)} steps of AMD",
+        f"{unprofiled:,} rows", f"{kepler} of Kepler",
+    ]  # fmt: skip
+    text = " ".join((DATA.parents[1] / "docs/prediction.md").read_text(encoding="utf-8").split())
+    part = text[text.index("`gpubench calibrate` fits it") :].partition("## Inference")[0]
+    assert [count for count in counts if count not in part] == []
 
 
 def test_what_compiling_saves_is_told_from_what_it_does_not():

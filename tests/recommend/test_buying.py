@@ -11,6 +11,7 @@ import pytest
 import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
+from gpubench.labels import gpu_name
 from gpubench.offers.cards import card_prices
 from gpubench.offers.columns import Offers
 from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
@@ -18,7 +19,11 @@ from gpubench.recommend.filters import apply
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import assumed_of
+from gpubench.sections import verdict
+from gpubench.sections.data import of_ranking
+from gpubench.sections.verdict import SENTENCES
 from gpubench.specs import load_specs
+from gpubench.units import format_usd
 
 from .builders import L4, TODAY, estimate, offer, rank_of
 from .test_owning import machine, weigh
@@ -276,19 +281,19 @@ def test_every_assumption_is_said_with_its_value():
         rent_or_buy="buy",
     ).purchases
     assert assumed_of(bought) == [
-        "$0.10 to 0.35 a kWh",
-        "$1,000 for the machine around the cards",
-        "150 W for the machine around the cards",
-        "25 to 90 % of all hours at work",
-        "3 slots for a card whose width is not known",
+        "$0.15 a kWh ($0.10 to 0.35)",
+        "$1,000 for the host",
+        "150 W for the host",
+        "3 slots for a card of unknown width",
+        "50 % of all hours at work (25 to 90 %)",
         "6 slots for cards",
         "PUE 1",
         "a life of 3 years",
-        "a power supply in use to 80 % of its rating at most",
+        "a power supply loaded to 80 % at most",
         "a power supply of 1,200 W",
         "board power as the power at work",
         "no power when idle",
-        "resale at 15 to 50 % of the price",
+        "resale at 30 % of the price (15 to 50 %)",
     ]
     quoted = weigh(
         [machine(assumed=("host_usd",))], [], {machine().gpu_key: 500}, rent_or_buy="buy"
@@ -359,4 +364,33 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
         shown,
     )
     assert "best first" in shown
-    assert "$1,000 for the machine" in " ".join(shown.split())
+    assert "$1,000 for the host" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(("jobs", "weighed"), [(1, "rent"), (8, "depends")])
+def test_what_does_not_pay_is_said_before_anything_is_bought(jobs, weighed):
+    """A job of 33 h a month on a card of three years: on the first line, on the card, in verdict and decision."""
+    found = gpubench.rank(
+        "resnet50", max_purchase_usd=3000, jobs_per_month=jobs, as_of="2026-11-20", draws=50
+    )
+    own, rent = found.decision.choice, found.decision.rather_rent
+    assert (own.source, found.buy_or_rent[0].verdict) == ("own", weighed)
+    assert rent in {found.decision.best_cloud, found.decision.best_marketplace}
+    assert rent.cost_usd < own.cost_usd
+    assert (rent.pricing, rent.rank, rent.p_best) == ("on_demand", None, None)
+    assert found.decision.best_cloud.source == "cloud"
+    assert found.decision.best_marketplace.source == "marketplace"
+    said = f"Rather rent: {gpu_name(rent.gpu_key)} at {rent.provider}, {format_usd(rent.cost_usd)} a job"
+    assert SENTENCES.split(found.verdict)[1].startswith(said)
+    assert "among purchases" in found.verdict
+    assert verdict.headline(found).startswith("Rather rent than own")
+    first, second, *_ = verdict.SECTION.render(of_ranking(found)).brief[-1].rows
+    assert (first.term, second.term) == ("Rather rent", "If bought")
+    assert re.search(r"buying does not pay within 36 months", first.value)
+
+
+def test_what_pays_is_bought():
+    """Half of all hours for three years: the rent stands beside the choice, and nothing speaks for it."""
+    found = gpubench.rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50)
+    assert found.decision.rather_rent is None
+    assert verdict.headline(found).startswith("Own ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import UTC, datetime
 
@@ -17,7 +18,8 @@ from gpubench.offers.source import Quote
 from gpubench.recommend.owning import offer_of
 from gpubench.recommend.request import Range
 from gpubench.report.page import render
-from gpubench.sections.data import gather
+from gpubench.sections import verdict
+from gpubench.sections.data import gather, of_ranking
 
 from .builders import H100, L4, offer, rank_of
 from .test_owning import machine, weigh
@@ -139,6 +141,26 @@ def test_an_own_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_
     (note,) = [note for note in ranking.notes if "mine pod" in note]
     assert "other providers" in note
     assert "--accept-outliers" not in note
+
+
+def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h,note\n"
+        "mine,one,B300,1,2026-11-14,0.01,a quote\n"
+    )
+    ranking = rank("resnet50", offers=table, as_of="2026-11-20", draws=50)
+    choice = ranking.decision.choice
+    assert choice.provider == "mine"
+    assert re.fullmatch(r"0\.00\d+ times what \d+ others ask", choice.price_doubt)
+    assert choice.price_note == ranking.rows[0].offer.note == f"price {choice.price_doubt}; a quote"
+    caution = f"Caution: B300 270GB at {choice.price_doubt}"
+    assert caution in ranking.verdict
+    card = {fact.term: fact.value for fact in verdict.SECTION.render(of_ranking(ranking)).brief[-1].rows}
+    assert choice.price_doubt in card["Caution"]
+    admitted = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)
+    assert "others ask" in admitted.rows[0].offer.note
+    assert ranking.rows[1].offer.note is None or "others ask" not in ranking.rows[1].offer.note
 
 
 def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: F811

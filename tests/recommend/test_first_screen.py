@@ -12,7 +12,7 @@ from gpubench import rank
 from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
-from gpubench.recommend.verdict import MOST_WORDS, word_count
+from gpubench.recommend.verdict import MOST_WORDS
 from gpubench.sections import value, verdict
 from gpubench.sections.data import of_ranking
 
@@ -34,12 +34,27 @@ def screen(*words, columns="100"):
     return done.stdout
 
 
+QUESTIONS_IN_PYTHON = {
+    "a network": (("resnet50",), {}),
+    "a language model": (("llama_8b_lora",), {}),
+    "a deadline and a budget": (("vgg16",), {"deadline_hours": 48, "budget_usd": 500}),
+    "spot": (("resnet50",), {"spot": True, "spot_lost": 0.2, "region": ["us-east"]}),
+    "a desk": (("resnet50",), {"max_purchase_usd": 3000, "jobs_per_month": 8}),
+    "inference": (("resnet50",), {"task": "infer"}),
+}
+
+
+@pytest.mark.parametrize(("names", "asked"), QUESTIONS_IN_PYTHON.values(), ids=QUESTIONS_IN_PYTHON)
+def test_the_verdict_as_data_has_at_most_sixty_words_with_each_sign(names, asked):
+    assert len(rank(*names, **asked, draws=50).verdict.split()) <= 60
+
+
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
 def test_the_verdict_as_printed_is_short(words):
     shown = screen(*words)
     assert lines_before_the_table(shown) <= 12
     above = "\n".join(shown.splitlines()[: lines_before_the_table(shown)])
-    assert 20 < word_count(above) <= MOST_WORDS
+    assert 20 < len(above.split()) <= MOST_WORDS
     assert "How sure" in above
     assert re.search(r"fits(?: on \d+ with FSDP)?,\s+[\d.]+\s+[GM]iB\s+spare", above)
 
@@ -61,7 +76,8 @@ def test_what_finds_no_room_on_the_card_stands_below_the_table():
     table = value.SECTION.render(data)
     for parts in (table.brief, table.parts):
         (below,) = [part for part in parts if isinstance(part, Bullets)]
-        assert re.match(r"Runner-up: .* \(better above .*/h\)\.", below.items[0])
+        (cut,) = [item for item in below.items if item.startswith("Runner-up")]
+        assert re.match(r"Runner-up: .* \(better above .*/h\)\.", cut)
 
 
 def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
@@ -82,6 +98,18 @@ def test_old_prices_of_cards_to_buy_tell_their_age():
     age = rank(max_purchase_usd=3000, draws=50).decision.choice.price_age_days
     assert age > 30
     assert f"(price {age} days old)" in first
+
+
+def test_a_price_for_rent_that_is_not_current_tells_its_age_beside_the_choice():
+    asked = {"spot": True, "spot_lost": 0.2, "region": ["us-east"], "as_of": "2026-11-20", "draws": 50}
+    found = rank("resnet50", **asked)
+    choice = found.decision.choice
+    assert choice.price_age_days > 180
+    assert len(choice.price_date) < 10
+    assert verdict.headline(found).endswith(f"(price up to {choice.price_age_days} days old).")
+    fresh = msgspec.structs.replace(choice, price_age_days=180)
+    decision = msgspec.structs.replace(found.decision, choice=fresh)
+    assert "old" not in verdict.headline(msgspec.structs.replace(found, decision=decision))
 
 
 def test_deadline_and_budget_act_on_the_default_job():

@@ -7,10 +7,14 @@ import math
 import numpy as np
 import pytest
 
+from gpubench import rank
 from gpubench.models import Asks, Pricing
+from gpubench.recommend.owning import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
+from gpubench.recommend.request import Range
 
 from .builders import H100, L4, TODAY, offer, rank_of
+from .test_owning import machine
 
 DRAWS = 20_000
 ASKS = Asks(
@@ -67,9 +71,34 @@ def test_an_ask_is_as_listed_when_fresh_and_any_other_hosts_when_old():
     assert abs(np.corrcoef(old, ancient)[0, 1]) < 0.05, "each host asks for itself"
 
 
-def test_hardware_that_is_owned_costs_what_it_costs():
+def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
     own = offer(L4, 0.1, pricing=Pricing.OWNED, kind="owned", price_date="2024-01-01")
     assert np.ptp(drawn(own)) == 0
+
+
+def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
+    """Two cards of 600 and a host of 800, no energy: 0.6 of the cost is theirs, so 0.6 x 0.3 after a year."""
+    cards = {
+        "host_usd": 800.0, "condition": "used", "source": "a report", "price_date": "2025-11-20",
+        "power_w": 0.0, "resale_usd": Range.of(0.0),
+    }  # fmt: skip
+    one, two = machine(purchase_usd=1400.0, **cards), machine(purchase_usd=2000.0, gpu_count=2, **cards)
+    machines = {offer_of(each): card_share(each) for each in (one, two)}
+    assert list(machines.values()) == pytest.approx([600 / 1400, 0.6])
+    assert card_share(machine()) == 0, "a quote"
+    moved = drawn_prices(prices_of(machines, Market(TODAY, {}, 0.3, machines)), np.arange(2), DRAWS, 0)
+    walks = np.log(moved)
+    assert walks.std(axis=1) == pytest.approx([0.3 * 600 / 1400, 0.18], rel=0.03)
+    assert np.corrcoef(walks)[0, 1] == pytest.approx(1)
+
+
+def test_the_cost_of_a_used_card_has_the_age_of_its_price_in_it():
+    choice = rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50).decision.choice
+    assert choice.price_label == "used"
+    assert choice.expected_usd_per_hour_low < choice.expected_usd_per_hour < choice.expected_usd_per_hour_high
+    quoted = rank("resnet50", own=["RTX 3090, 700 USD"], gpu=["RTX 3090"], as_of="2026-11-20", draws=50)
+    own = quoted.decision.best_to_own
+    assert own.expected_usd_per_hour_low == own.expected_usd_per_hour == own.expected_usd_per_hour_high
 
 
 def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_off():

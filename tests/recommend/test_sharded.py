@@ -8,8 +8,10 @@ import pytest
 from gpubench.models import Execution, ParallelMode
 from gpubench.predict.anchors import readings_of
 from gpubench.predict.estimate import estimate as predict_all
+from gpubench.predict.estimate import predict
 from gpubench.predict.memory import fit_of
 from gpubench.predict.question import Refusal, case_for, question_of
+from gpubench.predict.request import PredictRequest
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
 from gpubench.recommend.gather import MOST_SHARING, Runs, gather
@@ -63,13 +65,13 @@ def test_the_fewest_gpus_are_those_that_the_memory_model_says_and_not_one_less()
 
 
 def test_a_batch_that_fits_shared_out_over_no_number_says_which_one_does():
-    asked = msgspec.structs.replace(QUESTION, batch_size=3)
+    asked = question_of(profile_of(NAME, {"checkpointing": "selective"}), None, batch_size=3)
     answer = predict_all(asked, [load_specs()[L40S]], most_sharing=MOST_SHARING)[L40S]
     assert "largest batch 2 each" in answer.reason
 
 
 def test_what_fits_on_one_and_what_must_be_shared_out_stand_in_one_ranking():
-    ranking = ranking_of([*offers_of(H200, 1, 8), *offers_of(H100, 1, 2, 8)])
+    ranking = ranking_of([*offers_of(H200, 1, 8), *offers_of(H100, 1, 2, 8)], checkpointing="selective")
     rows = {(row.offer.gpu_key, row.offer.gpu_count): row for row in ranking.rows}
     assert set(rows) == {(H200, 1), (H200, 8), (H100, 2), (H100, 8)}
     assert (rows[H200, 1].estimate.fewest_gpus, rows[H100, 2].estimate.fewest_gpus) == (1, 2)
@@ -117,7 +119,8 @@ def test_a_ranking_that_no_card_needs_fsdp_for_does_not_speak_of_it():
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("vgg16", {"batch_size": 2**19}), (NAME, {"jobs": "independent"})]
+    ("name", "changes"),
+    [("vgg16", {"batch_size": 2**19}), (NAME, {"jobs": "independent", "checkpointing": "selective"})],
 )
 def test_what_cannot_be_shared_out_is_refused_as_before(name, changes):
     answers = gather(request(workloads=(name,), **changes), [H100], NOTHING).answers[name]
@@ -164,3 +167,36 @@ def test_bytes_gathered_are_two_copies_of_the_weights_and_one_of_the_gradients()
     """8.03 G parameters in bfloat16: 3 x 16.06 GB, an all-reduce of half as many bytes."""
     found = scaling(QUESTION, load_specs()[H100], 2, 1.0, sharded=True)
     assert found.gradient_bytes == pytest.approx(1.5 * 2 * 8_030_261_248)
+
+
+def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
+    """From 8 GPUs on selective checkpointing, below it full: more memory, and less work for each sample."""
+    ranking = ranking_of(offers_of(H200, 1, 4, 8))
+    one, four, eight = sorted(ranking.rows, key=lambda row: row.offer.gpu_count)
+    spec = load_specs()[H200]
+    for row, how in ((one, "full"), (four, "full"), (eight, "selective")):
+        count = row.offer.gpu_count
+        profile = profile_of(NAME, {"checkpointing": how})
+        question = question_of(profile, None)
+        case = profile.shared_by(case_for(question, spec), count, row.parallel_mode)
+        assert case.checkpointing == how
+        assert row.estimate.memory_text == fit_of(question, case, spec, ()).text()
+        (alone,) = predict_all(question, [spec]).values()
+        scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
+        each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
+        assert row.samples_per_s == pytest.approx(count * each)
+    assert any("selective from 8 GPUs on" in note for note in ranking.notes)
+    (predicted,) = predict(PredictRequest(workload=NAME, gpus=(H200,))).values()
+    assert predicted.case == one.estimate.case
+    told = ranking_of(offers_of(H200, 1, 8), checkpointing="full")
+    assert not any("selective" in note for note in told.notes)
+
+
+def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selective():
+    """32 GB: half a share of the states more, and 9 GiB of activations less, than eight need."""
+    ranking = ranking_of(offers_of(RTX5090, 6, 8), batch_size=2)
+    assert {row.offer.gpu_count for row in ranking.rows} == {6}
+    (fallen,) = ranking.excluded
+    assert "with selective checkpointing on each of 8 GPUs" in fallen.reason
+    told = ranking_of(offers_of(RTX5090, 6, 8), batch_size=2, checkpointing="full")
+    assert {row.offer.gpu_count for row in told.rows} == {6, 8}

@@ -14,6 +14,7 @@ from gpubench.measure import messages
 from gpubench.measure.launcher import Record, _Progress
 from gpubench.measure.plan import PlannedCase, Unit
 from gpubench.models import Launch, MicroResult, Round, Run, Status
+from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.record import ledger, store
 from gpubench.session import resume
 
@@ -175,6 +176,18 @@ def test_a_writer_that_knows_less_takes_nothing_away(tmp_path, begun):
     assert run.micro == (gemm,)
     store.write_run(tmp_path, begun)
     assert indices(store.read_run(path)) == [0, 1, 2]
+
+
+def test_a_writer_that_knows_less_takes_no_training_away(tmp_path, begun):
+    seeds = tuple(SeedRun(seed=n, reached=True, steps=100, train_s=1.0, quality=0.9) for n in range(3))
+    training = TimeToQuality(
+        case=begun.planned[0], metric="accuracy", target=0.8, most_steps=1000, data_sha256="0" * 64
+    )
+    some, all_of_it = (msgspec.structs.replace(training, runs=seeds[:n]) for n in (1, 3))
+    path = store.write_run(tmp_path, msgspec.structs.replace(begun, quality=(all_of_it,)))
+    for known in ((), (some,)):
+        store.write_run(tmp_path, msgspec.structs.replace(begun, quality=known))
+        assert store.read_run(path).quality == (all_of_it,)
 
 
 def test_a_failure_does_not_take_the_place_of_a_figure(tmp_path, begun):

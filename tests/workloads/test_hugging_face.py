@@ -80,7 +80,7 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
     assert theirs.forward_flops_per_sample == ours.forward_flops_per_sample
     assert theirs.train_flops_per_sample == ours.train_flops_per_sample
     peaks = [profile.memory[0].peak(4).at(4) for profile in (theirs, ours)]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.2)
+    assert peaks[1] <= peaks[0] <= 1.4 * peaks[1], "their norms are written out, ours are one kernel each"
 
 
 @pytest.mark.parametrize("asked", [{}, {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}])

@@ -17,8 +17,10 @@ from gpubench.children import MOST_ASKED_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import WeightType
+from gpubench.models.workload import Operator, OperatorKind
 from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profiles_of
+from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.child import _answer
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import profile_workload
@@ -501,6 +503,31 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
         profile_of(write(tmp_path, "import os\nos.abort()\n"))
     with pytest.raises(MisuseError, match=r"SIGKILL.*: probably"):
         profile_of(write(tmp_path, "import os\nos.kill(os.getpid(), 9)\n"))
+
+
+def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(tmp_path: Path) -> None:
+    """Written into the pipe of its process: under the name of a standard workload it would pass for it."""
+    line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
+    forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
+    with pytest.raises(MisuseError, match=r"^my_model\.py: .* cannot be true: the profile is of 'lstm'$"):
+        profile_of(write(tmp_path, forged))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"name": "cnn"}, "is of 'cnn'"),
+        ({"parameters": -1}, "of -1 parameters"),
+        ({"trainable_parameters": 10**12}, "parameters are trained"),
+        ({"batches": (64, 0)}, "a batch of 0"),
+        ({"train_flops_per_sample": -1e9}, "an amount of -1e+09"),
+        ({"train": (Operator(kind=OperatorKind.MATMUL, count=-1),)}, "an amount of -1"),
+    ],
+)
+def test_a_profile_that_cannot_be_true_is_refused(wrong: dict[str, object], said: str) -> None:
+    sound = profile_of("lstm")
+    assert contradiction("lstm", sound) is None
+    assert said in (contradiction("lstm", msgspec.structs.replace(sound, **wrong)) or "")
 
 
 def test_a_flood_of_output_is_refused_and_ended_early(tmp_path: Path) -> None:
