@@ -17,7 +17,7 @@ from gpubench.specs import load_specs
 
 DATA = Path(gpubench.specs.__file__).parent / "data"
 TESTS = Path(__file__).parent
-KEYED_BY_GPU = re.compile(r"(train|infer)\.rows_by_gpu")
+KEYED_BY_GPU = re.compile(r"(train|infer)\.(rows|apart)_by_gpu")
 """Places in data/calibration.json where an object has a name for each GPU."""
 ABOUT_NAMES = {"test_names.py", Path(__file__).name}
 """Files whose subject is how others spell a GPU."""

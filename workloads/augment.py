@@ -66,7 +66,7 @@ def kornia_of(name: str) -> Any:
             f"workload {name}: kornia is not installed; pip install 'gpubench[augment]'"
         ) from error
     except ImportError as error:
-        raise MisuseError(f"workload augment: kornia and this torch do not fit together: {error}") from error
+        raise MisuseError(f"workload {name}: kornia and this torch do not fit together: {error}") from error
     return kornia
 
 

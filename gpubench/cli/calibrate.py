@@ -28,6 +28,11 @@ def verb(
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild the calibration from the published measurements, and from your own runs."""
+    import os
+
+    # Before numpy is imported: the matrices of a fit are small, and threads that share one mostly wait.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
     from collections import Counter
 
     from gpubench.errors import MisuseError

@@ -76,13 +76,15 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
     table = fitted_on(task, (FITTED_VENDOR, *OTHER_VENDORS))
     table = table if own is None else join(table, own)
     seen = table.vendor == FITTED_VENDOR
-    scored = seen & of_task(table, task)
+    mine = of_task(table, task)
+    scored, apart = mine & seen, mine & ~seen
     ratio, level = fit_table(table, seen), fit_table(table, seen, aim=LEVEL)
     scale, factor = _ratio_width(ratio, pairs_of(table, seen))
     return Fitted(
         rows=int(scored.sum()),
         sources=len(set(table.source[scored])),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[scored]).items())),
+        apart_by_gpu=dict(sorted(Counter(table.gpu_key[apart]).items())),
         ratio=_learned(ratio, scale, factor, _others_by_ratio(ratio)),
         level=_learned(level, None, _level_width(level, seen), _others_by_level(level)),
     )

@@ -87,6 +87,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows, sources: Published measurements of the task, and where they come from.
         rows_by_gpu: Published rows of the task behind each GPU.
+        apart_by_gpu: The same of other vendors' GPUs, which are in no fit and say how far it is off for them.
         ratio: For predictions from a measured GPU.
         level: For predictions from none.
     """
@@ -96,6 +97,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     rows_by_gpu: dict[str, int]
     ratio: Learned
     level: Learned
+    apart_by_gpu: dict[str, int] = {}
 
 
 class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):

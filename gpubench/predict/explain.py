@@ -49,7 +49,10 @@ def reasons(estimate: Estimate) -> str:
 
 def evidence_on(estimate: Estimate) -> str:
     """Return how many published rows of its GPU the calibration holds; without any, whose are nearest."""
-    rows = load_calibration().of(estimate.case.task).rows_by_gpu
+    fitted = load_calibration().of(estimate.case.task)
+    if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
+        return f"{apart} published rows of this GPU (judged apart)"
+    rows = fitted.rows_by_gpu
     own = rows.get(estimate.gpu_key, 0)
     return f"{own or 'no'} published rows of this GPU{'' if own else _nearest(estimate.gpu_key, rows)}"
 

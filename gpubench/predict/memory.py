@@ -1,12 +1,11 @@
 """Will it fit? What the question needs on a card, and the largest batch that the card holds.
 
-A measured peak of the same case, on any GPU, replaces the model; of another batch it scales it.
+A measured peak of the same case, on any GPU, replaces the model; of another batch it can raise a trace.
 """
 
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import Question
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
+from gpubench.stats import geometric_mean
 
 if TYPE_CHECKING:
     from gpubench.measure.plan import Plan
@@ -163,19 +163,26 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
 
 
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """Measured over estimated peak of cases that are alike but for batch and precision; 1 without readings.
+    """What the case is scaled by, from peaks of cases that are alike but for the batch; 1 without any.
 
-    In the geometric mean, over those of as many GPUs where there are any, else those of one.
+    The geometric mean, over those of as many GPUs where there are any, else those of one; of them those under
+    autocast too, or without it too, where there are any. A small step has no say.
     """
     alike = [reading for reading in readings if _alike(reading.case, case)]
     if case.gpu_count > 1 and not alike:
         alike = [reading for reading in readings if _alike(reading.case, case.on_one_gpu)]
-    logs = [
-        math.log(memory.scale_of(question.profile, reading.case, reading.peak_memory_bytes))
+    told = [
+        (reading.case.precision.is_amp, scale)
         for reading in alike
-        if reading.peak_memory_bytes
+        if reading.peak_memory_bytes and (scale := _scale(question, reading)) is not None
     ]
-    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+    same = [scale for is_amp, scale in told if is_amp == case.precision.is_amp]
+    return geometric_mean(same or [scale for _, scale in told] or [1.0])
+
+
+def _scale(question: Question, reading: Reading) -> float | None:
+    peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
+    return memory.scale_of(question.profile, reading.case, peak, card_class)
 
 
 def _alike(one: Case, two: Case) -> bool:

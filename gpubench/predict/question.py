@@ -102,7 +102,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
     """Why this GPU lies outside of what the model was ever checked against; None where it does not."""
     if spec.vendor not in (FITTED_VENDOR, *OTHER_VENDORS):
-        return f"no published measurements of {spec.vendor} GPUs to predict from"
+        return f"no published measurements of {spec.vendor} GPUs at work equal to another vendor's"
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:

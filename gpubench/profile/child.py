@@ -19,6 +19,9 @@ from gpubench.workload import is_own, one_line
 MOST_VARIANTS_S = 10.0
 """Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
 
+MOST_ON_CPU_S = 15.0
+"""Of the time limit: a model that looks at its values and is slow to compute is counted without them then."""
+
 
 def main() -> None:
     """Trace the model and answer."""
@@ -64,7 +67,7 @@ def _profile(
     workload = load_workload(reference)
     if recipe is not None:
         workload = workload.at(recipe)
-    traced = trace_workload(workload, MOST_VARIANTS_S)
+    traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S)
     profile = traced.profile
     if traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)

@@ -42,6 +42,8 @@ _LOOKS_ALONG_LINES = 8
 """Of the search for the largest batch; it needs four along one line, and one or two for each bend."""
 WORKSPACE_BYTES = 256 * MIB
 """Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
+LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
+"""Of a step whose measured peak tells of another batch: in a smaller one the workspace weighs too much."""
 UNTRACED_FACTOR = 2.0
 """Over the formula for a model that could not be traced: it is too low by up to this for language models."""
 UNTRACED_LOW_FACTOR = 2.3
@@ -89,7 +91,7 @@ def need_of(
         case: Task, precision, batch, recipe, and how several GPUs share the work.
         card_class: On which context, driver and libraries take alike.
         measured: What this very case took, on any GPU; replaces the model.
-        scale: Measured over estimated peak, where this workload was measured at another batch.
+        scale: As ``scale_of`` tells, where this workload was measured at another batch.
         accumulate: Micro-batches that the batch is cut into, run one after the other: their gradients are
             summed, and so alive through the whole step. Cases are measured with 1.
     """
@@ -197,14 +199,32 @@ def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Inter
     return _estimated(load_allowance().classes[card_class], held, gpu_count=1).device
 
 
-def scale_of(profile: WorkloadProfile, case: Case, measured_bytes: float) -> float:
-    """Measured over estimated peak: what another batch of the same workload is scaled by.
+def scale_of(
+    profile: WorkloadProfile, case: Case, measured_bytes: float, card_class: CardClass
+) -> float | None:
+    """What another batch of the same workload is scaled by, from a peak that was measured.
 
-    A measured peak holds the scratch space of the libraries, which weighs most in small steps: with it in the
-    estimate too, a small step says little of a large one.
+    What a peak holds beyond its trace is scratch space of the libraries up to ``WORKSPACE_BYTES``, which
+    every upper end holds already, and what cuDNN took because it was free: neither grows with the batch as
+    tensors do. Only the rest is a factor. It is 1 at least over a trace, whose tensors are there whatever was
+    read.
+
+    Args:
+        profile: Of the workload.
+        case: As it was measured.
+        measured_bytes: The most that was allocated.
+        card_class: Of the card it was measured on.
+
+    Returns:
+        None of a step below ``LEAST_SCALING_BYTES``, where scratch space tells more than tensors.
     """
-    held = _held(profile, case) or _formula(profile, case)
-    return measured_bytes / (WORKSPACE_BYTES + held.total)
+    traced = _held(profile, case)
+    held = traced or _formula(profile, case)
+    if held.total < LEAST_SCALING_BYTES:
+        return None
+    beside = WORKSPACE_BYTES + _if_free_bytes(profile, case, card_class)
+    beyond = max(0.0, measured_bytes - held.total - beside)
+    return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
 
 
 # --- three figures -------------------------------------------------------------------------------------
@@ -247,22 +267,29 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory, given_back_by
 
 
 def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end."""
+    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
+
+    In a small step scratch space is more than the factor says, and it is so on the device too. A device never
+    holds less than its tensors, however wide the interval of its class.
+    """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most
-    peak = held.total
-    apart = held.apart
+    peak, reserved = held.total, held.total + held.apart
     joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
-    reserved = allowance.factor * (peak + apart)
-    device = device_bytes(allowance, peak + apart)
+
+    def upper(held_bytes: float) -> float:
+        return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
+
     low = least * (1 - TRACE_SHARE) * peak
+    device_low = device_bytes(allowance, least * reserved) / spread
+    device_high = device_bytes(allowance, most * reserved) * spread
     return _Figures(
-        Interval(peak, low, most * (allowance.factor * peak) * spread + WORKSPACE_BYTES),
-        Interval(reserved, low, most * reserved * spread + WORKSPACE_BYTES),
+        Interval(peak, low, upper(peak)),
+        Interval(allowance.factor * reserved, low, upper(reserved)),
         Interval(
-            device,
-            device_bytes(allowance, least * (peak + apart)) / spread,
-            device_bytes(allowance, most * (peak + apart)) * spread + joined,
+            device_bytes(allowance, reserved),
+            max(low, device_low),
+            max(device_high, allowance.overhead_bytes + upper(reserved)) + joined,
         ),
     )
 

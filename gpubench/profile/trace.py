@@ -7,6 +7,7 @@ is paid once a step.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,29 +80,34 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     return msgspec.structs.replace(trace_workload(workload).profile, variants=others)
 
 
-def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
+def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: float = math.inf) -> Traced:
     """Read the profile of a workload, and say how it could be read.
 
     It is built and traced on the meta device, where nothing is allocated or computed; a model that looks at
-    its own values cannot run there and is traced on the CPU.
+    its own values cannot run there and is traced on the CPU; where that takes too long, on the meta device
+    again, with every value it looks at taken as 1.
 
     Args:
         workload: Any.
         variants_s: As ``trace_memory`` takes it.
+        on_cpu_s: Wall time for the steps on the CPU, all together [s].
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    traced = trace_operators(workload)
+    until_s = time.monotonic() + on_cpu_s
+    traced = trace_operators(workload, until_s)
     memory, memory_untraced = _memory(workload, variants_s)
     memory = tuple(_quantized(step, traced.profile) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     if memory_untraced is not None:
-        profile = msgspec.structs.replace(profile, saved_bytes_per_pair=_saved_bytes_per_pair(workload))
+        profile = msgspec.structs.replace(
+            profile, saved_bytes_per_pair=_saved_bytes_per_pair(workload, until_s)
+        )
     return Traced(profile, traced.why_on_cpu)
 
 
-def _saved_bytes_per_pair(workload: Workload) -> float:
+def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     """Return what saved activations grow by with the square of the batch [B], as a contrastive loss does.
 
     Three batches of a parabola, whose line is what ``saved_bytes_per_sample`` says; of a step that was traced
@@ -109,7 +115,7 @@ def _saved_bytes_per_pair(workload: Workload) -> float:
     """
     below, above = _BATCHES
     beyond = above**2
-    one, two, three = (_trace(_as_held(workload), n).saved_bytes for n in (below, above, beyond))
+    one, two, three = (_trace(_as_held(workload), n, until_s).saved_bytes for n in (below, above, beyond))
     slopes = (two - one) / (above - below), (three - two) / (beyond - above)
     return max(0.0, (slopes[1] - slopes[0]) / (beyond - below))
 
@@ -128,18 +134,22 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
     return parameters, tuple(_narrowed(step, task.decode, workload.recipe.weight_type) for step in steps)
 
 
-def trace_operators(workload: Workload) -> Traced:
+def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
     """Read the profile of a workload but for its peak memory, which takes several times as long to trace.
+
+    Args:
+        workload: Any.
+        until_s: By ``time.monotonic``: no step on the CPU goes on after it [s].
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
     held = _as_held(workload)
-    traces = [_trace(held, n) for n in _BATCHES]
+    traces = [_trace(held, n, until_s) for n in _BATCHES]
     profile = _profile(workload, traces)
     plain = _once(held)
     if plain is not None:
-        own = _operators([_trace(plain, n).train for n in _BATCHES])
+        own = _operators([_trace(plain, n, until_s).train for n in _BATCHES])
         profile = msgspec.structs.replace(profile, train_flops_per_sample=_flops(own))
     if held is not workload:
         model = _on_meta(workload, 1).model
@@ -303,29 +313,79 @@ def _parts(at_first: float, at_second: float) -> tuple[float, float]:
     return per_sample, at_first - per_sample * first
 
 
-def _trace(workload: Workload, batch_size: int) -> _Trace:
-    """Trace on the meta device; on the CPU where that cannot be."""
+class _OutOfTimeError(Exception):
+    """A step on the CPU took longer than it may."""
+
+
+def _trace(workload: Workload, batch_size: int, until_s: float) -> _Trace:
+    """Trace on the meta device; on the CPU where that cannot be, and by one path where that takes long."""
     try:
         return _trace_task(_on_meta(workload, batch_size), workload.tasks)
     except Exception as error:
         if not workload.is_classic:  # too large to be built for a trace
             raise MisuseError(refusal(workload.name, error)) from error
         on_meta = error
+    why = one_line(on_meta)
     try:
-        return replace(_trace_on_cpu(workload, batch_size), why_on_cpu=one_line(on_meta))
+        return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
+    except _OutOfTimeError:
+        slow = f"{why}; there it took too long, so that every value it looks at was taken as 1"
     except MisuseError as error:
         if not lacks_memory(error):
             raise
-    raise MisuseError(f"{refusal(workload.name, on_meta)} {TOO_LARGE}") from on_meta
+        raise MisuseError(f"{refusal(workload.name, on_meta)} {TOO_LARGE}") from on_meta
+    try:
+        with _values_taken_as_1():
+            return replace(_trace_task(_on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
+    except Exception as error:
+        too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
+        raise MisuseError(f"{workload.name}: {too_long}: {one_line(error)}") from error
 
 
-def _trace_on_cpu(workload: Workload, batch_size: int) -> _Trace:
+def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> _Trace:
+    if time.monotonic() >= until_s:
+        raise _OutOfTimeError
     try:
         task = workload.build(batch_size, _SEED)
-        with seeded(_SEED):
+        with seeded(_SEED), _until(until_s):
             return _trace_task(task, workload.tasks)
+    except _OutOfTimeError:
+        raise
     except Exception as error:  # a model of the user's own may raise anything; the cause is kept
         raise MisuseError(refusal(workload.name, error)) from error
+
+
+@contextmanager
+def _until(until_s: float) -> Iterator[None]:
+    """Raise ``_OutOfTimeError`` at the first operator after a moment: one call of torch is waited for."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Until(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            if time.monotonic() >= until_s:
+                raise _OutOfTimeError
+            return func(*args, **(kwargs or {}))
+
+    with Until():  # type: ignore[no-untyped-call]
+        yield
+
+
+@contextmanager
+def _values_taken_as_1() -> Iterator[None]:
+    """On the meta device answer 1, or True, wherever a model asks for the value of a tensor."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Ones(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:  # noqa: SLF001
+                return torch.ones((), dtype=args[0].dtype).item()
+            return func(*args, **(kwargs or {}))
+
+    with Ones():  # type: ignore[no-untyped-call]
+        yield
 
 
 def refusal(name: str, error: Exception) -> str:

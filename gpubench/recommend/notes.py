@@ -122,7 +122,7 @@ def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
     """Yield what the cost of owning rests on where it stands beside rent, of what was not given."""
     choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
     if choice is not None and own is not None and choice.source != "own" and own.assumed:
-        yield f"Best to own assumes {listing(assumed_of([own]))}; ranges stand in brackets."
+        yield f"Best to own assumes {listing(assumed_of([own]))}."
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:

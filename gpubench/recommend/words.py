@@ -38,16 +38,16 @@ _ASSUMED = {
     "pue": f"PUE {_DEFAULTS.pue:g}",
     "tariff_usd_per_kwh": f"${_TARIFF.likely:.2f} a kWh (${_TARIFF.low:.2f} to {_TARIFF.high:.2f})",
     "psu_watts": f"a power supply of {DEFAULT_HOST.psu_w:,.0f} W",
-    "psu_share": f"a power supply in use to {format_percent(PSU_SHARE)} of its rating at most",
-    "host_w": f"{HOST_W:.0f} W for the machine around the cards",
+    "psu_share": f"a power supply loaded to {format_percent(PSU_SHARE)} at most",
+    "host_w": f"{HOST_W:.0f} W for the host",
     "slots": f"{DEFAULT_HOST.slots} slots for cards",
-    "card_slots": f"{UNKNOWN_SLOTS:g} slots for a card whose width is not known",
+    "card_slots": f"{UNKNOWN_SLOTS:g} slots for a card of unknown width",
     "resale_usd": (
         f"resale at {100 * _RESALE.likely:.0f} % of the price "
         f"({100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} %)"
     ),
 }
-_A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards"
+_A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the host"
 _NO_HOST = "no host to pay for"
 
 

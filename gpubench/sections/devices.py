@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, bars, label
@@ -98,13 +100,29 @@ def _rate(on: _On) -> float:
 
 
 def _sentence(shared: dict[Case, list[_On]]) -> str:
-    """The fastest of each workload among what was measured."""
+    """The fastest of each workload among what was measured, or all that it cannot be told from."""
     texts = []
     for case in _charted(shared):
-        fastest, second = shared[case][:2]
-        times = format_number(_rate(fastest) / _rate(second)) if _rate(second) else UNKNOWN
-        texts.append(f"{plain(case.workload, 40)}: {fastest.name}, {times} times {second.name}")
+        fastest, second, *_ = shared[case]
+        tied = [on.name for on in takewhile(partial(_is_equal, fastest), shared[case][1:])]
+        if tied:
+            said = f"{listing((fastest.name, *tied), most=4)}, statistically equal"
+        else:
+            said = f"{fastest.name}, {_times(fastest, second)} {second.name}"
+        texts.append(f"{plain(case.workload, 40)}: {said}")
     return f"Fastest of those measured. {'; '.join(texts)}."
+
+
+def _times(one: _On, other: _On) -> str:
+    """How many times as fast, in as many digits as its interval supports."""
+    if not _rate(other):
+        return f"{UNKNOWN} times"
+    return ratio(one.result.measurement, other.result.measurement).text(" times")
+
+
+def _is_equal(one: _On, other: _On) -> bool:
+    """Whether the interval of the ratio of two holds 1."""
+    return bool(_rate(other)) and ratio(one.result.measurement, other.result.measurement).holds(1) is True
 
 
 def _figure(case: Case, measured: Sequence[_On]) -> Figure:

@@ -8,7 +8,7 @@ from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import basis_words, measured_facts, price_date_words, speed_of
+from gpubench.sections.words import MOST_OF_A_NOTE, basis_words, measured_facts, price_date_words, speed_of
 from gpubench.units import count, listing, plain
 
 
@@ -21,7 +21,7 @@ def _render(data: ReportData) -> Block:
         parts.append(Facts(rows=facts, prominent=True))
     parts.append(_evidence(data))
     if data.ranking is not None and data.ranking.notes:
-        parts.append(Bullets(items=tuple(plain(note, 400) for note in data.ranking.notes)))
+        parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in data.ranking.notes)))
     return Block(title="What the answer rests on", parts=tuple(parts))
 
 

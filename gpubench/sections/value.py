@@ -46,6 +46,7 @@ from gpubench.sections.verdict import (
     winners_in_full,
 )
 from gpubench.sections.words import (
+    MOST_OF_A_NOTE,
     basis_words,
     cases_words,
     per_s_unit,
@@ -152,7 +153,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
         *beside_the_card(ranking),
         *after_the_headline(ranking),
         *_other_work(ranking),
-        *(plain(note, 400) for note in ranking.notes if note != caution(ranking)),
+        *(plain(note, MOST_OF_A_NOTE) for note in ranking.notes if note != caution(ranking)),
     ]
     winners = winners_in_full(ranking)
     return (shown, *([winners] if winners.rows else []), Bullets(items=(*notes, *legend)))

@@ -21,6 +21,9 @@ from gpubench.models import (
 )
 from gpubench.units import UNKNOWN, count, format_usd, listing, per_second, plain, plural
 
+MOST_OF_A_NOTE = 400
+"""Characters of a note of a ranking that are shown."""
+
 
 def per_s_unit(ranking: Ranking) -> str:
     """The unit of ``per_s_words``."""
@@ -126,7 +129,10 @@ def case_words(case: Case) -> str:
 
 
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
-    """The heaviest workload measured here, at its fastest: one figure, not a table."""
+    """The heaviest workload measured here, at its fastest: one figure, not a table.
+
+    A figure that a finding casts doubt on is taken only where there is no other.
+    """
     heaviest = max(results, key=_weight, default=None)
     if heaviest is None:
         return ()
@@ -144,9 +150,9 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     )
 
 
-def _weight(result: Result) -> tuple[float, float]:
+def _weight(result: Result) -> tuple[bool, float, float]:
     m = result.measurement
-    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
+    return (not result.doubts, m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
 
 
 def basis_words(estimate: Estimate) -> str:

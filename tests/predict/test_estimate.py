@@ -495,6 +495,17 @@ def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_card
     assert learned.half_width(rdna3) < math.log(4)
 
 
+def test_published_rows_of_another_vendor_are_counted_though_no_fit_holds_them(vgg16):
+    (answer,) = ask(vgg16, "amd-mi325x-256gb").values()
+    fitted = load_calibration().train
+    assert fitted.apart_by_gpu.keys().isdisjoint(fitted.rows_by_gpu)
+    assert f"{fitted.apart_by_gpu[answer.gpu_key]} published rows of this GPU (judged apart)" in reasons(
+        answer
+    )
+    (refusal,) = ask(vgg16, "intel-gaudi2-96gb").values()
+    assert "Intel GPUs at work equal" in refusal.reason  # there are rows, of whole systems
+
+
 def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batches(vgg16):
     """What a vendor's cards err by is their level, and that of a card that was measured cancels."""
     measured = run_of(MI300X, (case_for(vgg16, load_specs()[MI300X]), 2000.0))

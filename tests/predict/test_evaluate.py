@@ -18,7 +18,7 @@ from gpubench.predict.conformal import errors_without, factor_of, fit_scale, pai
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
 from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of, sides
-from gpubench.predict.published import fitted_on
+from gpubench.predict.published import base_model, fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method
@@ -167,6 +167,48 @@ def test_a_b200_over_an_h100_is_off_as_the_page_says():
 def test_blackwell_has_no_row_of_vgg16():
     table = fitted_on(TaskKind.TRAIN)
     assert not (table.base_model[table.architecture == "Blackwell"] == "vgg16").any()
+
+
+def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committed_pairs():
+    rows = list(
+        csv.DictReader(io.StringIO(gzip.decompress((DOCS / "prediction_pairs.csv.gz").read_bytes()).decode()))
+    )
+
+    def figures_of(harness, model, *gpus):
+        """Pairs; MAPE in time and in throughput, share covered (%); a refused pair has no interval."""
+        mine = [
+            row
+            for row in rows
+            if row["source"].startswith(harness)
+            and base_model(row["model"]) == model
+            and (not gpus or row["target_gpu"] in gpus)
+        ]
+        ratio, told, weight = (
+            np.array([float(row[k]) for row in mine]) for k in ("measured_ratio", "predicted_ratio", "weight")
+        )
+        given = np.array([bool(row["low"]) for row in mine])
+        low, high = (np.array([float(row[k]) for row in mine if row["low"]]) for k in ("low", "high"))
+        inside = (low <= ratio[given]) & (ratio[given] <= high)
+        errors = (np.average(np.abs(e - 1), weights=weight) for e in (ratio / told, told / ratio))
+        return (
+            len(mine),
+            *(round(100 * e) for e in errors),
+            round(100 * np.average(inside, weights=weight[given])),
+        )
+
+    part = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("## Where not to trust it")[2]
+    part = " ".join(part.split())
+    hopper = ("nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb")
+    pairs, error, in_throughput, covered = figures_of("xhmy", "vgg13", *hopper)
+    assert (
+        f"{pairs} pairs, {error} % off in time ({in_throughput} % in throughput), {covered} % covered" in part
+    )
+    pairs, error, _, covered = figures_of("profet", "mobilenetv2")
+    assert f"on {pairs} pairs {error} % off and {covered} % covered" in part
+    for model in ("mnasnet1_3", "mnasnet0_75", "mnasnet1_0", "mnasnet0_5", "mobilenet_v2"):
+        pairs, error, _, covered = figures_of("ryujaehun", model)
+        assert pairs == 24
+        assert re.search(rf"`{model}` {error} (% off )?and {covered}\b", part), (model, error, covered)
 
 
 def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,6 +112,20 @@ def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
     assert json.loads(result.stdout)["mape"] == document["mape"]
     result = CliRunner().invoke(app, ["predict", "score", str(path)])
     assert "MAPE" in result.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="numpy brings OpenBLAS and its threads on Linux")
+def test_calibrate_starts_no_threads_for_its_small_matrices():
+    code = (
+        "import pathlib, psutil\n"
+        "from gpubench.cli.calibrate import verb\n"
+        "from gpubench.errors import MisuseError\n"
+        "try: verb(own=pathlib.Path('nowhere'))\n"
+        "except MisuseError: import numpy; print(psutil.Process().num_threads())\n"
+    )
+    free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], env=free, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]
 
 
 def test_show_and_calibrate_from_the_command_line(tmp_path, rebuilt):

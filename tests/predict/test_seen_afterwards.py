@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 from statistics import fmean, median
 
+import msgspec
 import pytest
 
-from gpubench.models import CardClass, Execution, Measurement, Precision, Status
+from gpubench.models import CardClass, Execution, Measurement, Precision, Run, Status
+from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate
+from gpubench.predict.memory import fit_of, scale_of
+from gpubench.predict.memory import need_of as need_with
 from gpubench.predict.question import question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import need_of
@@ -23,8 +27,12 @@ WORKSPACE_READ_BYTES = 170 * MIB
 
 
 @pytest.fixture(scope="module")
-def every() -> list[Measurement]:
-    runs = [read_run(path) for path in sorted((ROOT / "results" / "example" / "runs").rglob("*.json"))]
+def runs() -> list[Run]:
+    return [read_run(path) for path in sorted((ROOT / "results" / "example" / "runs").rglob("*.json"))]
+
+
+@pytest.fixture(scope="module")
+def every(runs) -> list[Measurement]:
     return [m for run in runs for m in run.measurements if m.status is Status.OK]
 
 
@@ -81,3 +89,59 @@ def test_memory_of_tensors_was_told(every):
             beyond.add((m.case.workload, m.case.precision))
     assert compared >= 30
     assert beyond == {("vgg16", Precision.FP32), ("vgg16_transfer", Precision.FP32)}
+
+
+def _question(m: Measurement, batch_size: int):
+    return question_of(load_profiles()[m.case.workload], m.case.precision, batch_size=batch_size)
+
+
+def test_a_measured_peak_never_takes_a_larger_batch_below_its_trace(runs, every):
+    """What a peak holds beyond its trace is scratch space of the libraries: of it a small step has most."""
+    card = require_spec("nvidia-geforce-rtx-4090-24gb")
+    for m in every:
+        for times in (2, 16, 256, 4096):
+            case = msgspec.structs.replace(m.case, batch_size=times * m.case.batch_size)
+            question = _question(m, case.batch_size)
+            traced = need_with(question, case, card, [])
+            told = need_with(question, case, card, peaks_of(question, runs))
+            assert told.allocated.low >= 0.97 * traced.allocated.value * (1 - 1e-9), case.label
+            assert told.device.high >= traced.device.high * (1 - 1e-9), case.label
+
+
+def test_a_measured_small_step_does_not_open_the_gate_to_a_large_one(runs, every):
+    card = require_spec("nvidia-geforce-rtx-4090-24gb")
+    small = next(m for m in every if m.case.workload == "cnn" and m.case.precision is Precision.AMP_BF16)
+    case = msgspec.structs.replace(small.case, batch_size=200_000)
+    question = _question(small, case.batch_size)
+    alone, seen = (fit_of(question, case, card, peaks) for peaks in ([], peaks_of(question, runs)))
+    assert not alone.fits
+    assert not seen.fits
+    assert seen.largest_batch <= alone.largest_batch
+
+
+def test_what_cudnn_takes_where_it_is_free_scales_no_other_precision(runs, every):
+    """VGG16 in strict float32 read 1.8 GiB beyond its trace; under autocast nothing of it is taken."""
+    (read,) = {
+        m.case
+        for m in every
+        if (m.case.workload, m.case.precision) == ("vgg16", Precision.FP32)
+        and m.case.execution is Execution.EAGER
+    }
+    question = question_of(load_profiles()["vgg16"], Precision.AMP_BF16, batch_size=2 * read.batch_size)
+    case = msgspec.structs.replace(read, precision=Precision.AMP_BF16, batch_size=2 * read.batch_size)
+    of_fp32: list[Reading] = [r for r in peaks_of(question, runs) if r.case.precision is Precision.FP32]
+    assert of_fp32
+    assert scale_of(question, case, of_fp32) == 1.0
+
+
+def test_the_readings_above_their_upper_end_are_those_that_the_document_counts(every):
+    """Memory in use, read before the cache was handed back: what an allocator had cached is no need of a step."""
+    above = []
+    for m in every:
+        need = need_of(load_profiles()[m.case.workload], m.case, CardClass.HBM)
+        above += [m.case.execution] if m.device_bytes > need.device.high else []
+    text = " ".join((ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    assert (
+        f"same {len(every)} cases {len(above)} ({len(above) / len(every):.0%}) lie".replace("%", " %") in text
+    )
+    assert f"{above.count(Execution.GRAPH)} of the {len(above)} are graphs" in text

@@ -282,14 +282,14 @@ def test_every_assumption_is_said_with_its_value():
     ).purchases
     assert assumed_of(bought) == [
         "$0.15 a kWh ($0.10 to 0.35)",
-        "$1,000 for the machine around the cards",
-        "150 W for the machine around the cards",
-        "3 slots for a card whose width is not known",
+        "$1,000 for the host",
+        "150 W for the host",
+        "3 slots for a card of unknown width",
         "50 % of all hours at work (25 to 90 %)",
         "6 slots for cards",
         "PUE 1",
         "a life of 3 years",
-        "a power supply in use to 80 % of its rating at most",
+        "a power supply loaded to 80 % at most",
         "a power supply of 1,200 W",
         "board power as the power at work",
         "no power when idle",
@@ -364,7 +364,7 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
         shown,
     )
     assert "best first" in shown
-    assert "$1,000 for the machine" in " ".join(shown.split())
+    assert "$1,000 for the host" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(("jobs", "weighed"), [(1, "rent"), (8, "depends")])

@@ -9,12 +9,15 @@ from gpubench import rank
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.choices import IMAGES_PER_VCPU_S, without_chances
 from gpubench.recommend.gather import Evidence
+from gpubench.recommend.notes import assumed_of_owning
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest, check
+from gpubench.sections.words import MOST_OF_A_NOTE
 from gpubench.specs import load_specs
-from gpubench.units import GIB
+from gpubench.units import GIB, plain
 
 from .builders import A100, H100, L4, RTX5090, TODAY, estimate, judge, log_normal, offer, rank_of, scaler
+from .test_buying import EVERYTHING, OF_A_HOST
 
 RATES = {H100: 3000.0, L4: 500.0, RTX5090: 1500.0, A100: 1700.0}
 
@@ -184,6 +187,13 @@ def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chose
     dear = rank("vgg16", limit=1, draws=50, utilization="0.01-0.02", resale="0")
     assert dear.decision.best_to_own.cost_usd > dear.decision.choice.cost_usd
     assert not any(note.startswith("Owning ") for note in dear.notes)
+
+
+def test_all_that_owning_can_assume_is_a_note_that_is_not_cut():
+    decision = rank("vgg16", limit=1, draws=1).decision
+    own = msgspec.structs.replace(decision.best_to_own, assumed=(*EVERYTHING, *sorted(OF_A_HOST)))
+    (note,) = assumed_of_owning(msgspec.structs.replace(decision, best_to_own=own))
+    assert plain(note, MOST_OF_A_NOTE) == note
 
 
 def test_a_note_on_the_price_stands_with_each_winner():

@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from gpubench.record.store import write_run
-from gpubench.report.page import report
+from gpubench.report.page import render, report
 from gpubench.sections.data import gather
 
 from . import samples
@@ -259,6 +260,21 @@ def test_axe_finds_nothing_serious(visit, name, scheme):
         f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found if v["impact"] in {"serious", "critical"}
     ]
     assert serious == []
+
+
+@pytest.mark.timing
+def test_ten_devices_and_a_thousand_offers_are_rendered_in_two_and_a_half_seconds():
+    """Of CPU, the first time in a process: sections, charts, tables, packed data and HTML, as one text.
+
+    What they are made of, the stored runs and their ranking, was read and ranked before and is not counted.
+    """
+    data = PAGES["ten"]()
+    assert (len(data.devices), len(data.ranking.rows) >= 1000) == (10, True)
+    before_s = time.process_time()
+    text = render(data, "html")
+    took_s = time.process_time() - before_s
+    print(f"{len(text) / 2**20:.2f} MiB: {took_s:.2f} s of CPU")
+    assert took_s <= 2.5
 
 
 @pytest.mark.timing

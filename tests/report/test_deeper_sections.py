@@ -322,6 +322,22 @@ def test_two_gpus_are_compared_on_equal_cases_with_an_interval():
     assert {row[3].split("\n")[0] for row in table.rows} == {"—", "1.00×"}, "three digits say it"
 
 
+@pytest.mark.parametrize(("slower", "is_equal"), [(1.0, True), (1.02, False), (1.2, False)])
+def test_the_fastest_is_named_with_all_that_it_cannot_be_told_from(slower, is_equal):
+    other = samples.h200_run(
+        slower,
+        run_id="20261101T000000Z-e",
+        started_at="2026-11-01T00:00:00Z",
+        device=msgspec.structs.replace(samples.h200(), device_id="e" * 16),
+    )
+    sentence = block_of("devices", samples.report_data(samples.h200_run(), other)).parts[0].text
+    vgg16 = next(each for each in sentence.split("; ") if "vgg16: " in each)
+    assert all(f"NVIDIA H200 #{number}" in vgg16 for number in (1, 2))
+    assert ("statistically equal" in vgg16) is is_equal
+    assert (" times (1." in vgg16) is not is_equal
+    assert "1.00 times" not in vgg16
+
+
 def test_ten_devices_are_ten_bars_and_the_title_counts_them():
     data = samples.report_data(*samples.ten_runs())
     charts = next(p for p in block_of("devices", data).parts if isinstance(p, Charts))

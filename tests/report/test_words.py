@@ -7,6 +7,7 @@ import doctest
 import pytest
 
 from gpubench.blocks import markdown, parts
+from gpubench.effects import Result
 from gpubench.labels import offer_name
 from gpubench.report import export
 from gpubench.sections import words
@@ -45,3 +46,16 @@ def test_an_owned_card_is_no_offer_of_a_provider():
     )
     assert offer_name(row.offer) == "own: 3 years at 50 %"
     assert "useful hour" in words.price_date_words(row)
+
+
+def test_the_headline_figure_is_the_heaviest_that_nothing_casts_doubt_on():
+    doubt = (samples.Finding(kind=samples.FindingKind.NOT_CONVERGED, value=0.03, limit=0.02),)
+    heavy, light = (
+        samples.measurement(samples.case(name, 64), step_s, findings=findings)
+        for name, step_s, findings in (("vgg16", 0.1, doubt), ("cnn", 0.01, ()))
+    )
+    results = [Result(run=samples.h200_run(), measurement=m) for m in (heavy, light)]
+    (fact,) = words.measured_facts(results)
+    assert fact.detail.partition("; ")[2].startswith("cnn, ")
+    (alone,) = words.measured_facts(results[:1])
+    assert alone.detail.endswith("flagged NOT_CONVERGED")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_cases import BY_VALUE, case_of
+from memory_cases import BY_VALUE, GPT, case_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
@@ -41,6 +41,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import classic_names, load_profiles, profile_of
+from gpubench.profile.allowance import load_allowance
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes, with_state
 from gpubench.profile.memory import (
@@ -55,7 +56,7 @@ from gpubench.profile.memory import (
     planned_peak_bytes,
     with_adapters,
 )
-from gpubench.profile.trace import profile_workload
+from gpubench.profile.trace import profile_workload, trace_workload
 from gpubench.units import GIB, MIB
 from gpubench.workload import Task, Workload
 
@@ -751,6 +752,19 @@ def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
     return CardMemory(listed_bytes=gib * GIB, usable_bytes=gib * GIB, card_class=card_class)
 
 
+@pytest.mark.parametrize("card_class", CardClass)
+@pytest.mark.parametrize("name", CLASSIC)
+def test_a_device_holds_what_its_tensors_take_and_a_context(name: str, card_class: CardClass) -> None:
+    """At both ends: also where the interval of the device is wide, and where the step is small."""
+    profile = load_profiles()[name]
+    context = load_allowance().classes[card_class].overhead_bytes
+    for task, precision, batch in product(profile.tasks, (Precision.FP32, Precision.AMP_FP16), (1, 64, 4096)):
+        need = need_of(profile, case_of(profile, task, precision, batch), card_class)
+        ends = [(f.low, f.value, f.high) for f in (need.allocated, need.reserved, need.device)]
+        assert all(low <= high for one, two in pairwise(ends) for low, high in zip(one, two, strict=True))
+        assert need.device.high >= need.allocated.high + context
+
+
 @given(
     name=st.sampled_from(CLASSIC),
     gib=st.floats(1, 200),
@@ -1005,6 +1019,37 @@ def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
         planned_peak_bytes(profile, case_of(profile, TaskKind.INFER, Precision.FP32, 1))
         > UNTRACED_FACTOR * weights
     )
+
+
+@pytest.mark.parametrize("on_cpu_s", [0.0, 0.04])
+def test_a_model_by_value_that_is_slow_on_the_cpu_is_told_by_the_formula_too(
+    tmp_path: Path, on_cpu_s: float
+) -> None:
+    """A GPT with one condition: out of time before its first step, and amid it."""
+    text = GPT.replace("128_000, 2048, 768, 12, 12", "100, 16, 32, 2, 2")
+    slow = text.replace(
+        "        for layer in",
+        "        if x.sum() < 9e9:\n            time.sleep(0.05)\n        for layer in",
+    )
+    path = tmp_path / "gpt.py"
+    path.write_text(
+        "import time\n"
+        + slow.replace("torch.arange(x.shape[1])", "torch.arange(x.shape[1], device=x.device)")
+    )
+    workload = load_workload(str(path))
+    cut, whole = (trace_workload(workload, 0, limit_s) for limit_s in (on_cpu_s, 600.0))
+    assert "took too long" in cut.why_on_cpu
+    assert "took too long" not in whole.why_on_cpu
+    assert cut.profile.memory_untraced is not None
+    assert "depends on the values" in cut.profile.memory_untraced
+    assert cut.profile.parameters == whole.profile.parameters
+    told = [
+        need_of(each.profile, case_of(each.profile, TaskKind.TRAIN, Precision.FP32, 64), CardClass.GDDR)
+        for each in (cut, whole)
+    ]
+    assert told[0].basis is MemoryBasis.FORMULA
+    assert told[0].allocated.value == pytest.approx(told[1].allocated.value, rel=0.02)
+    assert cut.profile.train_flops_per_sample == pytest.approx(whole.profile.train_flops_per_sample, rel=0.02)
 
 
 def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> None:
