@@ -20,7 +20,7 @@ from gpubench.measure.budget import (
     Budget,
     within,
 )
-from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, peak_flops_per_s
+from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES, gemm_precisions, peak_flops_per_s
 from gpubench.measure.plan import Plan, PlannedCase, Unit
 from gpubench.measure.stopping import GIVE_UP_AFTER, WINDOWS
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
@@ -145,8 +145,8 @@ def aim_s(plan: Plan) -> Seconds | None:
     """Return when a run in haste should be over [s]: the launcher shares the time out over its cases.
 
     ``--quick`` of three workloads at three precisions, eager and graph, is to end within two minutes on a
-    fast card: a process of 5 s, 18 probes of 0.5 s and 18 cases of 5.4 s are 111 s, which leaves 9 s to look
-    at the device before and after. In 5.4 s a case starts, warms up for 1.2 s and is timed for 1 to 2.
+    fast card: a process of 5 s, 18 probes of 0.4 s and 18 cases of 5.4 s are 110 s, which leaves 10 s to
+    look at the device before and after. In 5.4 s a case starts, warms up for 1.2 s and is timed for 1 to 2.
     None where the budget has all the time that its parts take.
     """
     if plan.budget.case_s is None:
@@ -295,9 +295,10 @@ def _in_haste(budget: Budget, step_s: Seconds) -> Budget:
 def _probes(plan: Plan) -> list[str]:
     """The micro-benchmarks of a plan, by name; those of a precision that the device lacks are among them."""
     groups = plan.micro_groups()
-    names = [name for name in GEMM_PRECISIONS if (GEMM_PRECISIONS[name] is Precision.FP32) in groups]
+    precisions = gemm_precisions(in_haste=plan.budget.case_s is not None)
+    names = [name for name, precision in precisions.items() if (precision is Precision.FP32) in groups]
     if plan.on_cpu:
-        names = [name for name in names if GEMM_PRECISIONS[name].facts.on_cpu]
+        names = [name for name in names if precisions[name].facts.on_cpu]
     products = [name for name in names for _ in (CPU_GEMM_SIZES if plan.on_cpu else GEMM_SIZES[name])]
     others = CPU_OTHER_PROBES if plan.on_cpu else OTHER_PROBES
     return products + (["other"] * others if groups else [])

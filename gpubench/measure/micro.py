@@ -31,7 +31,7 @@ from gpubench.measure.capability import why_no_precision
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.clock import Clock
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES
+from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, gemm_precisions
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
@@ -126,8 +126,9 @@ def run_micro(
     """
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
     absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
-    products = (p for p in gemm_probes(profile, strict=strict) if p.precision not in absent)
-    chosen = [*products, *(other_probes(hardware) if others else ())]
+    products = gemm_probes(profile, strict=strict, in_haste=budget.case_s is not None)
+    here = (probe for probe in products if probe.precision not in absent)
+    chosen = [*here, *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
     doubts = _not_ieee(hardware) if strict else ()
     in_time = takewhile(lambda _: time.perf_counter() < deadline, fitting(chosen, limit))
@@ -240,10 +241,10 @@ def one_by_one(
             yield result
 
 
-def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
-    """Matrix products of the precisions that the device has, over several sizes."""
+def gemm_probes(profile: DeviceProfile, *, strict: bool, in_haste: bool = False) -> Iterator[Probe]:
+    """Matrix products of the precisions that the device has, over several sizes; in haste the usual ones."""
     on_cpu = profile.is_cpu
-    for name, precision in GEMM_PRECISIONS.items():
+    for name, precision in gemm_precisions(in_haste=in_haste).items():
         if (precision is Precision.FP32) != strict or why_no_precision(precision, profile):
             continue
         for size in CPU_GEMM_SIZES if on_cpu else GEMM_SIZES[name]:

@@ -17,6 +17,11 @@ CPU_GEMM_SIZES = (1024, 2048)
 """Edges of the square products that are timed, by their precision."""
 
 
+def gemm_precisions(*, in_haste: bool) -> dict[str, Precision]:
+    """Return ``GEMM_PRECISIONS``; in haste without those that no case is measured at unless asked for."""
+    return {name: p for name, p in GEMM_PRECISIONS.items() if p.is_usual or not in_haste}
+
+
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
     """Return the dense peak at the highest clock of this card [FLOP/s]; None without a datasheet."""
     sheet = _datasheet_flops_per_s(device, precision)

@@ -186,8 +186,10 @@ def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
     others = {p.precision for p in micro.gemm_probes(h100, strict=False)}
     assert set(strict) == {"fp32"}
     assert others == {"tf32", "fp16", "bf16", "fp8", "int8"}
+    hasty = {p.precision for p in micro.gemm_probes(h100, strict=False, in_haste=True)}
+    assert hasty == {"tf32", "fp16", "bf16"}
     ampere = msgspec.structs.replace(h100, compute_capability=(8, 0))
-    assert {p.precision for p in micro.gemm_probes(ampere, strict=False)} == {"tf32", "fp16", "bf16"}
+    assert {p.precision for p in micro.gemm_probes(ampere, strict=False)} == {"tf32", "fp16", "bf16", "int8"}
     assert {p.precision for p in micro.gemm_probes(cpu, strict=False)} == {"bf16"}
 
 
