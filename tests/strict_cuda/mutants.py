@@ -715,7 +715,7 @@ MUTANTS = (
     Mutant(
         name="a trial leaves out the checks at the end of a measurement",
         file=CASE,
-        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, context.hardware)\n",
+        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, work, context.hardware)\n",
         new="        work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
