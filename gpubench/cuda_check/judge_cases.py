@@ -17,6 +17,7 @@ from gpubench.models import (
     FaultProof,
     FindingKind,
     Measurement,
+    PartState,
     Precision,
     QuickProof,
     Status,
@@ -152,7 +153,8 @@ def of_faults(check: CudaCheck) -> Iterator[Verdict]:
         yield _too_large(faults, faults.too_large)
     if faults.after_too_large is not None:
         yield _sound("the case after the lack of memory", faults.after_too_large, memory)
-    if faults.tried:
+    ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
+    if faults.tried and (ended or faults.at_largest is not None):  # else the part itself says how it ended
         yield _searched(faults)
 
 
@@ -184,7 +186,7 @@ def _too_large(faults: FaultProof, row: CaseRow) -> Verdict:
         state=passed(right=right),
         found=str(row.status).replace("_", " "),
         limit="out of memory",
-        reason=None if right else f"{row.status}: {row.reason}",
+        reason=None if right else "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}",
     )
 
 

@@ -298,6 +298,18 @@ def test_each_injected_fault_has_one_right_end(changes):
     assert [v.part for v in judge(made) if v.state == "FAILED"] == ["faults"]
 
 
+def test_a_search_that_is_cut_off_before_its_measurement_is_no_failure():
+    made = with_part(check(faults=faults(at_largest=None)), "faults", state=PartState.CUT_OFF, took_s=60.0)
+    assert cut_off(judge(made))
+    assert not failed(judge(made))
+    assert not confirms(made)
+
+
+def test_a_batch_that_should_not_fit_and_does_is_named_so():
+    (wrong,) = [v for v in judge(check(faults=faults(too_large=row()))) if v.state == "FAILED"]
+    assert wrong.reason == "it fit"
+
+
 # --- several GPUs, quick run ---------------------------------------------------------------------------------
 
 
