@@ -187,7 +187,7 @@ def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
     assert set(strict) == {"fp32"}
     assert others == {"tf32", "fp16", "bf16", "fp8", "int8"}
     ampere = msgspec.structs.replace(h100, compute_capability=(8, 0))
-    assert {p.precision for p in micro.gemm_probes(ampere, strict=False)} == {"tf32", "fp16", "bf16"}
+    assert {p.precision for p in micro.gemm_probes(ampere, strict=False)} == {"tf32", "fp16", "bf16", "int8"}
     assert {p.precision for p in micro.gemm_probes(cpu, strict=False)} == {"bf16"}
 
 
