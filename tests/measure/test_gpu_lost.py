@@ -92,7 +92,7 @@ def command(gpu, plan, inside_nvml, monkeypatch, tmp_path, capsys):  # noqa: PLR
         monkeypatch.setattr(session, "with_measurement", lose)
         code, words = 0, ""
         try:
-            run_verb._tell(run_verb._measure(prepared), prepared, RunRequest(), None, as_json=False)
+            run_verb.tell(run_verb._measure(prepared), prepared, RunRequest(), None, as_json=False)
         except typer.Exit as ended:
             code = ended.exit_code
         except NoDeviceError as error:

@@ -242,8 +242,10 @@ def test_a_short_series_that_only_spreads_is_not_said_to_drift(fake_clock):
 
 def test_the_budgets_are_those_of_the_contract():
     assert (QUICK.launches, QUICK.target, QUICK.timed_s) == (1, 0.02, 5.0)
-    assert (QUICK.warmup_steps, QUICK.warmup_least_s, QUICK.warmup_most_s) == (10, 2.0, 8.0)
-    assert (QUICK.round_s, QUICK.window_s, QUICK.judge_temperature) == (0.1, 0.4, False)
+    assert (QUICK.warmup_steps, QUICK.warmup_least_s, QUICK.warmup_most_s) == (10, 1.2, 8.0)
+    assert (QUICK.round_s, QUICK.window_s, QUICK.judge_temperature) == (0.1, 0.3, False)
+    on_cpu = budget_of("quick", on_cpu=True)
+    assert (on_cpu.warmup_least_s, on_cpu.window_s) == (2.0, 0.4)
     assert (DEFAULT.launches, DEFAULT.target, DEFAULT.timed_s) == (3, 0.005, 90.0)
     assert (DEFAULT.warmup_steps, DEFAULT.warmup_least_s, DEFAULT.warmup_most_s) == (50, 10.0, 120.0)
     assert (DEFAULT.round_s, DEFAULT.window_s, DEFAULT.agreement) == (0.5, 2.0, 0.005)
