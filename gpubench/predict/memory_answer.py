@@ -33,7 +33,7 @@ from gpubench.options import check_fields
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.memory_request import MemoryRequest
-from gpubench.predict.question import Question, Refusal, case_for, check, question_of
+from gpubench.predict.question import Question, Refusal, case_for, check, question_of, why_impossible
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import checkpointed, judge, need_of, with_adapters
 from gpubench.shared_options import asked_recipe
@@ -343,17 +343,23 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         profiles = [_by_recipe(each, by_name, asked, request.count) for each in request.workloads]
     own = newest_runs(results_root(request.results)).runs
     shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
-    return tuple(
-        answer_memory(
-            question_of(
-                profile, request.precision, task=profile.task_for(request.task), batch_size=request.batch_size
-            ),
-            specs,
-            own=own,
-            changes=shared | _of_any_model(profile, asked),
-            accumulate=request.accumulate,
+    questions = [
+        question_of(
+            profile, request.precision, task=profile.task_for(request.task), batch_size=request.batch_size
         )
         for profile in profiles
+    ]
+    if not request.workloads:
+        questions = [each for each in questions if why_impossible(each) is None] or questions
+    return tuple(
+        answer_memory(
+            question,
+            specs,
+            own=own,
+            changes=shared | _of_any_model(question.profile, asked),
+            accumulate=request.accumulate,
+        )
+        for question in questions
     )
 
 

@@ -63,14 +63,26 @@ def check(question: Question) -> Question:
     """Return the question, or say what is wrong with it.
 
     Raises:
-        MisuseError: If the batch is below 1 or the workload has no operators for the task.
+        MisuseError: If the batch is below 1, the workload has no operators for the task, or no GPU runs it at
+            the precision that was asked for.
     """
     if question.batch < 1:
         raise MisuseError(f"batch size {question.batch} of {question.profile.name}: must be at least 1")
     operators = question.profile.train if question.task is TaskKind.TRAIN else question.profile.infer
     if not operators:
         raise MisuseError(f"{question.profile.name} has no {question.task} step to predict")
+    if reason := why_impossible(question):
+        raise MisuseError(reason)
     return question
+
+
+def why_impossible(question: Question) -> str | None:
+    """Say why no GPU does this work at the precision that was asked for; None where some do."""
+    return None if question.precision == AMP else _why_not_at(question, Precision(question.precision))
+
+
+def _why_not_at(question: Question, precision: Precision) -> str | None:
+    return question.profile.why_not_at(precision) or precision.why_not_for(question.task)
 
 
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
@@ -81,7 +93,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         if question.precision == AMP
         else Precision(question.precision)
     )
-    if reason := question.profile.why_not_at(precision) or precision.why_not_for(question.task):
+    if reason := _why_not_at(question, precision):
         return Refusal(gpu_key=spec.key, reason=reason)
     if not precision.within(capability):
         return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")

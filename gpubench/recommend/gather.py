@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.errors import MisuseError
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -19,13 +18,11 @@ from gpubench.models import (
     GpuSpec,
     MemoryFit,
     ParallelMode,
-    Precision,
     Run,
     Status,
     Verdict,
     WorkloadProfile,
 )
-from gpubench.precisions import AMP
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
@@ -279,13 +276,7 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
 
 
 def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
-    """The question about one workload.
-
-    Raises:
-        MisuseError: If no GPU has the workload at the precision asked for.
-    """
-    if request.precision not in {None, AMP} and (reason := profile.why_not_at(Precision(request.precision))):
-        raise MisuseError(reason)
+    """The question about one workload."""
     return question_of(
         profile,
         request.precision,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -16,11 +17,13 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
+from gpubench.measure.request import RunRequest
 from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, Pricing, RankedOffer, Ranking
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey, offer_key
+from gpubench.options import words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
@@ -70,6 +73,7 @@ from gpubench.recommend.verdict import (
     verdict,
 )
 from gpubench.recommend.words import gpus_needed
+from gpubench.shared_options import asked_recipe
 from gpubench.units import plain, plural
 
 
@@ -387,10 +391,17 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
         return
     reason = never_predicted(Precision(request.precision))
     if any(each.reason == reason for each in unknown):
-        names = " ".join(plain(name) for name in request.workload_names)
+        run = RunRequest(
+            workloads=request.workload_names,
+            precisions=(request.precision,),
+            **asked_recipe(request),
+            executions=(request.execution,),
+            task=request.task,
+            batch_size=request.batch_size,
+        )
         raise MisuseError(
-            f"{reason}; no stored run has it of a GPU among the offers: `gpubench run {names} "
-            f"--precision {request.precision}` on one, and rank again"
+            f"{reason}; no stored run has it of a GPU among the offers: `gpubench run "
+            f"{plain(shlex.join(words_of(run)))}` on one, and rank again"
         )
 
 

@@ -204,6 +204,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
         (("./never_traced.py", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),
         (("vgg16", "--precision", "int4"), "--precision 'int4' is unknown"),
+        (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) alone"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),
         (("vgg16", "--count", "0"), "--count 0"),
         (("vgg16", "--parallel", "pipeline"), "--parallel 'pipeline' is unknown"),
@@ -217,6 +218,14 @@ def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: st
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_all_workloads_are_those_that_have_the_precision(ask: Any) -> None:
+    code, out, _ = ask("--precision", "fp8", "--json")
+    named = {answer["workload"] for answer in json.loads(out)["workloads"]}
+    assert code == 0
+    assert "transformer" in named
+    assert "cnn" not in named
 
 
 def test_an_answer_needs_no_torch() -> None:

@@ -231,6 +231,14 @@ def test_fp8_has_a_figure_where_it_was_measured_and_nowhere_else():
     assert "fp8 is measured, never predicted" in found[H200].reason
 
 
+def test_what_no_gpu_does_at_a_precision_is_refused_at_once(vgg16):
+    at_int8 = msgspec.structs.replace(vgg16, precision=Precision.INT8)
+    with pytest.raises(MisuseError, match="--task infer"):
+        ask(at_int8, H100)
+    infers = msgspec.structs.replace(at_int8, task=TaskKind.INFER)
+    assert "int8 is measured, never predicted" in ask(infers, H100)[H100].reason
+
+
 def test_a_measured_generation_brings_its_own_times_and_starts_no_other():
     question = Question(
         profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=8, task=TaskKind.INFER

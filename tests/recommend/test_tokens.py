@@ -100,8 +100,9 @@ def test_a_generation_that_was_measured_costs_what_its_tokens_took():
 def test_fp8_is_ranked_where_it_was_measured_and_else_refused_with_the_run_that_would_tell():
     measured = rank("llama_1b", precision="fp8", results=EXAMPLE, as_of="2026-11-22", draws=50)
     assert {(row.offer.gpu_key, row.estimate.basis) for row in measured.rows} == {(H100, "measured")}
-    with pytest.raises(MisuseError, match=r"never predicted.*`gpubench run llama_1b --precision fp8`"):
-        rank("llama_1b", precision="fp8", as_of="2026-11-22", draws=50)
+    with pytest.raises(MisuseError, match=r"never predicted.*`gpubench run (.*)`") as refused:
+        rank("llama_1b", precision="fp8", checkpointing="full", as_of="2026-11-22", draws=50)
+    assert "--workload llama_1b --precision fp8 --execution graph --checkpointing full`" in str(refused.value)
     with pytest.raises(
         MisuseError, match=r"^fp8 is of the linear layers in repeated blocks, and cnn has none$"
     ):
