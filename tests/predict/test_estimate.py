@@ -36,7 +36,7 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.explain import reasons
 from gpubench.predict.memory import need_of, scale_of
-from gpubench.predict.question import Question, Refusal, case_for
+from gpubench.predict.question import Question, Refusal, case_for, why_impossible
 from gpubench.profile import load_profiles, profile_of
 from gpubench.readings import h200_readings
 from gpubench.record.store import reference_runs
@@ -363,10 +363,11 @@ def test_no_heavy_library_is_imported():
 
 
 def test_every_figure_is_finite_and_inside_its_interval():
-    for precision in Precision:
-        for answer in estimate(
-            Question(profile=published("resnet50"), precision=precision), list(load_specs().values())
-        ).values():
+    asked = [Question(profile=published("resnet50"), precision=precision) for precision in Precision]
+    possible = [question for question in asked if why_impossible(question) is None]
+    assert [each.precision for each in asked if each not in possible] == [Precision.FP8, Precision.INT8]
+    for question in possible:
+        for answer in estimate(question, list(load_specs().values())).values():
             if isinstance(answer, Estimate):
                 assert math.isfinite(answer.samples_per_s)
                 assert 0 < answer.low < answer.samples_per_s < answer.high
