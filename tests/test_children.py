@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from own_net import own_net
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.children import CLOSE_AFTER_S, TAIL_BYTES, TERMINATE_AFTER_S, Asked, ChildProcess, ask_child
@@ -103,24 +104,7 @@ def test_whatever_a_traced_model_is_at_it_ends_with_a_killed_command(tmp_path, h
     assert left_after(TRACE, tmp_path, mark, signal.SIGKILL) == []
 
 
-MEASURED = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-    def forward(self, x):
-        if len(x) == 8:  # the trace takes 2, 4 and far more samples
-            hang()
-        return self.layer(x)
-
-def build(batch_size):
-    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
-
-def hang():
-"""
+MEASURED = own_net("hang()") + "\ndef hang():\n"
 
 
 @pytest.mark.parametrize(

@@ -10,28 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from own_net import own_net
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.__main__ import main
 from gpubench.record import store
-
-HANGS = """
-import time, torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-    def forward(self, x):
-        if len(x) == 8:  # the trace takes 2, 4 and far more samples
-            open({reached!r}, "w").close()
-            time.sleep(600)
-        return self.layer(x)
-
-def build(batch_size):
-    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
-"""
 
 
 def children_of(pid: int) -> list[int]:
@@ -43,7 +26,7 @@ def children_of(pid: int) -> list[int]:
 def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     model, root = tmp_path / "hangs.py", tmp_path / "results"
     reached = tmp_path / "reached"
-    model.write_text(HANGS.format(reached=str(reached)))
+    model.write_text(own_net(f"open({str(reached)!r}, 'w').close()\nimport time\ntime.sleep(600)"))
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "gpubench", "run", str(model), "--no-micro", "--results", str(root)),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from own_net import own_net
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.record import store
@@ -42,9 +43,9 @@ main()
 """
 """The command line itself, which also writes down what its child processes report."""
 
-MODEL = """
-import os, time, torch
-from torch import nn
+MODEL = own_net(
+    'at("step")',
+    before="""import os, time
 
 def at(place):
     wanted = os.environ.get("GPUBENCH_HANGS")
@@ -58,20 +59,8 @@ def at(place):
                 pass
 
 at("import")
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-    def forward(self, x):
-        if len(x) == 8:  # the trace takes 2, 4 and far more samples
-            at("step")
-        return self.layer(x)
-
-def build(batch_size):
-    torch.manual_seed(0)
-    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
-"""
+""",
+)
 
 CPU = ("--device", "cpu", "--no-micro")
 OWN = ("mine.py", *CPU, "--precision", "fp32", "--batch-size", "8")
@@ -118,7 +107,7 @@ class Command:
             start_new_session=True,
         )
 
-    def terminate(
+    def assert_ends_on_sigterm(
         self, arguments: Sequence[str], is_reached: Callable[[psutil.Process], bool], *, hangs: str = ""
     ) -> str:
         """Start it, send SIGTERM once a place is reached, hold it to what is promised; return its stderr."""
@@ -181,7 +170,9 @@ TRACES = {
 @pytest.mark.parametrize("phase", RUNS)
 def test_a_run_that_is_terminated_is_stored_as_interrupted(command: Command, phase: str) -> None:
     arguments, place, hangs = RUNS[phase]
-    err = command.terminate(("run", *arguments, "--results", "results"), command.told(place), hangs=hangs)
+    err = command.assert_ends_on_sigterm(
+        ("run", *arguments, "--results", "results"), command.told(place), hangs=hangs
+    )
     assert "interrupted" in err
     (run,) = store.read_runs(command.folder / "results").runs
     assert run.interrupted
@@ -189,7 +180,9 @@ def test_a_run_that_is_terminated_is_stored_as_interrupted(command: Command, pha
 
 @pytest.mark.parametrize("verb", TRACES)
 def test_a_model_that_hangs_while_it_is_read_keeps_no_command(command: Command, verb: str) -> None:
-    command.terminate((*TRACES[verb], "--results", "results"), command.told("hangs import"), hangs="import")
+    command.assert_ends_on_sigterm(
+        (*TRACES[verb], "--results", "results"), command.told("hangs import"), hangs="import"
+    )
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.2, 0.6])
@@ -205,14 +198,16 @@ def test_a_command_that_is_still_starting_ends(
             return True
         return False
 
-    command.terminate((*arguments, "--results", "results"), reached)
+    command.assert_ends_on_sigterm((*arguments, "--results", "results"), reached)
 
 
 def test_a_server_that_never_answers_keeps_no_command(
     command: Command, slow_server: tuple[str, threading.Event]
 ) -> None:
     url, asked = slow_server
-    command.terminate(("offers", "refresh", "--from", url, "--results", "results"), lambda _: asked.is_set())
+    command.assert_ends_on_sigterm(
+        ("offers", "refresh", "--from", url, "--results", "results"), lambda _: asked.is_set()
+    )
 
 
 def test_a_command_that_is_killed_keeps_the_seeds_that_were_trained(command: Command) -> None:

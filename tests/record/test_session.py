@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from own_net import own_net
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.errors import MisuseError
@@ -21,23 +22,7 @@ from gpubench.profile import load_profiles
 from gpubench.record import store
 from gpubench.session import resume, session
 
-MODEL = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-    def forward(self, x):
-        if len(x) == 8:  # the trace takes 2, 4 and far more samples
-            raise ValueError("mine")
-        return self.layer(x)
-
-def build(batch_size):
-    torch.manual_seed(0)
-    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
-"""
+MODEL = own_net('raise ValueError("mine")')
 
 
 SHORT = ("--device", "cpu", "--no-micro", "--precision", "fp32", "--batch-size", "8")
@@ -204,7 +189,7 @@ def test_sigterm_saves_within_three_seconds_and_resume_goes_on(start, tmp_path):
 def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
     path, reached = tmp_path / "silent.py", tmp_path / "reached"
     hang = f"import time; open({str(reached)!r}, 'w').close(); time.sleep(600)"
-    path.write_text(MODEL.replace('raise ValueError("mine")', hang))
+    path.write_text(own_net(hang))
     process = start(str(path), *INFER, "--results", str(tmp_path))
     wait_until(reached.exists, process)
     watch = Stopwatch()
