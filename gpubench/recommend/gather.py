@@ -133,9 +133,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         return Efficiency(likely, low, high, found.basis, mode=shared.mode, fit=shared.fit)
 
     mode = ParallelMode.INDEPENDENT
-    at_once = [
-        r for r in (*runs.reference, *runs.own) if any(m.case.parallel_mode is mode for m in r.measurements)
-    ]
+    at_once = [r for r in measured if any(m.case.parallel_mode is mode for m in r.measurements)]
 
     def independent(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         del name
