@@ -78,7 +78,13 @@ def check(question: Question) -> Question:
 
 def why_impossible(question: Question) -> str | None:
     """Say why no GPU does this work at the precision that was asked for; None where some do."""
-    return None if question.precision == AMP else _why_not_at(question, Precision(question.precision))
+    meant = [
+        best_amp(lambda _: True),
+        best_amp(lambda _: False),
+    ]  # on a new GPU, on an old one
+    asked = meant if question.precision == AMP else [Precision(question.precision)]
+    reasons = [_why_not_at(question, each) for each in asked]
+    return None if None in reasons else reasons[0]
 
 
 def _why_not_at(question: Question, precision: Precision) -> str | None:
