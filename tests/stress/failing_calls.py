@@ -1,7 +1,7 @@
 """Runs commands with one system call failed in each, in forked processes; prints a line of JSON for each.
 
-Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE PLAN``, where the plan is a list of
-``[arguments, call, nth, errno]``. A copy of the template is the folder of each. Every command runs once before, in
+Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``, with a list of
+``[arguments, call, nth, errno]`` on its standard input. A copy of the template is the folder of each. Every command runs once before, in
 this process, so that no copy has to load it.
 
 ``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is noted.
@@ -106,7 +106,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "begin":
         begin(*sys.argv[2:])
     loaded = ctypes.CDLL(sys.argv[1])
-    template, place, plan = Path(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
+    template, place, plan = Path(sys.argv[2]), Path(sys.argv[3]), json.load(sys.stdin)
     del os.environ["LD_PRELOAD"]  # a run that goes on elsewhere is refused
     for arguments in {tuple(each[0]): each[0] for each in plan}.values():
         warm_up(template, place, arguments)
