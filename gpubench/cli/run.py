@@ -152,7 +152,7 @@ def _close(run: Run, ranking: Ranking | None) -> None:
     from gpubench.blocks.parts import Paragraph
     from gpubench.blocks.terminal import show
     from gpubench.sections.amp import closing_sentence
-    from gpubench.sections.verdict import headline
+    from gpubench.sections.card import headline
 
     answer = headline(ranking) if ranking is not None and ranking.rows else None
     sentences = [sentence for sentence in (answer, closing_sentence(run)) if sentence is not None]

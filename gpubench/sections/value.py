@@ -35,16 +35,11 @@ from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import caution, sureness_note
 from gpubench.recommend.words import batches_of, gpus_needed
+from gpubench.sections.card import after_the_headline
+from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.verdict import (
-    MOST_ELSEWHERE,
-    after_the_headline,
-    beside_the_card,
-    elsewhere_words,
-    gpus_and_where,
-    winners_in_full,
-)
+from gpubench.sections.verdict import beside_the_card
 from gpubench.sections.words import (
     MOST_OF_A_NOTE,
     basis_words,
