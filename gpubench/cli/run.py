@@ -179,7 +179,7 @@ def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
         say(f"no ranking: {error}")
         return None
     print()
-    print_ranking(ranking, TOP_OFFERS)
+    print_ranking(ranking, TOP_OFFERS, more_by="gpubench rank --explain")
     say("the whole ranking, and how to narrow it: gpubench rank --help")
     return ranking
 

@@ -28,10 +28,10 @@ from gpubench.recommend.verdict import (
 )
 from gpubench.sections.choices import beside_words, fits_words, if_bought, offered, rival_words
 from gpubench.sections.words import merit_unit, merit_words
-from gpubench.units import count, format_duration, format_number, format_percent, format_usd, listing, plain
+from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
-FIRST = "First"
-"""The term of what to do before paying."""
+JOB, FIRST = "Job", "First"
+"""The terms of what the job takes, and of what to do before paying."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -174,22 +174,16 @@ def _by(ranking: Ranking) -> _Line:
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = _to_pay(decision)
-    how = [str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice)]
-    points = "; ".join(how)
-    open_ = "; ".join([*how, *_as_assumed(choice)])
+    how = "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice)])
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
-        return _promised(*(Fact(term="Job", value=value, detail=detail) for detail in (open_, points)))
+        return _promised(Fact(term=JOB, value=value, detail=how))
     hours, work = format_duration(choice.hours * 3600), plain(decision.job.words, 80) if named else "the job"
     interval, point = (
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
-    return _promised(
-        Fact(term="Job", value=interval, detail=open_),
-        Fact(term="Job", value=interval, detail=points),
-        Fact(term="Job", value=point, detail=points),
-    )
+    return _promised(*(Fact(term=JOB, value=value, detail=how) for value in (interval, point)))
 
 
 def _without_a_job(ranking: Ranking, decision: Decision) -> str:
@@ -267,8 +261,7 @@ def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     if not sentence or sentence.startswith(CAUTION):
         return
     if prices_decide(decision):
-        value, age = todays_price(decision.choice), count(decision.choice.price_age_days or 0, "day")
-        wordings = [Fact(term=FIRST, value=value, detail=how) for how in (f"prices {age} old", "")]
+        wordings = [Fact(term=FIRST, value=todays_price(decision.choice))]
     elif (found := decision.finding_out) is not None:
         measure, net = f"measure {gpu_name(found.gpu_key)}", f"saves {format_usd(found.net_usd)} net"
         wordings = [
@@ -284,15 +277,6 @@ def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
 def _at_its_own_batch(row: RankedOffer) -> list[str]:
     """That batches are not equal, where each GPU has its own largest."""
     return ["at largest batch"] if row.estimate.batch_choice == "largest" else []
-
-
-def _as_assumed(choice: Choice) -> list[str]:
-    """What the ends of the cost of owning leave out, where it was not given."""
-    open_ = [word for name, word in _RANGES.items() if name in choice.assumed]
-    return [f"{listing(open_)} as assumed"] if open_ else []
-
-
-_RANGES = {"utilization": "use", "resale_usd": "resale", "tariff_usd_per_kwh": "tariff"}
 
 
 def _change(change: Change, *, own: bool) -> str:

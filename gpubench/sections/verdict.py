@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.models import Ranking
-from gpubench.recommend.verdict import CAUTION
-from gpubench.sections.card import FIRST, card_of
+from gpubench.recommend.verdict import CAUTION, SURENESS
+from gpubench.sections.card import FIRST, JOB, card_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import measured_facts
@@ -41,12 +41,12 @@ def _note(fact: Fact) -> Paragraph:
     return Paragraph(text=f"{fact.term}: {fact.value}{detail}.", tone="note")
 
 
-_IN_FULL = ("Best cloud", "Best marketplace", "Or own")
-"""Facts that ``winners_in_full`` says with more beside them."""
+_IN_FULL = (JOB, SURENESS, "Best cloud", "Best marketplace", "Or own")
+"""Facts that the table and ``winners_in_full`` say with more beside them."""
 
 
 def beside_the_card(ranking: Ranking) -> list[str]:
-    """Return what found no room on the card, and is not among the winners in full."""
+    """Return what found no room on the card, and does not stand in full below it."""
     return [
         f"{fact.term}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}."
         for fact in card_of(ranking).cut

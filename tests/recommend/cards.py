@@ -75,7 +75,7 @@ def _assert_job(job: Fact, decision: Decision, paid: Choice) -> None:
         names = " ".join(gpu_name(each.gpu_key) for each in (paid, decision.runner_up) if each is not None)
         words = [decision.job.words, *(["the job"] if len(names.split()) > LONG_NAMES else [])]
         assert job.value.endswith(tuple(f"for {each}" for each in words))
-    basis, *_, fits = job.detail.split("; ") if "assumed" not in job.detail else job.detail.split("; ")[:-1]
+    basis, *_, fits = job.detail.split("; ")
     assert basis == paid.basis
     assert ("fits" in fits) == bool(paid.fits_memory)
     if paid.fits_memory and paid.memory_margin_bytes is not None:

@@ -15,6 +15,8 @@ from gpubench.errors import MisuseError
 from gpubench.recommend.verdict import MOST_WORDS
 from gpubench.sections import card, value, verdict
 from gpubench.sections.data import of_ranking
+from gpubench.sections.words import MOST_OF_A_NOTE
+from gpubench.units import plain
 
 from .builders import lines_before_the_table
 from .cards import assert_card_is_whole
@@ -66,6 +68,9 @@ def test_the_verdict_as_printed_is_short(words):
     above = "\n".join(shown.splitlines()[: lines_before_the_table(shown)])
     assert 20 < len(above.split()) <= MOST_WORDS
     assert "How sure" in above
+    notes = [line for line in shown.splitlines() if line.startswith("- ")]
+    assert 1 < len(notes) <= 9
+    assert re.search(r"\d+ more notes: --explain\.", " ".join(shown.split()))
     assert re.search(r"fits(?: on \d+ with FSDP)?,\s+[\d.]+\s+[GM]iB\s+spare", above)
 
 
@@ -73,6 +78,15 @@ def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it
     lines = screen("resnet50").splitlines()
     at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["How", "sure"])
     assert re.search(r"Runner-up .*\(better above \$[\d.]+/h\)", lines[at + 1])
+
+
+def test_explain_has_every_note_on_a_terminal_and_a_notebook_says_where_they_are():
+    ranking = rank("resnet50")
+    assert 0 < ranking.decisive_notes < len(ranking.notes)
+    shown = " ".join(screen("resnet50", "--explain", columns="20000").split())
+    assert all(plain(note, MOST_OF_A_NOTE) in shown for note in ranking.notes)
+    assert "more notes" not in shown
+    assert "more notes: ranking.notes." in ranking._repr_html_()
 
 
 def test_what_finds_no_room_on_the_card_stands_below_the_table():

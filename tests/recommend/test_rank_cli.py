@@ -119,7 +119,7 @@ def test_at_most_twelve_lines_come_before_the_table(gpubench, asked):
 def test_how_sure_is_one_sentence_and_the_figures_of_independent_errors_stand_in_the_note(gpubench):
     ranking = rank("vgg16")
     sure, alone = ranking.decision.sureness, ranking.decision.sureness_independent
-    shown = gpubench("vgg16", "--limit", "1", COLUMNS="300").stdout
+    shown = gpubench("vgg16", "--limit", "1", "--explain", COLUMNS="300").stdout
     above, _, below = shown.partition("───")
     for each, where in ((sure, above), (sure, ranking.verdict), (alone, below)):
         assert f"{each.p_near_best * 100:.0f} % within 10 %" in where
@@ -195,11 +195,13 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
     choice = rank("resnet50").decision.choice
     assert choice.p_best < choice.p_best_of_gpu
-    shown = " ".join(gpubench("resnet50", "--limit", "1", COLUMNS="120").stdout.split())
+    shown = " ".join(gpubench("resnet50", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
     assert re.search(rf"How sure GPU {of_gpu} % cheapest; offer \d+ % within 10 %, averaging \$", shown)
     assert "P(best) of GPU:" in shown
-    alone = " ".join(gpubench("resnet50", "--gpu", "rtx 4090", "--limit", "1", COLUMNS="120").stdout.split())
+    alone = " ".join(
+        gpubench("resnet50", "--gpu", "rtx 4090", "--limit", "1", "--explain", COLUMNS="120").stdout.split()
+    )
     assert "P(best): this offer" in alone
 
 
