@@ -126,8 +126,8 @@ def in_all_orders(
         repeats: How often the six orders are run through.
 
     Returns:
-        Of each three the time of the harness over the geometric mean of the two by hand; and that of the second
-        by hand over the first, a control, since nothing differs between them.
+        Of each three the time of the harness over the geometric mean of the two by hand; and that of the
+        second by hand over the first, a control, since nothing differs between them.
     """
     ratios, controls = [], []
     for order in ORDERS * repeats:
