@@ -18,7 +18,7 @@ import pytest
 from gpubench.record import store
 
 pytestmark = [
-    pytest.mark.timeout(7200),
+    pytest.mark.timeout(28_800),
     pytest.mark.skipif(
         sys.platform != "linux" or shutil.which("cc") is None, reason="builds a library for Linux"
     ),
@@ -70,7 +70,7 @@ def template(tmp_path, make_run):
     store.write_run(
         place / "results", make_run(run_id="20261119t000000z-00000001", finished_at="2026-11-19T01:00:00Z")
     )
-    begun = driver("begin", str(place), json.dumps(RUN), GPUBENCH_RESULTS=str(place / "results"))
+    begun = driver("begin", str(place), json.dumps(RUN), **folders(place))
     assert begun.returncode == 9, begun.stderr
     (lines,) = (place / "results").rglob("*.launches.jsonl")
     run_id = lines.name.partition(".")[0]
@@ -85,6 +85,15 @@ def template(tmp_path, make_run):
     return place
 
 
+def folders(place: Path) -> dict[str, str]:
+    """Everything that a command writes lies in one folder; by its data a device is known again."""
+    return {
+        "GPUBENCH_RESULTS": str(place / "results"),
+        "XDG_CACHE_HOME": str(place / "cache"),
+        "XDG_DATA_HOME": str(place / "data"),
+    }
+
+
 def driver(*arguments: str, told: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(HERE / "failing_calls.py"), *arguments],
@@ -94,9 +103,7 @@ def driver(*arguments: str, told: str = "", **environment: str) -> subprocess.Co
 
 def run_all(library: Path, template: Path, place: Path, plan: list) -> list[dict]:
     done = driver(
-        str(library), str(template), str(place), told=json.dumps(plan),
-        LD_PRELOAD=str(library), GPUBENCH_RESULTS=str(place / "results"), XDG_CACHE_HOME=str(place / "cache"),
-        XDG_DATA_HOME=str(place / "data"),
+        str(library), str(template), str(place), told=json.dumps(plan), LD_PRELOAD=str(library), **folders(place)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -117,11 +124,9 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
     assert len(before) == 3
     calls_of = dict.fromkeys(COMMANDS, CALLS) if every else SHORT
     never = [[COMMANDS[name], call, 0, 0] for name, calls in calls_of.items() for call in calls]
-    counted = {
-        (tuple(r["arguments"]), r["call"]): r["calls"]
-        for r in run_all(library, template, tmp_path / "place", never)
-    }
-    assert sum(counted.values()) > 20
+    unharmed = run_all(library, template, tmp_path / "place", never)
+    assert {result["code"] for result in unharmed} == {0}, [r["said"] for r in unharmed if r["code"] != 0][:1]
+    counted = {(tuple(result["arguments"]), result["call"]): result["calls"] for result in unharmed}
     plan = [
         [list(arguments), call, nth, number]
         for (arguments, call), calls in counted.items()
@@ -140,7 +145,8 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
         assert result["code"] in {0, 1, 2, 3, 4, 5}, result
         assert "Traceback" not in result["said"], result
         if result["code"] == 0 and "run" in result["arguments"]:
-            assert len(result["launches"]) > len(before), result
+            gained = len(result["launches"]) > len(before)
+            assert gained or "could not be started" in result["said"], result
     codes = Counter(result["code"] for result in results)
     print(
         f"\n{len(results)} of {whole} failed calls of {len(counted)} kinds: exit codes {dict(sorted(codes.items()))}"
