@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from gpubench.options import Option, said
 from gpubench.predict.request import read_workload_or_profile
 from gpubench.shared_options import (
+    JOBS,
     WORKLOAD,
     AnyPrecision,
     AnyTask,
@@ -15,7 +16,6 @@ from gpubench.shared_options import (
 )
 
 SEVERAL = "Several GPUs"
-MODES = ("ddp", "fsdp")
 
 
 class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
     precision: AnyPrecision = None
     task: AnyTask = "train"
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
-    parallel: Annotated[
-        str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)
-    ] = "ddp"
+    jobs: Annotated[
+        str | None, said(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
+    ] = None
     results: Results = None
