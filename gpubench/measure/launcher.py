@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.children import ChildEndedError, ChildLateError, not_started
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
@@ -559,7 +559,10 @@ class Launcher:
         """Start a process for one GPU, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        meeting = self.meeting or alone()
+        try:
+            meeting = self.meeting or alone()
+        except OSError as error:
+            raise not_started(error) from error
         try:
             return Child(
                 variables | meeting.variables(variables),
