@@ -179,7 +179,8 @@ def gather(
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.record.store import find_run, newest_runs, read_run, read_runs, results_root
+    from gpubench.record.run_file import read_run
+    from gpubench.record.store import find_run, newest_runs, read_runs, results_root
 
     today = day_of(as_of)
     place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}

@@ -193,21 +193,21 @@ def test_chances_of_gpus_make_one(gpubench):
 
 def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
-    choice = rank("resnet50").decision.choice
+    choice = rank("vgg16").decision.choice
     assert choice.p_best < choice.p_best_of_gpu
-    shown = " ".join(gpubench("resnet50", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
+    shown = " ".join(gpubench("vgg16", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
     assert re.search(rf"How sure GPU {of_gpu} % cheapest; offer \d+ % within 10 %, averaging \$", shown)
     assert "P(best) of GPU:" in shown
     alone = " ".join(
-        gpubench("resnet50", "--gpu", "rtx 4090", "--limit", "1", "--explain", COLUMNS="120").stdout.split()
+        gpubench("vgg16", "--gpu", "rtx 4090", "--limit", "1", "--explain", COLUMNS="120").stdout.split()
     )
     assert "P(best): this offer" in alone
 
 
 def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpubench):
-    decision = rank("resnet50").decision
-    shown = " ".join(gpubench("resnet50", "--limit", "1", COLUMNS="200").stdout.split())
+    decision = rank("vgg16").decision
+    shown = " ".join(gpubench("vgg16", "--limit", "1", COLUMNS="200").stdout.split())
     below = shown.partition("───")[2]
     cloud, market, own = (
         below.partition(f"Best {name} ")[2].partition("Best ")[0]
