@@ -121,7 +121,7 @@ def test_the_recipe_of_a_job_is_that_of_its_number_of_gpus(ask: Any) -> None:
         )
         assert (answer["checkpointing"], answer["gpu_count"]) == (how, count)
         assert answer == told
-    _, out, _ = ask("llama_8b_fsdp", "--gpu", "nvidia-l4-24gb", "--json")
+    _, out, _ = ask("llama_8b_fsdp", "--gpu", "nvidia-geforce-rtx-5090-32gb", "--json")
     (card,) = json.loads(out)["cards"]
     shared = [fix["what"] for fix in card["fixes"] if "FSDP" in fix["what"] and fix["verdict"] == "fits"]
     assert shared == ["8 GPUs with FSDP, batch 1 on each, activation checkpointing of every block"]
