@@ -91,6 +91,7 @@ def memory(
     batch_size: int | None = None,
     accumulate: int = 1,
     precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None,
+    execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     count: int = 1,
     parallel: Literal["ddp", "fsdp"] = "ddp",
@@ -117,6 +118,7 @@ def memory(
             [default: 1]
         precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-
             bf16|bf16|fp8|int8] [default: amp, or the workload's own]
+        execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         count: GPUs of one job. (from 1 to 1048576) [default: 1]
         parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]

@@ -20,7 +20,7 @@ from gpubench.offers.own import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
-from gpubench.record import heads, ledger, store
+from gpubench.record import ledger, run_file, store
 from gpubench.shipped import data_bytes
 
 HERE = Path(__file__).parent
@@ -59,7 +59,7 @@ def _ledger() -> bytes:
 
 def _read_ledger(path: Path) -> object:
     name = path.name.removesuffix(".launches.jsonl")
-    return ledger.read(path.with_name(f"{name}.json"))
+    return ledger.told(ledger.read(path.with_name(f"{name}.json")))
 
 
 def _pipe() -> bytes:
@@ -83,7 +83,7 @@ def _read_pipe(path: Path) -> object:
 
 READERS = {
     "run": Reader(store.read_run, RUN.read_bytes, on_command=False),
-    "head of a run": Reader(lambda path: heads.read_file_head(path, 1 << 26), RUN.read_bytes, on_command=False),
+    "head of a run": Reader(run_file.read_head, RUN.read_bytes, on_command=False),
     "ledger": Reader(_read_ledger, _ledger, ".launches.jsonl", on_command=False),
     "own prices, CSV": Reader(read_own, lambda: OWN, ".csv"),
     "own prices, JSON": Reader(read_own, lambda: OWN_JSON),

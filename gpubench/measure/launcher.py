@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -249,15 +250,22 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def ratio_by_hand(self, planned: PlannedCase, *, sampler: bool) -> float:
-        """Return the time of the harness over that of a loop written by hand, in one child process.
+    def compare_by_hand(self, planned: PlannedCase, **how: Any) -> messages.ByHandDone:
+        """Hold the harness against a loop written by hand, in one child process or in those of one job.
+
+        Args:
+            planned: The case.
+            how: Further fields of ``messages.ByHand``.
+
+        Returns:
+            The time of the harness over that of the loop, with its interval.
 
         Raises:
             GpuBenchError: If the child could not do it.
         """
         try:
             child = self._child_of(Unit(launch=0, planned=planned).group)
-            child.send(messages.ByHand(reference=planned.reference, case=planned.case, sampler=sampler))
+            child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
             while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
                 self.on_event(events.PhaseBegan(name=report.name))
         except (ChildLateError, ChildEndedError) as error:
@@ -265,8 +273,8 @@ class Launcher:
             reason = str(error) or "gave no sign of life"
             raise GpuBenchError(f"the measuring process {reason}") from error
         if isinstance(report, messages.ByHandDone) and report.ratio is not None:
-            return report.ratio
-        why = report.reason if isinstance(report, messages.ByHandDone) else None
+            return report
+        why = report.reason if isinstance(report, messages.ByHandDone | messages.JobOver) else None
         raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:

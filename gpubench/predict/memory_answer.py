@@ -15,6 +15,7 @@ from gpubench.models import (
     CardMemory,
     Case,
     Checkpointing,
+    Execution,
     GpuSpec,
     MemoryBasis,
     MemoryFit,
@@ -98,6 +99,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "workload": case.workload,
             "task": case.task,
             "precision": case.precision,
+            "execution": case.execution,
             "batch_size": case.batch_size,
             "accumulate": self.accumulate,
             **case.recipe.fields,
@@ -345,7 +347,11 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
     shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     questions = [
         question_of(
-            profile, request.precision, task=profile.task_for(request.task), batch_size=request.batch_size
+            profile,
+            request.precision,
+            execution=Execution(request.execution),
+            task=profile.task_for(request.task),
+            batch_size=request.batch_size,
         )
         for profile in profiles
     ]

@@ -73,6 +73,11 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
         return class_of(load_specs()[self.gpu_key])
 
     @property
+    def compiles_loss(self) -> bool:
+        """Whether no scores in float32 were ever held, which an eager step holds."""
+        return self.compiled is not None and "loss" in self.compiled
+
+    @property
     def is_censored(self) -> bool:
         """Whether the card was nearly full."""
         listed = load_specs()[self.gpu_key].memory_bytes

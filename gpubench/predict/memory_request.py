@@ -8,6 +8,7 @@ from gpubench.options import Option, said
 from gpubench.predict.request import read_workload_or_profile
 from gpubench.shared_options import (
     WORKLOAD,
+    AnyExecution,
     AnyPrecision,
     AnyTask,
     RecipeRequest,
@@ -45,6 +46,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
         Option("Micro-batches that the batch is cut into, whose gradients are summed.", least=1),
     ] = 1
     precision: AnyPrecision = None
+    execution: AnyExecution = "graph"
     task: AnyTask = "train"
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
     parallel: Annotated[

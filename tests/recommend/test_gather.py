@@ -20,6 +20,7 @@ from gpubench.models import (
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import estimate_at_largest_batch
 from gpubench.predict.explain import as_records
+from gpubench.predict.memory import need_of
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles, profile_of
 from gpubench.profile.memory import MOST_BATCH
@@ -76,6 +77,11 @@ def test_several_gpus_that_hold_the_gradients_twice_may_have_no_room_where_one_h
     found = gather(request, [RTX4090], Runs((run_of(RTX4090, *rows),), ()))
     one = found.answers["vgg16"][RTX4090]
     assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, "it ran there"
+    told = found.scaler("vgg16", load_specs()[RTX4090], 8, one).fit
+    assert (told.fits, told.ran) == (True, True)
+    assert "it ran here" in told.text()
+    need = need_of(question_of(batch_size=379), case, load_specs()[RTX4090], ())
+    assert told.need.device == need.device, "of one of eight, which holds gradients in buckets too"
 
 
 def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of_blocks():

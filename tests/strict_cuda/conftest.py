@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, worker
+from gpubench.measure import busy, precision, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
-from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, Recipe, TaskKind
 from gpubench.probe import torch_build
 from gpubench.probe.probe import probe
 from gpubench.workload import Task
@@ -48,6 +48,9 @@ BRIEF = msgspec.structs.replace(
     micro_s=0.01,
 )
 """The rules of a budget in as few steps as they allow."""
+
+SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
+"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
 
 
 @dataclass
@@ -87,7 +90,7 @@ class Gpu:
             "sample_unit": "sample",
         } | changes
         asked = Case(**fields)
-        built = built or load_workload(name).at(asked.recipe).tiny(asked.batch_size, 0)
+        built = built or _tiny(name, asked.batch_size, asked.recipe)
         inputs = built.batches[0][0]
         if not isinstance(inputs, tuple) and inputs.dim() == 4:
             wanted = (
@@ -125,6 +128,12 @@ def _one_thread() -> Iterator[None]:
 
 
 @cache
+def _tiny(name: str, batch_size: int, recipe: Recipe) -> Task:
+    """Build the tiny preset of a workload, once: what is measured is a copy of it, here as in the product."""
+    return load_workload(name).at(recipe).tiny(batch_size, 0)
+
+
+@cache
 def _probed() -> DeviceProfile:
     """Probe the recorded H200, once: it answers every test alike."""
     return next(d for d in probe().devices if d.backend == "cuda")
@@ -139,6 +148,8 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(busy, "PROFILED_STEPS", (1, 1))
     monkeypatch.setattr(busy, "ISSUED_STEPS", 1)
+    for name, value in SMALL_PROBES.items():
+        monkeypatch.setattr(precision, f"PROBE_{name}", value)
 
     def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
         context = installed(machine or Machine(cost=lambda name: KERNEL_S))
