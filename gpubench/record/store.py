@@ -64,15 +64,8 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder.
-
-    Raises:
-        MisuseError: If that is there and is no folder.
-    """
-    root = default_results() if option is None else Path(option)
-    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
-        raise MisuseError(f"{plain(str(root), 1000)} is no folder: results lie in one, such as --results DIR")
-    return root
+    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
+    return default_results() if option is None else Path(option)
 
 
 def run_path(root: Path, run: Run) -> Path:
@@ -287,6 +280,9 @@ def read_runs(root: Path) -> StoredRuns:
     A file that cannot be read now stays where it is and is named. ``./results`` may be a folder of another
     project, so only a file that bears the name of a run is ever renamed, and without a folder ``runs`` no
     other file is read.
+
+    Raises:
+        MisuseError: If ``root`` is there and is no folder.
     """
     problems: list[str] = []
     return _read_all(root, _own_files(root, problems.append), problems)
@@ -326,6 +322,8 @@ def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:
 
 
 def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
+        raise MisuseError(f"{plain(str(root), 1000)} is no folder: results lie in one, such as --results DIR")
     own = _has_runs(root)
     return [path for path in run_files(root, on_problem) if own or _is_run_name(path.name)]
 
