@@ -328,7 +328,7 @@ def runs_of(
             task=request.task,
             batch_size=batch,
             gpus=together,
-            jobs="fsdp" if row.parallel_mode is ParallelMode.FSDP else "ddp",
+            jobs=None if together == 1 else "fsdp" if row.parallel_mode is ParallelMode.FSDP else "ddp",
             budget="quick",
             micro="none",
             time_limit_s=round(minutes * 60) // len(batches),
