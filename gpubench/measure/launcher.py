@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.children import ChildEndedError, ChildLateError, not_started
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
@@ -260,15 +261,22 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def ratio_by_hand(self, planned: PlannedCase, *, sampler: bool) -> float:
-        """Return the time of the harness over that of a loop written by hand, in one child process.
+    def compare_by_hand(self, planned: PlannedCase, **how: Any) -> messages.ByHandDone:
+        """Hold the harness against a loop written by hand, in one child process or in those of one job.
+
+        Args:
+            planned: The case.
+            how: Further fields of ``messages.ByHand``.
+
+        Returns:
+            The time of the harness over that of the loop, with its interval.
 
         Raises:
             GpuBenchError: If the child could not do it.
         """
         try:
             child = self._child_of(Unit(launch=0, planned=planned).group)
-            child.send(messages.ByHand(reference=planned.reference, case=planned.case, sampler=sampler))
+            child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
             while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
                 self.on_event(events.PhaseBegan(name=report.name))
         except (ChildLateError, ChildEndedError) as error:
@@ -276,8 +284,8 @@ class Launcher:
             reason = str(error) or "gave no sign of life"
             raise GpuBenchError(f"the measuring process {reason}") from error
         if isinstance(report, messages.ByHandDone) and report.ratio is not None:
-            return report.ratio
-        why = report.reason if isinstance(report, messages.ByHandDone) else None
+            return report
+        why = report.reason if isinstance(report, messages.ByHandDone | messages.JobOver) else None
         raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
@@ -564,7 +572,10 @@ class Launcher:
         """Start a process for one GPU, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        meeting = self.meeting or alone()
+        try:
+            meeting = self.meeting or alone()
+        except OSError as error:
+            raise not_started(error) from error
         try:
             return Child(
                 variables | meeting.variables(variables),
