@@ -5,6 +5,9 @@ prints the ratio of the time of a step in the harness to that of the loop, with 
 time, which other programs disturb less. The loop is what the documentation of each backend shows; it shares no code with
 the harness, is not taken as a slope, and trains a model of its own. It keeps the mean of its loss, as Keras's own step
 does in the harness and in ``fit``; ``MEAN=0`` leaves that out of it, and shows what it costs.
+
+``python tests/measure/beside_keras.py cost`` prints the CPU time of a step of ``cnn`` in torch and in each backend as gpubench
+takes it, on one core: what other programs take of the machine is not in it.
 """
 
 from __future__ import annotations
@@ -14,12 +17,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpubench.measure.keras_steps import Steps
+    from gpubench.models import Execution, Framework
 
 PAIRS = int(os.environ.get("PAIRS", "40"))
 BLOCK_S = 3.0
 """Of a block: some twenty steps of 0.1 s, so that one held up in a block weighs little."""
 KEEPS_MEAN = os.environ.get("MEAN", "1") != "0"
 BATCH = 64
+COST_BLOCKS = 20
 EXTRA_STEPS = 2
 """Of a round of the harness: one of the shorter call, and one more of the longer."""
 
@@ -29,6 +38,14 @@ def main() -> None:
     from gpubench.measure.frameworks import variables_of
     from gpubench.models import DeviceProfile, Framework
 
+    if sys.argv[1] == "cost":
+        for each in Framework if len(sys.argv) == 2 else ():
+            variables = variables_of(each, DeviceProfile(backend="cpu"))
+            command = [sys.executable, "-W", "ignore", __file__, "cost", each.value]
+            subprocess.run(command, env={**os.environ, **variables}, check=True)
+        for each in sys.argv[2:]:
+            cost(Framework(each))
+        return
     framework = Framework(sys.argv[1])
     if sys.argv[2:] != ["here"]:
         variables = variables_of(framework, DeviceProfile(backend="cpu"))
@@ -37,20 +54,82 @@ def main() -> None:
     compare(framework.value)
 
 
+def cost(framework: Framework) -> None:
+    """Print the CPU time of a step in each execution that is measured by default, this process on one core."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    from gpubench.measure.frameworks import KERAS
+    from gpubench.models import Execution, Framework
+
+    if framework is Framework.TORCH:
+        show_cost(framework, Execution.EAGER, torch_step())
+        return
+    for execution in KERAS[framework].usual:
+        steps = keras_steps_of(framework)
+        advance = steps.advance(execution)
+        show_cost(framework, execution, lambda index, run=advance, at=steps: at.edge_loss(run(index), index))
+
+
+def show_cost(framework: Framework, execution: Execution, step: Callable[[int], object]) -> None:
+    """Time blocks of ten steps, each with its loss on the host, and print the median."""
+    from gpubench.measure.by_hand import median_interval
+
+    for index in range(10):
+        step(index)
+    blocks: list[float] = []
+    for _ in range(COST_BLOCKS):
+        began_s = time.process_time()
+        for index in range(10):
+            step(index)
+        blocks.append((time.process_time() - began_s) / 10)
+    each_s, low, high = median_interval(blocks)
+    print(
+        f"{framework} {execution}: {1e3 * each_s:.1f} ({1e3 * low:.1f} to {1e3 * high:.1f}) ms of CPU a step"
+    )
+
+
+def torch_step() -> Callable[[int], object]:
+    """Return the step of the torch workload, eager, at fp32, and its loss on the host."""
+    import torch
+
+    from gpubench.discovery import load_workload
+    from gpubench.measure.step import move
+    from gpubench.models import Case, Execution, Precision, TaskKind
+
+    case = Case(
+        workload="cnn",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=Precision.FP32,
+        execution=Execution.EAGER,
+        memory_format="contiguous",
+        batch_size=BATCH,
+        sample_unit="image",
+    )
+    work = move(load_workload("cnn").build(BATCH, 0), case, torch.device("cpu"))
+    return lambda index: work.edge_loss(work.step(index), index)
+
+
+def keras_steps_of(framework: Framework) -> Steps:
+    """Return the digit network in Keras, as it is measured."""
+    from gpubench.discovery import keras_models
+    from gpubench.measure.keras_steps import Steps, policy_of, seed_all
+    from gpubench.models import Precision
+
+    with policy_of(Precision.FP32):
+        seed_all(0)
+        return Steps("cnn", keras_models().MODELS["cnn"](BATCH, 0), framework)
+
+
 def compare(name: str) -> None:
     """Time blocks of both in the order one, two, two, one."""
-    from gpubench.discovery import keras_models
     from gpubench.measure.by_hand import median_interval
     from gpubench.measure.clock import Clock
-    from gpubench.measure.keras_steps import Steps, policy_of, seed_all
     from gpubench.measure.loop import CallLoop
-    from gpubench.models import Execution, Framework, Precision
+    from gpubench.models import Execution, Framework
 
     framework = Framework(name)
     execution = Execution.EAGER if framework is Framework.KERAS_TORCH else Execution.COMPILE
-    with policy_of(Precision.FP32):
-        seed_all(0)
-        steps = Steps("cnn", keras_models().MODELS["cnn"](BATCH, 0), framework)
+    steps = keras_steps_of(framework)
     loop = CallLoop(
         advance=steps.advance(execution),
         edge_loss=steps.edge_loss,
