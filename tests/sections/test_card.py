@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from recommend.builders import A100, H100, L4, RTX5090, offer, rank_of
 from recommend.cards import assert_card_is_whole, card_of
 
+from gpubench.findings import Finding, FindingKind
 from gpubench.labels import gpu_name
 from gpubench.models import Change, Decision, ParallelMode, Pricing, Ranking, Sureness
 from gpubench.specs import load_specs
@@ -41,6 +42,7 @@ def decisions(draw) -> Decision:
         cost_usd_high=cost * 2,
         fits_memory=draw(st.sampled_from([True, None])),
         memory_margin_bytes=draw(st.integers(1, 10**12)),
+        findings=draw(st.sampled_from([(), (Finding(kind=FindingKind.EAGER_MEMORY),)])),
         parallel_mode=draw(st.sampled_from([ParallelMode.SINGLE, ParallelMode.FSDP])),
         extrapolated=draw(st.booleans()),
         price_doubt=draw(st.sampled_from([None, "$0.01, a hundredth of what four other providers list"])),
