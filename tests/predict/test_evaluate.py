@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
-from gpubench.predict.conformal import errors_without, factor_of, fit_scale, pair_scale
+from gpubench.predict.conformal import errors_without, factor_of, fit_scale, usual_errors
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
-from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of, sides
+from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of
 from gpubench.predict.published import base_model, fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -283,7 +284,6 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
     """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at x1.30."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
-    own, target, mode = sides(table, pairs)
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
     width = np.full(len(pairs), np.nan)
     for h, a in sorted(set(zip(harness, architecture, strict=True))):
@@ -292,11 +292,10 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
         error, bound = errors_without(fit_table(table, keep), inner, "harness")
         scored = np.isfinite(error) & bound
         scale = fit_scale(table, inner, error, scored)
-        x, y, arithmetic = sides(table, inner)
-        scores = np.abs(error) / pair_scale(scale, x.chips, y.chips, arithmetic)
+        scores = np.abs(error) / usual_errors(table, inner, scale)
         mine = (harness == h) & (architecture == a)
         factor = factor_of(scores[scored], inner.weight[scored])
-        width[mine] = (factor * pair_scale(scale, own.chips, target.chips, mode))[mine]
+        width[mine] = (factor * usual_errors(table, pairs, scale))[mine]
     inside = np.average(np.abs(outcome.log_error) <= width, weights=pairs.weight)
     quick = np.average(np.abs(outcome.log_error) <= outcome.half_width, weights=pairs.weight)
     assert 0.85 <= inside <= 0.95
@@ -339,6 +338,7 @@ def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
 
 def test_each_harness_has_one_vote_for_each_gpu():
     table = fitted_on(TaskKind.TRAIN)
+    table = replace(table, batch_low=table.batch, batch_high=table.batch)  # as if every row stated its batch
     pairs = pairs_of(table)
     totals: dict[tuple[str, str], float] = {}
     for y, weight in zip(pairs.y, pairs.weight, strict=True):
