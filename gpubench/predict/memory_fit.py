@@ -18,7 +18,7 @@ from scipy import optimize, stats
 from gpubench.arrays import Floats
 from gpubench.files import table_json, write_file
 from gpubench.models import CardClass, Checkpointing
-from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, class_of, device_bytes
+from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, Ran, class_of, device_bytes
 from gpubench.shipped import data_path, data_text
 from gpubench.specs import load_specs
 from gpubench.today import today
@@ -35,11 +35,15 @@ _DIGITS = 4
 
 
 class ReadingKind(StrEnum):
-    """What was read: memory in use on the device, held by torch's allocator, or not stated."""
+    """What was read: memory in use on the device, held by torch's allocator, or not stated.
+
+    ``RAN`` is a step of which only the speed was published: it ran, so it took no more than the card has.
+    """
 
     DEVICE = "device"
     RESERVED = "reserved"
     UNSTATED = "unstated"
+    RAN = "ran"
 
 
 class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +80,11 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
     def is_censored(self) -> bool:
         """Whether the card was nearly full."""
         listed = load_specs()[self.gpu_key].memory_bytes
-        return listed is not None and self.memory_bytes > CENSORED_SHARE * listed
+        return (
+            self.kind is not ReadingKind.RAN
+            and listed is not None
+            and self.memory_bytes > CENSORED_SHARE * listed
+        )
 
 
 def load_readings() -> tuple[MemoryReading, ...]:
@@ -94,14 +102,17 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
     NVIDIA cards share one factor, for their libraries are the same; every other vendor's are one class.
 
     Args:
-        readings: Those of memory in use are fitted, censored ones left out.
+        readings: Those of memory in use are fitted, censored ones left out; what ran is kept as it is.
         fitted: Date to write into it; None is today.
     """
     usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
     nvidia = [r for r in usable if r.card_class is not CardClass.OTHER]
     others = [r for r in usable if r.card_class is CardClass.OTHER]
     classes = _fit(nvidia) | (_fit(others) if others else {})
-    return Allowance(fitted=fitted or today().isoformat(), classes=classes)
+    ran = tuple(
+        Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
+    )
+    return Allowance(fitted=fitted or today().isoformat(), classes=classes, ran=ran)
 
 
 def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:

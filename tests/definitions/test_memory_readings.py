@@ -14,7 +14,7 @@ import pytest
 import torch
 from memory_cases import case_of
 
-from definitions import bert_mlm, convnext, diffusion, llama, lora, regnet, resnets, t5, whisper
+from definitions import bert_mlm, convnext, diffusion, llama, lora, regnet, resnets, t5, vgg_bn, whisper
 from gpubench.discovery import load_workload
 from gpubench.models import Checkpointing, ParallelMode, Precision, Recipe, TaskKind, WeightType
 from gpubench.predict.memory_fit import MemoryReading, load_readings
@@ -46,6 +46,7 @@ MODELS = {
     "convnext_large": Traced(convnext.DEFINITION, 197.767),
     "regnet_y_128gf": Traced(regnet.DEFINITION, 644.813),
     "t5_small": Traced(t5.DEFINITION, 60.507),
+    "vgg16_bn": Traced(vgg_bn.DEFINITION, 138.366, keep_gradients=False),
     "stable_diffusion_1.5": Traced(
         diffusion.DEFINITION, 859.521 + diffusion.FROZEN / 1e6, keep_gradients=False
     ),
