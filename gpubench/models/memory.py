@@ -32,8 +32,7 @@ class CardMemory(Record, frozen=True, kw_only=True):
     Attributes:
         listed_bytes: As its data sheet, or its driver, names it.
         usable_bytes: What the driver shows of it at least: the error correction of GDDR memory takes 1/16.
-        ran_bytes: Tensors of the largest step that a published row ran on a card of the line with no more
-            memory: a step with no more tensors fits, however wide the interval of the class.
+        ran_bytes: Tensors of the largest published step that ran on a card of its line with no more memory.
     """
 
     listed_bytes: float
