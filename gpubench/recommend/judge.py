@@ -52,6 +52,7 @@ from gpubench.recommend.notes import (
     free_beside,
     how_to_measure,
     left_out_as_outliers,
+    not_as_asked,
     notes_of,
     on_ages,
     on_expected_prices,
@@ -206,6 +207,13 @@ def judge(
         asks=market.asks,
         measurement=finding_out(request, pool, found.order, rows, found.chances),
     )
+    decisive = (
+        *notes,
+        *left_out_as_outliers(left.doubted_as_asked),
+        *far_from_others(left.asked, left.taken.where(left.taken.by_user & left.taken.places(pool.offers))),
+        *not_as_asked(request, pool),
+        *([] if prices_decide(decision) else on_ages(priced, market.today)),
+    )
     ranking = Ranking(
         as_of=market.today.isoformat(),
         objective=objective.in_words(request),
@@ -221,16 +229,12 @@ def judge(
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, left.owned, left.specs),
         notes=(
-            *notes,
-            *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(
-                left.asked, left.taken.where(left.taken.by_user & left.taken.places(pool.offers))
-            ),
+            *decisive,
             *notes_of(request, pool, len(rows)),
-            *([] if prices_decide(decision) else on_ages(priced, market.today)),
             *on_expected_prices(market, priced),
             *free_beside(request, left.every, left.specs),
         ),
+        decisive_notes=len(decisive),
     )
     return _said(request, ranking, rows, pool.speeds, _headline(request, pool, found.order))
 
@@ -366,18 +370,19 @@ def _said(
             *cpu_comparison(request, speeds, rows[0]),
         ],
     )
+    decisive = (*said.beside, *how_to_measure(ranking.decision), *ranking.notes[: ranking.decisive_notes])
     return msgspec.structs.replace(
         ranking,
         verdict=" ".join(said.verdict),
         notes=(
-            *said.beside,
+            *decisive,
             *on_owning(request, ranking.decision),
             *assumed_of_owning(ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
-            *how_to_measure(ranking.decision),
-            *ranking.notes,
+            *ranking.notes[ranking.decisive_notes :],
         ),
+        decisive_notes=len(decisive),
     )
 
 

@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 import torch._dynamo  # before anything is replaced: torch 2.4 checks the classes of torch.cuda when it is loaded
+import torch.utils.checkpoint
 
 from strict_cuda.compiler import compiler
 from strict_cuda.graphs import graph_class
@@ -98,6 +99,11 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             torch.optim.Optimizer,
             "_group_tensors_by_device_and_dtype",
             staticmethod(_grouped(torch.optim.Optimizer._group_tensors_by_device_and_dtype, device)),
+        ),
+        (
+            torch.utils.checkpoint,
+            "_allowed_determinism_checks_to_fns",
+            _told(torch.utils.checkpoint._allowed_determinism_checks_to_fns, device),
         ),
         (parallel, "__init__", _on_the_device(parallel.__init__, device)),
         (parallel, "_pre_forward", _on_the_device(parallel._pre_forward, device)),
@@ -215,6 +221,23 @@ def _grouped(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
         )
 
     return grouped
+
+
+def _told(checks: dict[str, Callable[[Any], Any]], device: Device) -> dict[str, Callable[[Any], Any]]:
+    """Name the device in what is kept of a tensor that is computed again: inside a backward pass of Python's own
+    the mode that names it is asleep.
+
+    Source: torch/utils/checkpoint.py, _default_meta_extractor.
+    """
+
+    def told(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def of(tensor: Any) -> Any:
+            known = check(tensor)
+            return known | {"device": device.name} if known and device.holds(tensor) else known
+
+        return of
+
+    return {name: told(check) for name, check in checks.items()}
 
 
 def _on_the_device(real: Callable[..., Any], device: Device) -> Callable[..., Any]:

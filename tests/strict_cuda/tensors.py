@@ -8,7 +8,7 @@ functions that Python calls (where devices are named), one the aten operators be
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +53,7 @@ Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), aten/src/
 aten/src/ATen/native/cuda/Unique.cu; aten/src/ATen/native/cuda/Equal.cpp asks for an item, and masked_select
 (aten/src/ATen/native/cuda/IndexKernel.cpp) indexes by its mask.
 """
+_BY_INDEX = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
@@ -75,18 +76,23 @@ _NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
 """Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
-    """What is to be known of an aten operator."""
+    """What is to be known of an aten operator: looked up at each call, and there are a million of them."""
 
     name: str
     view: bool
     writes: tuple[int, ...]
     write_names: tuple[str, ...]
     random: bool
+    launches: bool
+    waits: bool
+    indexes: bool
+    tries: bool
+    multiplies: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class Block:
     """One storage on the device."""
 
@@ -117,7 +123,7 @@ class Device:
         self.moving = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
         self.dropout: RecurrentDropout | None = None
-        self._kinds: dict[Any, Kind] = {}
+        self._kinds: dict[int, Kind] = {}
         self._workspaces: dict[int, memory.Block] = {}
         self._tried: set[tuple[Any, ...]] = set()
 
@@ -133,13 +139,12 @@ class Device:
         """Whether a tensor lies on the device."""
         return tensor.untyped_storage()._cdata in self.blocks
 
-    def adopt(self, tensor: Tensor) -> None:
+    def adopt(self, storage: Any) -> None:
         """Let a new storage lie on the device: its bytes are taken from the allocator, for the current stream.
 
         Source: aten/src/ATen/cuda/EmptyTensor.cpp, empty_cuda, and c10/cuda/CUDACachingAllocator.cpp,
         DeviceCachingAllocator::malloc.
         """
-        storage = tensor.untyped_storage()
         key = storage._cdata
         recorder = self.recorder
         pool = None if recorder is None else recorder.pool
@@ -158,23 +163,32 @@ class Device:
     @property
     def recorder(self) -> Recorder | None:
         """The capture that takes what is issued now."""
+        if self.machine.capture is None:
+            return None
         found = self.machine.capture_of(self.machine.stream)
         return found if isinstance(found, Recorder) else None
 
     def kind(self, func: Any) -> Kind:
-        """Look an operator up."""
-        if func not in self._kinds:
+        """Look an operator up; torch keeps every one of them, so that its identity names it."""
+        known = self._kinds.get(id(func))
+        if known is None:
             schema = func._schema
+            name = schema.name
             writes = [n for n, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
-            writes += _HIDDEN_WRITES.get(schema.name, ())
-            self._kinds[func] = Kind(
-                name=schema.name,
-                view=bool(func.is_view) or schema.name == "aten::detach",
+            writes += _HIDDEN_WRITES.get(name, ())
+            known = self._kinds[id(func)] = Kind(
+                name=name,
+                view=bool(func.is_view) or name == "aten::detach",
                 writes=tuple(writes),
                 write_names=tuple(schema.arguments[n].name for n in writes),
                 random=torch.Tag.nondeterministic_seeded in func.tags,
+                launches=name not in _FREE,
+                waits=name in _WAITING,
+                indexes=name in _BY_INDEX,
+                tries="convolution" in name and "backward" not in name,
+                multiplies=name in _PRODUCTS,
             )
-        return self._kinds[func]
+        return known
 
     # --- one aten operator --------------------------------------------------------------------------------
 
@@ -184,36 +198,47 @@ class Device:
         Source: c10/cuda/CUDAStream.h, getCurrentCUDAStream. That an operator is one kernel is the fake's own.
         """
         tensors = _operands(args, kwargs)
-        there = [t for t in tensors if self.holds(t)]
+        blocks = self.blocks
+        there = [b for t in tensors if (b := blocks.get(t.untyped_storage()._cdata)) is not None]
         if not (there or ((self.inside or _in_backward()) and not tensors) or self.moving):
             return func(*args, **kwargs)
         kind = self.kind(func)
         if kind.view:
             out = computed(func, args, kwargs)
-            if all(self.holds(t) for t in _tensors((out,))):
+            if all(self.holds(t) for t in _made(out)):
                 return out  # other operators of that schema, such as aten::to, may make a copy
-        self._same_place(kind, tensors, there)
+        if len(there) < len(tensors):
+            self._same_place(kind, tensors)
         self._no_race(there)
-        if kind.name in _WAITING or _waits(kind.name, args):
+        if kind.waits or (kind.indexes and _by_mask(args)):
             self.machine.drain(self.machine.stream, name=kind.name)
         recorder = self.recorder
-        written = _chosen(kind, args, kwargs)
+        written = _chosen(kind, args, kwargs) if kind.writes else ()
         if recorder is not None:
             recorder.before(written)
         self._prepare_library(kind, tensors)
-        if kind.name not in _FREE:
+        if kind.launches:
             self.machine.launch(kind.name)
         out = self._compute(kind, func, args, kwargs)
-        for made in _tensors((out,)):
-            if not self.holds(made):
-                self.adopt(made)
-            self.blocks[made.untyped_storage()._cdata].written = self._mark()
-        for tensor in written:
-            if self.holds(tensor):
-                self.blocks[tensor.untyped_storage()._cdata].written = self._mark()
+        self._note(out, written)
         if recorder is not None:
             recorder.record(func, args, kwargs, out, random=kind.random, rounded=self.rounds(kind))
         return out
+
+    def _note(self, out: Any, written: Sequence[Tensor]) -> None:
+        """Let what an operator made lie on the device, and mark what it wrote."""
+        for made in _made(out):
+            storage = made.untyped_storage()
+            if (
+                storage._cdata not in self.blocks
+            ):  # else it was written, or handed back as it was (aten::type_as)
+                self.adopt(storage)
+        if written:
+            mark = self._mark()
+            for tensor in written:
+                block = self.blocks.get(tensor.untyped_storage()._cdata)
+                if block is not None:
+                    block.written = mark
 
     def _compute(self, kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute on the CPU; random numbers come from the device's own generator."""
@@ -226,8 +251,10 @@ class Device:
         Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
         """
         tf32 = self.machine.tf32
+        if tf32 == "never":
+            return False
         recurrent = kind.name == _RECURRENT_LAYER
-        if tf32 == "never" or not (recurrent or kind.name in {*_PRODUCTS, _CONVOLUTION}):
+        if not (recurrent or kind.name in {*_PRODUCTS, _CONVOLUTION}):
             return False
         if tf32 == "always" or (tf32 == "in recurrent layers" and recurrent):
             return True
@@ -252,12 +279,12 @@ class Device:
             self.random_state = torch.get_rng_state()
             torch.set_rng_state(host)
 
-    def _same_place(self, kind: Kind, tensors: list[Tensor], there: list[Tensor]) -> None:
+    def _same_place(self, kind: Kind, tensors: list[Tensor]) -> None:
         """Source: aten/src/ATen/core/op_registration/adaption.cpp, common_device_check_failure.
 
         A host scalar without dimensions may take part: aten/src/ATen/TensorIterator.cpp, compute_types.
         """
-        if self.moving or len(there) == len(tensors) or kind.name in {"aten::index", "aten::index_put_"}:
+        if self.moving or kind.indexes:
             return
         if any(t.dim() for t in tensors if not self.holds(t)):
             raise RuntimeError(
@@ -265,20 +292,20 @@ class Device:
                 f"({kind.name})"
             )
 
-    def _no_race(self, there: list[Tensor]) -> None:
+    def _no_race(self, there: list[Block]) -> None:
         """Source: CUDA C++ Programming Guide, "Streams": they run beside each other unless one is told to wait."""
-        for tensor in there:
-            written = self.blocks[tensor.untyped_storage()._cdata].written
-            if not self.machine.sees(written):
-                raise RaceError(
-                    f"written by stream {written[0]}, used by stream {self.machine.stream.number}"
-                )
+        machine = self.machine
+        number = machine.stream.number
+        for block in there:
+            written = block.written
+            if written[0] != number and not machine.sees(written):
+                raise RaceError(f"written by stream {written[0]}, used by stream {number}")
 
     def _prepare_library(self, kind: Kind, tensors: list[Tensor]) -> None:
         """Take what cuDNN and cuBLAS take before they compute: see the two."""
-        if "convolution" in kind.name and "backward" not in kind.name:
+        if kind.tries:
             self._try_algorithms(tensors)
-        if kind.name in _PRODUCTS:
+        elif kind.multiplies:
             self._give_workspace()
 
     def _try_algorithms(self, tensors: list[Tensor]) -> None:
@@ -377,7 +404,7 @@ class Device:
         host_side = source if from_host else None
         waits = not (non_blocking and (host_side is None or self.is_pinned(host_side)))
         if self.holds(source):
-            self._no_race([source])
+            self._no_race([self.blocks[source.untyped_storage()._cdata]])
         machine.call("memcpy", synchronizes=waits)
         if self.recorder is not None:
             raise NotImplementedError("the fake records no transfers between host and device in a graph")
@@ -464,7 +491,7 @@ class Kernels(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+        if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a tensor made of others: what it does to those is what is seen
         kwargs = kwargs or {}
         asked = kwargs.get("device")
@@ -488,6 +515,7 @@ class Functions(TorchFunctionMode):
             "cuda": lambda func, args, kwargs: self._to(func, (args[0], CUDA), {}),
             "cpu": lambda func, args, kwargs: self._to(func, (args[0], CPU), {}),
             "copy_": self._copy,
+            "__deepcopy__": self._deep_copy,
             "tolist": self._to_host,
             "numpy": self._numpy,
             "__array__": self._numpy,
@@ -504,12 +532,16 @@ class Functions(TorchFunctionMode):
             return self._special[name](func, args, kwargs)
         asked = kwargs.get("device")
         pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
+        device = self.device
         if asked is not None and torch.device(asked).type == "cuda":
-            with self.device.here():
+            with device.here():
                 return func(*args, **(kwargs | {"device": CPU}))
-        if asked is None and any(self.device.holds(t) for t in _operands(args, kwargs)):
-            with self.device.here():
+        if asked is None and any(map(device.holds, _operands(args, kwargs))):
+            device.inside += 1  # as ``here`` does: this is the path of almost every call
+            try:
                 return func(*args, **kwargs)
+            finally:
+                device.inside -= 1
         out = func(*args, **kwargs)
         return self.device.pin(out) if pinned else out
 
@@ -548,6 +580,11 @@ class Functions(TorchFunctionMode):
         asked = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
         return self.device.copy(target, source, non_blocking=asked)
 
+    def _deep_copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: torch/_tensor.py, Tensor.__deepcopy__: beside the tensor it takes what was copied before it."""
+        with self.device.here() if self.device.holds(args[0]) else nullcontext():
+            return func(*args, **kwargs)
+
     def _to_host(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.device.holds(args[0]):
             return func(self.device.download(args[0]), *args[1:], **kwargs)
@@ -585,27 +622,28 @@ def _not_in_training(grad: Tensor) -> Tensor:
     raise RuntimeError(_NOT_IN_TRAINING)
 
 
-def _waits(name: str, args: tuple[Any, ...]) -> bool:
+def _by_mask(args: tuple[Any, ...]) -> bool:
     """Whether an index waits: one by a mask looks for its true places first.
 
     Source: aten/src/ATen/native/IndexingUtils.h, expandTensors. The fake is the stricter where one number is put at a
     mask, which torch fills (aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill).
     """
-    if name not in {"aten::index", "aten::index_put_", "aten::_index_put_impl_"}:
-        return False
     return any(i is not None and i.dtype in {torch.bool, torch.uint8} for i in args[1])
 
 
 def _chosen(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that an operator writes."""
-    if not kind.writes:
-        return []
     places = [args[n] for n in kind.writes if n < len(args)]
     places += [kwargs[name] for name in kind.write_names if name in kwargs]
     return _tensors(places)
 
 
 _HOLDERS = (list, tuple, dict)
+
+
+def _made(out: Any) -> list[Tensor]:
+    """The tensors that an operator returns."""
+    return [out] if isinstance(out, Tensor) else _tensors((out,))
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -623,8 +661,16 @@ def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     return found
 
 
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
+)
+"""Types of almost all arguments that are no tensors and hold none."""
+
+
 def _gather(value: Any, found: list[Tensor]) -> None:
     for part in value.values() if isinstance(value, dict) else value:
+        if type(part) in _PLAIN:
+            continue
         if isinstance(part, Tensor):
             found.append(part)
         elif isinstance(part, _HOLDERS) and part:
