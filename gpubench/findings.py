@@ -47,6 +47,8 @@ class FindingKind(StrEnum):
     LAUNCHES_MISSING = "LAUNCHES_MISSING"
     STALE_PRICE = "STALE_PRICE"
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
+    EAGER_MEMORY = "EAGER_MEMORY"
+    FEED_BOUND = "FEED_BOUND"
     SCALING = "SCALING"
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
     ONE_PROCESS = "ONE_PROCESS"
@@ -219,6 +221,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.OUT_OF_DOMAIN: (
         "far from every GPU with published measurements",
         "treat the figure as a guess",
+    ),
+    FindingKind.EAGER_MEMORY: (
+        "the step fits this card in eager steps, and maybe not in a CUDA graph",
+        "a smaller batch fits in either; eager steps are slower where the host sets the pace",
+    ),
+    FindingKind.FEED_BOUND: (
+        "its vCPUs prepare fewer photographs than its GPUs take (assumed)",
+        "gpubench feed measures a host; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
         "several GPUs are faster than as many single ones can be",

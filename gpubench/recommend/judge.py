@@ -61,6 +61,7 @@ from gpubench.recommend.notes import (
     on_the_price,
 )
 from gpubench.recommend.owning import Ownership, card_share
+from gpubench.recommend.photographs import share_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
@@ -299,7 +300,8 @@ def _in_order(
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool(request, _Known(speeds, left.specs, evidence, left.market, work))
-    pool, missed = _within_limits(request, kept, pool_of)
+    photograph_share = share_of(request, evidence.photographs)
+    pool, missed = _within_limits(request, kept, pool_of, photograph_share)
     fallen = [*left.fallen, *unknown, *dear, *missed]
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
@@ -309,7 +311,14 @@ def _in_order(
         pool=pool,
         order=order,
         rows=Rows(
-            request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts
+            request,
+            pool,
+            order,
+            chances,
+            market=left.market,
+            possible=left.possible,
+            doubts=left.doubts,
+            photograph_share=photograph_share,
         ),
         chances=chances,
         fallen=fallen,
@@ -320,11 +329,14 @@ def _in_order(
 
 
 def _within_limits(
-    request: RankRequest, kept: Offers, pool_of: Callable[[Offers], Candidates]
+    request: RankRequest,
+    kept: Offers,
+    pool_of: Callable[[Offers], Candidates],
+    photograph_share: float,
 ) -> tuple[Candidates, list[Exclusion]]:
     """Return the offers that meet the limits of the job, as columns, and why others do not."""
     pool = pool_of(kept)
-    misses = limits.misses(request, pool)
+    misses = limits.misses(request, pool, photograph_share)
     if not misses:
         return pool, []
     meets = np.ones(len(kept), dtype=bool)
@@ -526,7 +538,8 @@ def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
     if not len(by_the_hour):
         return []
     pool = found.pool_of(by_the_hour)
-    misses = limits.misses(request, pool)
+    share = share_of(request, found.photographs)
+    misses = limits.misses(request, pool, share)
     order = np.array([row for row in objective.order(request, pool).tolist() if row not in misses], dtype=int)
     on_marketplace = pool.offers.kind.equals("marketplace")[order]
     best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())
@@ -540,6 +553,7 @@ def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
             chances_of(request, pool, first),
             market=left.market,
             doubts=left.doubts,
+            photograph_share=share,
         )
         choices.append(
             choice_of(

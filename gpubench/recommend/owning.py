@@ -265,7 +265,7 @@ def is_a_computer(spec: GpuSpec | None) -> bool:
 
 
 def host_power_w(gpu_key: str) -> float:
-    """Return what the machine around a card draws [W]; 0 of a whole machine: a kit, this CPU, a Mac."""
+    """Return what the machine around a card draws at work [W]; a kit, this CPU, a Mac is the machine: 0."""
     spec = find_spec(gpu_key)
     return 0.0 if spec is None or is_a_computer(spec) else HOST_W
 

@@ -295,17 +295,26 @@ def caution(ranking: Ranking) -> str:
 
 
 def _doubts(ranking: Ranking) -> str:
-    """Flag a price that nobody bears out, an extrapolation, a prediction without a fit, where it decides."""
+    """Flag a price that nobody bears out, too few vCPUs, an extrapolation or no fit, where it decides."""
     decision = ranking.decision
     if decision is None:
         return ""
     decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
     words = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    words += _underfed(decision.choice)
     words += [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
     return f"{CAUTION}: {text}." if text else ""
+
+
+def _underfed(choice: Choice) -> list[str]:
+    """Say that the vCPUs of the choice prepare fewer photographs than its GPUs take."""
+    if choice.vcpus is None or choice.feed_vcpus is None or choice.vcpus >= choice.feed_vcpus:
+        return []
+    share = format_percent(choice.vcpus / choice.feed_vcpus)
+    return [f"its {choice.vcpus:g} vCPUs feed {share} of that speed"]
 
 
 def _advice(ranking: Ranking) -> str:
