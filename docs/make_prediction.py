@@ -49,6 +49,7 @@ PAIR_COLUMNS = (
     "predicted_ratio", "low", "high", "weight",
 )  # fmt: skip
 _SLICES = ("architecture", "harness", "precision", "class", "target")
+_STATED = ("execution", "torch", "input", "optimizer in the step", "batch", "doubt")
 _INFERENCE_SLICES = ("architecture", "harness", "class")
 
 Row = Mapping[str, Any]
@@ -135,6 +136,9 @@ def markdown(rows: Sequence[Row]) -> str:
         names = [n for h, n in by_name if h == HEADLINE and n.startswith(f"{kind}: ")]
         cells = [(name.partition(": ")[2], *_cells(by_name[HEADLINE, name])) for name in names]
         parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table((kind, *header[1:]), cells)]
+    names = [n for h, n in by_name if h == HEADLINE and n.startswith(tuple(f"{k}: " for k in _STATED))]
+    cells = [(name, *_cells(by_name[HEADLINE, name])) for name in names]
+    parts += [f"\n### By what a row states ({NAMES[HEADLINE]})\n", _table(("slice", *header[1:]), cells)]
     return "\n".join([*parts, *_inference(by_name, header)])
 
 

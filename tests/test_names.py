@@ -103,6 +103,12 @@ GCP_TYPES = [
 
 # The names under which published training measurements are compiled.
 PUBLISHED_NAMES = [
+    ("Ironwood", "google-tpu-v7x"),
+    ("Jetson Orin 32GB", "nvidia-jetson-agx-orin-32gb"),
+    ("M3 Max", "apple-m3-max"),
+    ("RX 5700", "amd-radeon-rx-5700-8gb"),
+    ("TPU v5e", "google-tpu-v5e"),
+    ("TPU v7", "google-tpu-v7x"),
     ("A10", "nvidia-a10-24gb"),
     ("A100-PCIe-40GB", "nvidia-a100-pcie-40gb"),
     ("A100-PCIe-80GB", "nvidia-a100-pcie-80gb"),
@@ -302,7 +308,7 @@ def test_a_mistyped_name_finds_its_neighbor_in_every_verb(typed, near):
 def test_a_gpu_that_nobody_offers_is_known_all_the_same():
     with pytest.raises(MisuseError, match=r"GPU 'jetson' \(nvidia-jetson"):
         match_gpus(["jetson"], ["nvidia-l4-24gb"])
-    assert len(matching_keys("jetson")) == 6
+    assert len(matching_keys("jetson")) == 7
 
 
 def test_no_name_means_two_devices():

@@ -34,11 +34,13 @@ class CardMemory(Record, frozen=True, kw_only=True):
     Attributes:
         listed_bytes: As its data sheet, or its driver, names it.
         usable_bytes: What the driver shows of it at least: the error correction of GDDR memory takes 1/16.
+        ran_bytes: Tensors of the largest published step that ran on a card of its line with no more memory.
     """
 
     listed_bytes: float
     usable_bytes: float
     card_class: CardClass
+    ran_bytes: float = 0.0
 
     def verdict_of(self, device: Interval) -> Verdict:
         """Say whether a need fits: its upper end decides, and the lower end whether it is only too tight."""

@@ -29,11 +29,11 @@ from gpubench.predict.conformal import (
     fit_scale,
     level_errors_without,
     level_weights,
-    pair_scale,
+    usual_errors,
 )
 from gpubench.predict.fit import LEVEL, Fit, fit_table
 from gpubench.predict.own_rows import own_table
-from gpubench.predict.pairs import Pairs, of_task, pairs_of, sides
+from gpubench.predict.pairs import Pairs, of_task, pairs_of
 from gpubench.predict.published import Table, fitted_on, join
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.ranking import COMMON_SHARE
@@ -96,8 +96,7 @@ def _ratio_width(fit: Fit, pairs: Pairs) -> tuple[Scale, dict[str, float]]:
     for name, hold_out in KINDS.items():
         error, bound = errors_without(fit, pairs, hold_out)
         scale = scale or fit_scale(fit.table, pairs, error, bound)
-        own, target, mode = sides(fit.table, pairs)
-        scores = np.abs(error) / pair_scale(scale, own.chips, target.chips, mode)
+        scores = np.abs(error) / usual_errors(fit.table, pairs, scale)
         factor[name] = _round(factor_of(scores[bound], pairs.weight[bound]))
     assert scale is not None  # there are kinds to hold out
     return msgspec.convert({k: _round(v) for k, v in msgspec.structs.asdict(scale).items()}, Scale), factor

@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.predict.fit import Fit, times_of
+from gpubench.predict.fit import LEVEL, Fit, batch_spread, times_of
 from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out, log_errors, sides
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Chips, Times
 
 COVERAGE = 0.90
 """Of the intervals."""
+_RANGE_90 = 1.645  # half of what holds 90 % of a normal distribution, in standard deviations
 LEAST_SCALE = 0.02
 """No pair is taken to be surer than this (log)."""
 
@@ -50,6 +51,12 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats
     features = _features(own, target, mode)
     usual = features @ np.array([scale.base, scale.gap, scale.crossing])
     return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
+
+
+def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
+    """Usual |log error| of each pair of published rows, (pairs,): more where a batch is not stated."""
+    own, target, mode = sides(table, pairs)
+    return np.hypot(pair_scale(scale, own.chips, target.chips, mode), pairs.spread)
 
 
 def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
@@ -102,7 +109,10 @@ def level_rows(table: Table, times: Times) -> Flags:
 
 
 def level_weights(table: Table, error: Floats) -> Floats:
-    """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored."""
+    """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored.
+
+    Less of a row whose batch is not stated, by the variance that the plausible ones add.
+    """
     voter = np.array(
         [f"{h}|{g}|{i}" for h, g, i in zip(table.harness, table.gpu_key, table.inference, strict=True)]
     )
@@ -110,7 +120,12 @@ def level_weights(table: Table, error: Floats) -> Floats:
     for each in set(voter[np.isfinite(error)]):
         rows = (voter == each) & np.isfinite(error)
         weight[rows] = 1.0 / rows.sum()
-    return weight
+    return np.asarray(weight / (1 + (batch_spread(table) / LEVEL.noise) ** 2), dtype=float)
+
+
+def widened(half_width: Floats | float, spread: Floats) -> Floats:
+    """Log half-widths with the 90 % range of an independent error of these standard deviations added."""
+    return np.hypot(half_width, _RANGE_90 * spread)
 
 
 def factor_of(scores: Floats, weight: Floats) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats
 from gpubench.models import TaskKind
@@ -22,10 +23,11 @@ from gpubench.predict.conformal import (
     fit_scale,
     level_errors_without,
     level_weights,
-    pair_scale,
+    usual_errors,
+    widened,
 )
-from gpubench.predict.fit import LEVEL, fit_table
-from gpubench.predict.pairs import Pairs, geometric_mean_errors, of_task, pairs_of, sides
+from gpubench.predict.fit import LEVEL, batch_spread, fit_table
+from gpubench.predict.pairs import Pairs, geometric_mean_errors, of_task, pairs_of
 from gpubench.predict.published import Table, fitted_on
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 
@@ -90,7 +92,6 @@ def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
 
 def _half_widths(table: Table, pairs: Pairs, log_error: Floats, bound: Flags) -> Floats:
     """Half-widths whose scale and factor come from pairs of other harnesses and other architectures alone."""
-    own, target, mode = sides(table, pairs)
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
     result = np.full(len(pairs), np.nan)
     for h, a in sorted(set(zip(harness, architecture, strict=True))):
@@ -99,7 +100,7 @@ def _half_widths(table: Table, pairs: Pairs, log_error: Floats, bound: Flags) ->
         if not others.any():
             continue
         scale = fit_scale(table, pairs, log_error, others)
-        usual = pair_scale(scale, own.chips, target.chips, mode)
+        usual = usual_errors(table, pairs, scale)
         scores = np.abs(log_error[others]) / usual[others]
         result[mine] = factor_of(scores, pairs.weight[others]) * usual[mine]
     return result
@@ -114,7 +115,7 @@ def _level_half_widths(table: Table, error: Floats) -> Floats:
         mine = (table.harness == h) & (table.base_model == m)
         others = scored & (table.harness != h) & (table.base_model != m)
         result[mine] = factor_of(np.abs(error[others]), weight[others])
-    return result
+    return widened(result, batch_spread(table))
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
@@ -251,6 +252,12 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
         "other architecture": ~same,
     }
     labels = {
+        "execution": _stated(table.execution),
+        "torch": _stated(table.torch),
+        "input": _stated(table.data_input),
+        "optimizer in the step": np.where(table.arithmetic.no_optimizer, "no", "yes"),
+        "batch": np.where(table.batch_high > table.batch_low, "not stated", "stated"),
+        "doubt": np.where(table.doubt == "", "none", "some"),
         "precision": table.precision,
         "class": np.array([model_class(name) for name in table.base_model], dtype=object),
         "model": table.base_model,
@@ -261,6 +268,10 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
     for kind, values in labels.items():
         slices |= {f"{kind}: {value}": values[pairs.y] == value for value in sorted(set(values[pairs.y]))}
     return slices
+
+
+def _stated(values: NDArray[Any]) -> NDArray[Any]:
+    return np.where(values == "", "not stated", values)
 
 
 def model_class(name: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.predict.published import Table, architecture_of, facts_of
+from gpubench.predict.published import Table, architecture_of
 from gpubench.predict.question import capability_of
 from gpubench.predict.roofline import HARNESS_POWER, Coefficients, Times, step_times, take
 from gpubench.specs import load_specs
@@ -50,9 +50,17 @@ PRIORS: dict[str, tuple[float, float]] = {
 }
 _LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"})
 NAMES = tuple(PRIORS)
-HOST_S_PER_OPERATOR: Mapping[str, float] = {"eager": 20e-6, "compile": 4e-6, "graph": 1e-9}
-"""Host time per operator where it was not measured [s]: an H200's host took 20 us (lstm) to 49 us (cnn) in
-eager steps at batch 64. torch.compile joins operators; inside a CUDA graph the host issues nothing."""
+HOST_S_PER_OPERATOR: Mapping[str, float] = {
+    "": 20e-6,
+    "eager": 20e-6,
+    "fused": 20e-6,
+    "compile": 4e-6,
+    "graph": 1e-9,
+}
+"""Host time per operator by execution ("" is not stated), where it was not measured [s].
+
+An H200's host took 20 us (lstm) to 49 us (cnn) in eager steps at batch 64. torch.compile joins operators;
+inside a CUDA graph the host issues nothing."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
@@ -66,6 +74,7 @@ _SCORE_SD = 10.0  # the level of a score says nothing
 _ROBUST_SCALE = 3.0  # residuals beyond so many noise deviations lose weight
 _MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
 _STEP = 1e-4
+_UNIFORM = 12**0.5  # width of a uniform distribution over its standard deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,9 +273,10 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         architectures=tuple(sorted({architecture_of(key) for key in set(table.gpu_key)})),
         models=tuple(sorted(set(table.base_model))),
     )
-    precision, prior = _prior(layout, aim)
+    precision, prior = _prior(layout, aim, table)
     rows = np.flatnonzero(chosen)
-    full = _repeats(table, rows) ** -_REPEAT_EXPONENT / aim.noise**2
+    noise = np.hypot(aim.noise, batch_spread(table)[rows])
+    full = _repeats(table, rows) ** -_REPEAT_EXPONENT / noise**2
     score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
     cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
     cell_sd[table.cell[score]] = _SCORE_SD
@@ -301,14 +311,15 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
     return replace(fit, jacobian=_jacobian(fit), residual=residual, weight=weight)
 
 
-def _prior(layout: Layout, aim: Aim) -> tuple[Floats, Floats]:
+def _prior(layout: Layout, aim: Aim, table: Table) -> tuple[Floats, Floats]:
     mean = np.zeros(layout.size)
     precision = np.zeros((layout.size, layout.size))
     for i, (name, (value, sd)) in enumerate(PRIORS.items()):
         mean[i] = value if name in _LINEAR else np.log(value)
         precision[i, i] = sd**-2
     hosts = slice(layout.host, layout.deviation)
-    mean[hosts] = np.log([host_prior_s(source) for source in layout.sources])
+    usual = dict(zip(table.source, host_prior_s(table), strict=True))  # a source has one execution
+    mean[hosts] = np.log([usual[source] for source in layout.sources])
     for first, last, sd in (
         (layout.host, layout.deviation, _HOST_LOG_SD),
         (layout.deviation, layout.source, _DEVIATION_SD),
@@ -319,9 +330,33 @@ def _prior(layout: Layout, aim: Aim) -> tuple[Floats, Floats]:
     return precision, mean
 
 
-def host_prior_s(source: str) -> float:
-    """Host time per operator of a harness that is not in the fit [s]."""
-    return HOST_S_PER_OPERATOR[facts_of(source).execution]
+def host_prior_s(table: Table) -> Floats:
+    """(n,) host time per operator of rows whose harness is not in the fit [s]."""
+    return np.array([HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
+
+
+def batch_spread(table: Table) -> Floats:
+    """(n,) log standard deviation of the seconds per sample for want of the batch; 0 where it is stated.
+
+    Every batch between the smallest and the largest plausible one is taken to be as likely, on a log scale,
+    and the roofline before any row was seen says how far apart the two are.
+    """
+    result = np.zeros(len(table))
+    unstated = np.flatnonzero(table.batch_high > table.batch_low)
+    if len(unstated):
+        rows = take(table, unstated)
+        before = coefficients_of(
+            np.array([v if name in _LINEAR else np.log(v) for name, (v, _) in PRIORS.items()])
+        )
+        small, large = (
+            predict_rows(
+                replace(rows, work=work), before, host_prior_s(rows), np.zeros((len(rows), len(DEVIATIONS)))
+            ).step_s
+            / batch
+            for work, batch in ((rows.work_low, rows.batch_low), (rows.work_high, rows.batch_high))
+        )
+        result[unstated] = np.abs(np.log(small / large)) / _UNIFORM
+    return result
 
 
 def _repeats(table: Table, rows: Indices) -> Floats:

@@ -18,7 +18,7 @@ from scipy import optimize, stats
 from gpubench.arrays import Floats
 from gpubench.files import table_json, write_file
 from gpubench.models import CardClass, Checkpointing
-from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, class_of, device_bytes
+from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, Ran, class_of, device_bytes
 from gpubench.shipped import data_path, data_text
 from gpubench.specs import load_specs
 from gpubench.today import today
@@ -39,11 +39,15 @@ WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
 
 
 class ReadingKind(StrEnum):
-    """What was read: memory in use on the device, held by torch's allocator, or not stated."""
+    """What was read: memory in use on the device, held by torch's allocator, or not stated.
+
+    ``RAN`` is a step of which only the speed was published: it ran, so it took no more than the card has.
+    """
 
     DEVICE = "device"
     RESERVED = "reserved"
     UNSTATED = "unstated"
+    RAN = "ran"
 
 
 class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +94,11 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
     def is_censored(self) -> bool:
         """Whether the card was nearly full."""
         listed = load_specs()[self.gpu_key].memory_bytes
-        return listed is not None and self.memory_bytes > CENSORED_SHARE * listed
+        return (
+            self.kind is not ReadingKind.RAN
+            and listed is not None
+            and self.memory_bytes > CENSORED_SHARE * listed
+        )
 
 
 def load_readings() -> tuple[MemoryReading, ...]:
@@ -109,7 +117,7 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
     vendors' cards, whose library of convolutions takes memory of its own.
 
     Args:
-        readings: Those of memory in use are fitted, censored ones left out.
+        readings: Those of memory in use are fitted, censored ones left out; what ran is kept as it is.
         fitted: Date to write into it; None is today.
     """
     usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
@@ -117,7 +125,11 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
     classes = _fit([r for r, is_apart in zip(usable, apart, strict=True) if not is_apart])
     alone = [r for r, is_apart in zip(usable, apart, strict=True) if is_apart]
     convolving = _fit(alone)[CardClass.OTHER] if alone else None
-    return Allowance(fitted=fitted or today().isoformat(), classes=classes, convolving=convolving)
+    ran = tuple(
+        Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
+    )
+    day = fitted or today().isoformat()
+    return Allowance(fitted=day, classes=classes, convolving=convolving, ran=ran)
 
 
 def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:

@@ -37,19 +37,29 @@ def own_table(runs: Sequence[Run]) -> Table | None:
         works.append(work_of(row.profile.train, case.batch_size, cast_bytes_of(row.profile, case.task)))
         arithmetics.append(arithmetic_of(case.precision, case.memory_format, 1))
     cells = sorted({_cell(row) for row in rows})
+    batch = np.array([float(row.measurement.case.batch_size) for row in rows])
+    n, work = len(rows), stack(works)
     return Table(
-        source=np.array(["gpubench-graph"] * len(rows), dtype=object),
+        source=np.full(n, "gpubench-graph", dtype=object),
         model=np.array([row.profile.name for row in rows], dtype=object),
         precision=np.array([str(row.measurement.case.precision) for row in rows], dtype=object),
         gpu_key=np.array([row.spec.key for row in rows], dtype=object),
-        batch=np.array([float(row.measurement.case.batch_size) for row in rows]),
-        log_seconds=np.log([row.measurement.case.batch_size / row.samples_per_s for row in rows]),
-        level_known=np.ones(len(rows), dtype=bool),
-        inference=np.zeros(len(rows), dtype=bool),
+        batch=batch,
+        log_seconds=np.log(batch / np.array([row.samples_per_s for row in rows])),
+        level_known=np.ones(n, dtype=bool),
+        inference=np.zeros(n, dtype=bool),
         cell=np.array([cells.index(_cell(row)) for row in rows]),
-        work=stack(works),
+        work=work,
         chips=chips_of([row.spec for row in rows]),
         arithmetic=stack(arithmetics),
+        execution=np.full(n, "graph", dtype=object),
+        torch=np.full(n, "", dtype=object),
+        data_input=np.full(n, "synthetic", dtype=object),
+        doubt=np.full(n, "", dtype=object),
+        batch_low=batch,
+        batch_high=batch,
+        work_low=work,
+        work_high=work,
     )
 
 

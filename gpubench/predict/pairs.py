@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import TaskKind
+from gpubench.predict.fit import RATIO, batch_spread
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Arithmetic, Times, Work, take
 from gpubench.shipped import data_text
@@ -42,12 +43,17 @@ class Pairs:
     """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
 
     Each harness has one vote for each target GPU and task, however many models, batches and partners it has:
-    shared evenly by its rows of y, and by the x of each.
+    shared evenly by its rows of y, and by the x of each. A pair of rows whose batch is not stated counts for
+    less, by the variance that the plausible batches add.
+
+    Attributes:
+        spread: (pairs,) log standard deviation for want of a batch, of x and y together.
     """
 
     x: Indices
     y: Indices
     weight: Floats
+    spread: Floats
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -55,7 +61,9 @@ class Pairs:
 
     def some(self, chosen: Flags) -> Pairs:
         """The chosen pairs."""
-        return Pairs(x=self.x[chosen], y=self.y[chosen], weight=self.weight[chosen])
+        return Pairs(
+            x=self.x[chosen], y=self.y[chosen], weight=self.weight[chosen], spread=self.spread[chosen]
+        )
 
 
 def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
@@ -75,7 +83,9 @@ def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
     y = np.concatenate(ys) if ys else np.empty(0, np.int64)
     order = np.lexsort((x, y))
     x, y = x[order], y[order]
-    return Pairs(x=x, y=y, weight=_votes(table, y))
+    unsure = batch_spread(table)
+    spread = np.hypot(unsure[x], unsure[y])
+    return Pairs(x=x, y=y, weight=_votes(table, y) / (1 + (spread / RATIO.noise) ** 2), spread=spread)
 
 
 def of_task(table: Table, task: TaskKind) -> Flags:

@@ -31,7 +31,10 @@ from gpubench.specs import find_spec, load_specs
 from gpubench.units import plain
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
-_OPTIONAL = ("gpu_key", "math_mode", "memory_layout")
+_OPTIONAL = (
+    "gpu_key", "math_mode", "memory_layout", "execution", "torch", "data_input", "optimizer_in_step",
+    "batch_low", "batch_high", "doubt",
+)  # fmt: skip
 MEASUREMENTS = ("published.csv", "published_inference.csv")
 """The shipped tables of measurements: training steps first, forward passes in both."""
 PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
@@ -40,13 +43,20 @@ _USUAL = {"mode": "train", "batch_size": "0", "metric": ""}
 """What a missing column says; the metric then follows from the unit."""
 _SEPARATORS = (",", ";", "\t")
 _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
+EXECUTIONS = ("eager", "compile", "graph", "fused")
+"""How the steps of a row were issued; ``fused`` is eager with kernels that join operators."""
+INPUTS_OF_DATA = ("synthetic", "host", "loader")
+"""Where the batches of a row came from: made on the GPU, copied from the host, or loaded and decoded."""
+_ANSWERS = {"yes": True, "no": False}
+_UNSTATED_BATCH = (16, 1024)
+"""Plausible batches of a row that states neither its batch nor a range: most published harnesses' own."""
+MOST_BATCH = 1_000_000_000
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
 # FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 
-# What the labels of a source hide stands in data/sources.csv: see ``SourceFacts``.
 _MATH_MODES = {
     "fp32": (Mode.FP32, Mode.FP32),
     "tf32": (Mode.TF32, Mode.TF32),
@@ -66,25 +76,19 @@ _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tok
 
 
 class SourceFacts(NamedTuple):
-    """What the rows of a source do not say themselves: one line of data/sources.csv.
+    """What no single row of a source can say: one line of data/sources.csv.
 
     Attributes:
         prefix: How the names of the source begin; the longest that fits counts. A source that is not known is
             taken to be PyTorch as it comes since 1.12: TF32 in convolutions only.
         harness: Sources that share their benchmark's code share one.
-        fp32_conv, fp32_matmul: Arithmetic of "fp32" on Ampere and newer.
-        optimizer_in_step: Whether the step that is timed has its optimizer.
-        execution: ``eager``, ``compile`` or ``graph``: sets what the host is taken to need.
-        batch_if_unstated: Stands in where a row does not state its batch.
+        fp32_conv, fp32_matmul: Arithmetic of "fp32" on Ampere and newer, of a row that states none.
     """
 
     prefix: str
     harness: str
     fp32_conv: Mode
     fp32_matmul: Mode
-    optimizer_in_step: bool
-    execution: str
-    batch_if_unstated: int
 
 
 @cache
@@ -92,12 +96,9 @@ def source_facts() -> tuple[SourceFacts, ...]:
     """The lines of data/sources.csv, the longest prefix first."""
     modes = {"fp32": Mode.FP32, "tf32": Mode.TF32}
     rows = [
-        SourceFacts(
-            row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]],
-            row["optimizer_in_step"] == "yes", row["execution"], int(row["batch_if_unstated"]),
-        )
+        SourceFacts(row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]])
         for row in csv.DictReader(data_text("sources.csv").splitlines())
-    ]  # fmt: skip
+    ]
     return tuple(sorted(rows, key=lambda facts: (-len(facts.prefix), facts.prefix)))
 
 
@@ -108,8 +109,32 @@ def facts_of(source: str) -> SourceFacts:
     return facts if facts.prefix else facts._replace(harness=source)
 
 
+class Stated(NamedTuple):
+    """How a row was measured, as far as it says so.
+
+    Attributes:
+        execution: One of ``EXECUTIONS``; "" is not stated.
+        torch: Its version; "" where it is not stated or another framework ran.
+        data_input: One of ``INPUTS_OF_DATA``; "" is not stated.
+        optimizer_in_step: Whether the step that is timed has its optimizer.
+        doubt: What speaks against the row, in words; "" for nothing.
+        batch_low, batch_high: Range of plausible batches; both are the batch where it is stated.
+    """
+
+    execution: str
+    torch: str
+    data_input: str
+    optimizer_in_step: bool
+    doubt: str
+    batch_low: int
+    batch_high: int
+
+
 class Row(NamedTuple):
-    """One usable measurement, sortable so that no answer depends on the order of a file."""
+    """One usable measurement, sortable so that no answer depends on the order of a file.
+
+    ``batch`` is the middle of the plausible ones, on a log scale, where the row does not state its own.
+    """
 
     source: str
     model: str
@@ -121,11 +146,18 @@ class Row(NamedTuple):
     math_mode: str
     layout: str
     level_known: bool
+    stated: Stated
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """n measurements as arrays; ``cell`` numbers the (source, model, precision, task) of each."""
+    """n measurements as arrays; ``cell`` numbers the (source, model, precision, task) of each.
+
+    Attributes:
+        execution, torch, data_input, doubt: (n,) as ``Stated`` has them.
+        batch_low, batch_high: (n,) smallest and largest plausible batch; the batch itself where it is stated.
+        work_low, work_high: (n,) what a step of those batches computes and moves.
+    """
 
     source: NDArray[Any]
     model: NDArray[Any]
@@ -139,6 +171,14 @@ class Table:
     work: Work
     chips: Chips
     arithmetic: Arithmetic
+    execution: NDArray[Any]
+    torch: NDArray[Any]
+    data_input: NDArray[Any]
+    doubt: NDArray[Any]
+    batch_low: Floats
+    batch_high: Floats
+    work_low: Work
+    work_high: Work
 
     def __len__(self) -> int:
         """Number of measurements."""
@@ -269,7 +309,7 @@ def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[
         if isinstance(row, str):
             skipped[row] += 1
             continue
-        key = (*map(str, row[:6]), row.layout)
+        key = (*map(str, row[:6]), row.layout, str(row.stated.batch_high))
         if key in found or len(found) < MOST_ROWS:
             found.setdefault(key, []).append(row)
         else:
@@ -298,9 +338,17 @@ def table_of(rows: Sequence[Row]) -> Table:
         level_known=np.array([row.level_known for row in rows], dtype=bool),
         inference=np.array([row.task is TaskKind.INFER for row in rows], dtype=bool),
         cell=np.array([cells[row[:4]] for row in rows]),
-        work=_work(rows),
+        work=_work(rows, [row.batch for row in rows]),
         chips=chips_of(specs),
         arithmetic=_arithmetic(rows),
+        execution=np.array([row.stated.execution for row in rows], dtype=object),
+        torch=np.array([row.stated.torch for row in rows], dtype=object),
+        data_input=np.array([row.stated.data_input for row in rows], dtype=object),
+        doubt=np.array([row.stated.doubt for row in rows], dtype=object),
+        batch_low=np.array([float(row.stated.batch_low) for row in rows]),
+        batch_high=np.array([float(row.stated.batch_high) for row in rows]),
+        work_low=_work(rows, [row.stated.batch_low for row in rows]),
+        work_high=_work(rows, [row.stated.batch_high for row in rows]),
     )
 
 
@@ -329,18 +377,69 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     if text["model"].partition("+")[0] not in model_profiles(task):
         return f"no profile of model {plain(text['model'], 60)!r}"
     value, batch = _number(text["value"]), _number(text["batch_size"])
-    if value is None or value <= 0 or batch is None or batch < 0 or batch != round(batch) or batch > 1e9:
+    if (
+        value is None
+        or value <= 0
+        or batch is None
+        or batch < 0
+        or batch != round(batch)
+        or batch > MOST_BATCH
+    ):
         return "value or batch is not a positive number"
     seconds = _seconds_per_sample(text, value, int(batch))
     if isinstance(seconds, str):
         return seconds
     math_mode = text["math_mode"] if text["math_mode"] in _MATH_MODES else ""
+    stated = _stated(text, int(batch))
     return Row(
-        text["source"], text["model"], precision, task, spec.key, int(batch) or
-        facts_of(text["source"]).batch_if_unstated, seconds, math_mode or _math_mode(text["source"],
-        precision, spec), text["memory_layout"], text["metric"] != "score"
+        source=text["source"],
+        model=text["model"],
+        precision=precision,
+        task=task,
+        gpu_key=spec.key,
+        batch=int(batch) or round(math.sqrt(stated.batch_low * stated.batch_high)),
+        seconds_per_sample=seconds,
+        math_mode=math_mode or _math_mode(text["source"], precision, spec),
+        layout=text["memory_layout"],
+        level_known=text["metric"] != "score"
         and text["model"].partition("+")[0] not in approximate_models(task),
-    )  # fmt: skip
+        stated=stated,
+    )
+
+
+def _stated(text: Mapping[str, str], batch: int) -> Stated:
+    """How a row was measured; what it does not state of execution and optimizer, its harness usually does."""
+    execution, optimizer = text["execution"], text["optimizer_in_step"]
+    if execution not in EXECUTIONS or optimizer not in _ANSWERS:
+        usual = _usual().get(text["source"]) or _usual().get(facts_of(text["source"]).harness) or ("", "")
+        execution = execution if execution in EXECUTIONS else usual[0]
+        optimizer = optimizer if optimizer in _ANSWERS else usual[1]
+    low, high = (_number(text[name]) or 0 for name in ("batch_low", "batch_high"))
+    if batch:
+        low = high = batch
+    elif not 1 <= low <= high <= MOST_BATCH:
+        low, high = _UNSTATED_BATCH
+    return Stated(
+        execution=execution,
+        torch=plain(text["torch"], 20),
+        data_input=text["data_input"] if text["data_input"] in INPUTS_OF_DATA else "",
+        optimizer_in_step=_ANSWERS.get(optimizer, True),
+        doubt=plain(text["doubt"], 120),
+        batch_low=int(low),
+        batch_high=int(high),
+    )
+
+
+@cache
+def _usual() -> Mapping[str, tuple[str, str]]:
+    """Execution and optimizer that most shipped training rows of each source, and of each harness, state."""
+    counts: dict[str, Counter[tuple[str, str]]] = {}
+    for name in MEASUREMENTS:
+        for line in csv.DictReader(io.StringIO(data_text(name))):
+            said = line.get("execution") or "", line.get("optimizer_in_step") or ""
+            for owner in {line["source"], facts_of(line["source"]).harness}:
+                counts.setdefault(owner, Counter())[said] += 1
+    return {owner: said.most_common(1)[0][0] for owner, said in counts.items()}
 
 
 @lru_cache(maxsize=4096)
@@ -380,9 +479,10 @@ def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
     return modes[facts.fp32_conv, facts.fp32_matmul]
 
 
-def _work(rows: Sequence[Row]) -> Work:
+def _work(rows: Sequence[Row], batches: Sequence[int]) -> Work:
+    """What a step of each row computes and moves at a batch."""
     profiles = [model_profiles(row.task)[row.model.partition("+")[0]] for row in rows]
-    batch = np.array([float(row.batch) for row in rows])
+    batch = np.array(batches, dtype=float)
 
     def column(name: str) -> Floats:
         return np.array([profile[name] for profile in profiles])
@@ -402,7 +502,7 @@ assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kin
 
 
 def _optimizer_bytes(row: Row) -> int:
-    if row.task is TaskKind.INFER or not facts_of(row.source).optimizer_in_step:
+    if row.task is TaskKind.INFER or not row.stated.optimizer_in_step:
         return 0
     _, plus, optimizer = row.model.partition("+")
     return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
@@ -423,12 +523,12 @@ def _arithmetic(rows: Sequence[Row]) -> Arithmetic:
         half=np.array([conv is Mode.HALF for conv, _ in modes], dtype=bool),
         channels_last=np.array([row.layout == "channels_last" for row in rows], dtype=bool),
         no_optimizer=np.array(
-            [row.task is TaskKind.TRAIN and not facts_of(row.source).optimizer_in_step for row in rows],
+            [row.task is TaskKind.TRAIN and not row.stated.optimizer_in_step for row in rows],
             dtype=bool,
         ),
-        # Of training, no row says for certain that it was compiled: gpu-insights' differ, unsaid.
+        # Rows of training that were compiled say so with a doubt: only where the back end could.
         compiled=np.array(
-            [row.task is TaskKind.INFER and facts_of(row.source).execution == "compile" for row in rows],
+            [row.task is TaskKind.INFER and row.stated.execution == "compile" for row in rows],
             dtype=bool,
         ),
     )

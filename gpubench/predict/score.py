@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.arrays import Floats
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.conformal import level_rows, pair_scale
+from gpubench.predict.conformal import level_rows, usual_errors, widened
 from gpubench.predict.evaluate import Outcome, report
 from gpubench.predict.fit import (
     LEVEL,
     RATIO,
     Aim,
     Fit,
+    batch_spread,
     coefficients_of,
     deviations_of,
     fit_table,
     host_prior_s,
     predict_rows,
 )
-from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of, sides
+from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of
 from gpubench.predict.published import Table, fitted_on, read_csv
 from gpubench.predict.roofline import Times, take
 from gpubench.specs import load_specs
@@ -63,8 +63,8 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
     level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
     assert learned.ratio.scale is not None  # only levels are without one
-    own, target, mode = sides(table, pairs)
-    scale = pair_scale(learned.ratio.scale, own.chips, target.chips, mode) if n else np.empty(0)
+    scale = usual_errors(table, pairs, learned.ratio.scale) if n else np.empty(0)
+    unsure = batch_spread(table)
     for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
         rows = (table.harness == harness) & (table.gpu_key == gpu)
         mine = rows[pairs.y]
@@ -76,7 +76,7 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
         times = _times(table, _fitted(LEVEL, task), harness, gpu)
         rows &= level_rows(table, times)
         level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        level_width[rows] = learned.level.half_width(spec)
+        level_width[rows] = widened(learned.level.half_width(spec), unsure[rows])
     return Outcome(
         table=table,
         pairs=pairs,
@@ -98,6 +98,5 @@ def _fitted(aim: Aim, task: TaskKind) -> Fit:
 def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
     """The roofline of every row of the file, by the shipped rows without one harness and one GPU."""
     z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
-    host: Floats = np.array([host_prior_s(source) for source in table.source])
     own = deviations_of(fit.deviations(z), list(table.gpu_key))
-    return predict_rows(table, coefficients_of(z), host, own)
+    return predict_rows(table, coefficients_of(z), host_prior_s(table), own)

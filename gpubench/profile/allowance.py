@@ -14,7 +14,7 @@ import msgspec
 from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
 from gpubench.shipped import data_bytes
-from gpubench.specs import find_spec
+from gpubench.specs import find_spec, load_specs
 
 ALLOWANCE_FILE = "memory_allowance.json"
 GDDR_SHARE = 15 / 16
@@ -45,17 +45,30 @@ class ClassAllowance(Record, frozen=True, kw_only=True):
     models: int
 
 
+class Ran(Record, frozen=True, kw_only=True):
+    """A published step that ran on a card, and so fits there.
+
+    Attributes:
+        traced_bytes: What its tensors take at the least.
+    """
+
+    gpu_key: str
+    traced_bytes: float
+
+
 class Allowance(Record, frozen=True, kw_only=True):
     """The fit, by class of card, with its date.
 
     Attributes:
         convolving: Of other vendors' cards, for models that convolve: their library of convolutions takes
             memory of its own. None where no such reading was fitted: the class of the card then.
+        ran: Steps that ran where no fit would have let them.
     """
 
     fitted: str
     classes: dict[CardClass, ClassAllowance]
     convolving: ClassAllowance | None = None
+    ran: tuple[Ran, ...] = ()
 
     def of(self, card_class: CardClass, *, convolves: bool) -> ClassAllowance:
         """What is added on a class of card to a step of such a model."""
@@ -98,7 +111,20 @@ def card_of(spec: GpuSpec) -> CardMemory | None:
         listed_bytes=spec.memory_bytes,
         usable_bytes=(GDDR_SHARE if corrected else HBM_SHARE) * spec.memory_bytes,
         card_class=class_of(spec),
+        ran_bytes=_ran_bytes(spec),
     )
+
+
+def _ran_bytes(spec: GpuSpec) -> float:
+    """Tensors of the largest step that ran on a card of the line with no more memory than this one [B]."""
+    found = 0.0
+    for ran in load_allowance().ran:
+        other = load_specs().get(ran.gpu_key)
+        if other is None or (other.vendor, other.line) != (spec.vendor, spec.line):
+            continue
+        if other.memory_bytes and spec.memory_bytes and other.memory_bytes <= spec.memory_bytes:
+            found = max(found, ran.traced_bytes)
+    return found
 
 
 def card_of_device(device: DeviceProfile) -> CardMemory | None:
@@ -113,4 +139,5 @@ def card_of_device(device: DeviceProfile) -> CardMemory | None:
         listed_bytes=device.memory_bytes,
         usable_bytes=device.memory_bytes,
         card_class=card_class(device.vendor, None, device.memory_bytes) if spec is None else class_of(spec),
+        ran_bytes=0.0 if spec is None else _ran_bytes(spec),
     )

@@ -142,6 +142,9 @@ def judge(
     steps, which need less: a job can take those. Args as ``need_of``.
     """
     need = need_of(profile, case, card.card_class, measured=measured, scale=scale, accumulate=accumulate)
+    if measured is None and card.ran_bytes:
+        traced = _held(profile, case, accumulate)
+        need = need if traced is None else _as_ran(need, traced.scaled(scale), case, card)
     verdict = card.verdict_of(need.device)
     if verdict is not Verdict.FITS and case.execution is Execution.GRAPH:
         eager = msgspec.structs.replace(case, execution=Execution.EAGER)
@@ -168,9 +171,30 @@ def largest_batch(
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _formula(profile, at, accumulate) if step is None else _held_in(step, profile, at, accumulate)
         high = _estimated(allowance, held.scaled(scale), at.gpu_count).device.high
+        if step is not None and _has_run(held.scaled(scale), at, card):
+            high = min(high or math.inf, card.usable_bytes)
         return -math.inf if high is None else card.usable_bytes - high
 
     return last_that_fits(spare_bytes)
+
+
+def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
+    """The need with its upper end at what the card has, where as large a step ran on as small a card."""
+    device = need.device
+    if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case, card):
+        return need
+    likely, low = (min(x or 0.0, card.usable_bytes) for x in (device.value, device.low))
+    parts = msgspec.structs.replace(
+        need.parts,
+        workspace_bytes=need.parts.workspace_bytes - ((device.value or 0.0) - likely),
+        margin_bytes=card.usable_bytes - likely,
+    )
+    return msgspec.structs.replace(need, device=Interval(likely, low, card.usable_bytes), parts=parts)
+
+
+def _has_run(held: Held, case: Case, card: CardMemory) -> bool:
+    """Whether a step on one GPU with no fewer tensors ran on a card of the line with no more memory."""
+    return case.gpu_count == 1 and held.most * (held.total + held.apart) <= card.ran_bytes
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:

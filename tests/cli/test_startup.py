@@ -46,6 +46,7 @@ def run_and_see(*arguments: str, block: tuple[str, ...] = ()) -> tuple[int, list
         ("--version",),
         ("probe", "--json"),
         ("rank", "--json"),
+        ("predict", "show", "--workload", "vgg16", "--batch-size", "max", "--json"),
         ("list", "--json"),
         ("offers", "list", "--json"),
     ],
@@ -66,7 +67,16 @@ def cpu_of_children_s() -> float:
 @pytest.mark.benchmark(group="start-up", timer=cpu_of_children_s)
 @pytest.mark.parametrize(
     ("arguments", "limit_s"),
-    [(("--help",), 0.30), (("probe",), 0.45), (("rank",), 0.75), (("rank", "vgg16"), 0.75)],
+    [
+        (("--help",), 0.30),
+        (("probe",), 0.45),
+        (("rank",), 0.75),
+        (("rank", "vgg16"), 0.75),
+        (("predict", "show", "--workload", "vgg16"), 0.50),
+        (("predict", "show", "--workload", "bert_base", "--batch-size", "max"), 0.50),
+        (("predict", "show", "--workload", "resnet50", "--task", "infer", "--gpu", "RTX 4090"), 0.50),
+        (("memory", "--workload", "vgg16"), 0.50),
+    ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s):

@@ -26,6 +26,7 @@ from definitions import (
     regnet,
     resnets,
     t5,
+    vgg_bn,
     whisper,
 )
 from gpubench.discovery import load_workload
@@ -61,6 +62,7 @@ MODELS = {
     "reformer": Traced(reformer.DEFINITION, 5.976),
     "regnet_y_128gf": Traced(regnet.DEFINITION, 644.813),
     "t5_small": Traced(t5.DEFINITION, 60.507),
+    "vgg16_bn": Traced(vgg_bn.DEFINITION, 138.366, keep_gradients=False),
     "stable_diffusion_1.5": Traced(
         diffusion.DEFINITION, 859.521 + diffusion.FROZEN / 1e6, keep_gradients=False
     ),

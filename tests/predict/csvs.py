@@ -10,8 +10,10 @@ from gpubench.predict.published import COLUMNS
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, str]]) -> Path:
+    rows = list(rows)
+    further = sorted({name for row in rows for name in row} - set(COLUMNS))
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer = csv.DictWriter(file, (*COLUMNS, *further))
         writer.writeheader()
         writer.writerows(rows)
     return path

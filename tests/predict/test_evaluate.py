@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
-from gpubench.predict.conformal import errors_without, factor_of, fit_scale, pair_scale
+from gpubench.predict.conformal import errors_without, factor_of, fit_scale, usual_errors
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
-from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of, sides
+from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of
 from gpubench.predict.published import base_model, fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -112,19 +113,27 @@ def test_the_pairs_of_the_first_table_alone(outcomes):
     assert weighted_median(error, weight) < 0.095
 
 
-def test_models_that_buyers_ask_for_on_hopper(outcomes):
-    """VGG16 has no pair there: readings of an H200 stand for it (test_estimate)."""
+@pytest.mark.parametrize(
+    ("architecture", "prefix", "least"),
+    [
+        ("Hopper", "resnet50", 130),
+        ("Hopper", "bert", 190),
+        ("Blackwell", "resnet50", 110),
+        ("Blackwell", "vit", 8),
+    ],
+)
+def test_models_that_buyers_ask_for_on_hopper_and_blackwell(outcomes, architecture, prefix, least):
+    """VGG16 has no pair there: readings of an H200 and an H100 stand for it (below, and test_estimate)."""
     table, pairs = outcomes["harness"].table, outcomes["harness"].pairs
-    hopper, models = table.architecture[pairs.y] == "Hopper", table.base_model[pairs.y]
-    for prefix in ("resnet50", "bert"):
-        mine = hopper & np.array([m.startswith(prefix) and m != "resnet50_cifar" for m in models])
-        error = np.abs(np.expm1(outcomes["harness"].log_error[mine]))
-        assert len(error) > 90
-        assert np.average(error, weights=pairs.weight[mine]) < 0.15
+    named = np.array([model.startswith(prefix) for model in table.base_model[pairs.y]])
+    mine = named & (table.architecture[pairs.y] == architecture)
+    error = np.abs(np.expm1(outcomes["harness"].log_error[mine]))
+    assert len(error) >= least
+    assert np.average(error, weights=pairs.weight[mine]) < 0.20
 
 
 def test_a_b200_over_an_h100_is_off_as_the_page_says():
-    """All ten rows of a B200; ResNet-50 and SSD gain nothing from AMP there, so what they measure is no GPU."""
+    """All ten rows of a B200. Of those in doubt AMP changes nothing, on tensor cores that are twice as fast."""
     table = fitted_on(TaskKind.TRAIN)
     fit = fit_table(table, np.ones(len(table), dtype=bool))
     b200, h100 = (table.gpu_key == k for k in ("nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb"))
@@ -148,20 +157,32 @@ def test_a_b200_over_an_h100_is_off_as_the_page_says():
     for case, ratios in found.items():
         assert ratios == pytest.approx(told[case], abs=0.015), case
     errors = {case: abs(ratios[0] / ratios[1] - 1) for case, ratios in found.items()}
-    fed = [e for (case, _), e in errors.items() if not case.startswith(("`resnet50`", "`ssd`"))]
+    doubt = {(f"`{table.model[y]}`", table.precision[y]): table.doubt[y] for y in np.flatnonzero(b200 & here)}
+    sound = [e for (case, precision), e in errors.items() if not doubt[case.split()[0], precision]]
     bert = [e for (case, _), e in errors.items() if case.startswith("`bert")]
-    assert (len(errors), len(fed), len(bert)) == (10, 6, 4)
-    means = [np.mean(each) for each in (bert, fed, list(errors.values()))]
-    assert means == pytest.approx([0.11, 0.10, 0.20], abs=0.01)
-    for model in (
-        "resnet50",
-        "ssd",
-    ):  # why they are not in the 10 %: tensor cores twice as fast change nothing
+    assert (len(errors), len(sound), len(bert)) == (10, 7, 4)
+    means = [np.mean(each) for each in (bert, sound, list(errors.values()))]
+    assert means == pytest.approx([0.11, 0.10, 0.19], abs=0.01)
+    assert max(sound) < 0.15
+    assert {model for (model, _), words in doubt.items() if words} == {"`resnet50`", "`ssd`"}
+    for model in ("resnet50", "ssd"):
         rows = [
             read[b200 & here & (table.model == model) & (table.precision == precision)]
             for precision in ("amp", "fp32")
         ]
         assert rows[0] - rows[1] < np.log(1.05)
+
+
+def test_why_resnet_50_under_amp_on_a_b200_is_in_doubt():
+    """Its first activations, 64 x 112 x 112 an image, are beyond 32-bit indices; its input is made on the GPU."""
+    table = fitted_on(TaskKind.TRAIN)
+    rows = (table.harness == "lambda-pytorch") & (table.model == "resnet50")
+    assert set(table.data_input[rows]) == {"synthetic"}
+    beyond = rows & (table.batch * 64 * 112 * 112 > 2**31)
+    assert [(table.gpu_key[i], table.precision[i]) for i in np.flatnonzero(beyond)] == [
+        ("nvidia-b200-sxm-180gb", "amp")
+    ]
+    assert "2^31" in table.doubt[beyond][0]
 
 
 def test_blackwell_has_no_row_of_vgg16():
@@ -262,7 +283,7 @@ def test_what_is_held_out_with_a_target_is_its_harness_and_its_gpu():
 
 @pytest.mark.slow
 def test_refitting_without_each_group_gives_the_same_figures(outcomes):
-    """One step out of the whole fit stands for a fit that never saw the group: 13.5 against 13.7 % in the mean."""
+    """One step out of the whole fit stands for a fit that never saw the group: 13.3 against 13.6 % in the mean."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     error = np.full(len(pairs), np.nan)
@@ -283,7 +304,6 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
     """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at x1.30."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
-    own, target, mode = sides(table, pairs)
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
     width = np.full(len(pairs), np.nan)
     for h, a in sorted(set(zip(harness, architecture, strict=True))):
@@ -292,11 +312,10 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
         error, bound = errors_without(fit_table(table, keep), inner, "harness")
         scored = np.isfinite(error) & bound
         scale = fit_scale(table, inner, error, scored)
-        x, y, arithmetic = sides(table, inner)
-        scores = np.abs(error) / pair_scale(scale, x.chips, y.chips, arithmetic)
+        scores = np.abs(error) / usual_errors(table, inner, scale)
         mine = (harness == h) & (architecture == a)
         factor = factor_of(scores[scored], inner.weight[scored])
-        width[mine] = (factor * pair_scale(scale, own.chips, target.chips, mode))[mine]
+        width[mine] = (factor * usual_errors(table, pairs, scale))[mine]
     inside = np.average(np.abs(outcome.log_error) <= width, weights=pairs.weight)
     quick = np.average(np.abs(outcome.log_error) <= outcome.half_width, weights=pairs.weight)
     assert 0.85 <= inside <= 0.95
@@ -339,6 +358,7 @@ def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
 
 def test_each_harness_has_one_vote_for_each_gpu():
     table = fitted_on(TaskKind.TRAIN)
+    table = replace(table, batch_low=table.batch, batch_high=table.batch)  # as if every row stated its batch
     pairs = pairs_of(table)
     totals: dict[tuple[str, str], float] = {}
     for y, weight in zip(pairs.y, pairs.weight, strict=True):

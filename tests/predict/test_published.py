@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,23 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
-from gpubench.predict.pairs import chips
-from gpubench.predict.published import COLUMNS, base_model, fitted_on, model_profiles, read_csv, shipped
+from gpubench.predict.fit import HOST_S_PER_OPERATOR, batch_spread, fit_table, host_prior_s
+from gpubench.predict.pairs import chips, pairs_of
+from gpubench.predict.published import (
+    COLUMNS,
+    EXECUTIONS,
+    INPUTS_OF_DATA,
+    MEASUREMENTS,
+    base_model,
+    fitted_on,
+    model_profiles,
+    read_csv,
+    shipped,
+)
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import Mode
-from gpubench.specs import load_specs
+from gpubench.predict.score import outcome_of
+from gpubench.specs import find_spec, load_specs
 from predict.csvs import write_csv
 
 DATA = Path(__file__).parents[2] / "gpubench/data"
@@ -34,6 +48,117 @@ def test_the_shipped_rows_say_where_they_come_from():
         assert row["licence"]
         assert row["math_mode"] in {"fp32", "tf32", "tf32-conv", "amp", "half"}
         assert row["gpu_key"] in load_specs()
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_each_shipped_row_says_how_it_was_measured(name):
+    """Execution, torch, input, optimizer and doubt are columns; what is not stated is empty, never guessed."""
+    with (DATA / name).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert row["execution"] in {"", *EXECUTIONS}
+        assert row["data_input"] in {"", *INPUTS_OF_DATA}
+        assert row["optimizer_in_step"] in ({""} if row["mode"] == "inference" else {"yes", "no"})
+        assert re.fullmatch(r"(\d+(\.\d+)?)?", row["torch"])
+        stated = row["batch_size"] not in {"", "0"}
+        ranged = row["batch_low"] != "" and 0 < int(row["batch_low"]) < int(row["batch_high"])
+        assert stated or ranged or row["model"] not in model_profiles(TaskKind.TRAIN), row
+        assert stated != ("batch not stated" in row["doubt"]), row
+    for column in ("execution", "data_input", "torch", "doubt"):
+        assert len({row[column] for row in rows}) > 1, column
+    executions = {}
+    for row in rows:
+        executions.setdefault(row["source"], set()).add(row["execution"])
+    assert max(map(len, executions.values())) == 1  # the fit gives each source one host
+
+
+def test_the_columns_of_a_row_say_what_its_step_is_taken_for(tmp_path):
+    """Whatever the source is called: no name stands for a fact that the row states."""
+    rows = [
+        GOOD | {"execution": execution, "optimizer_in_step": optimizer, "data_input": "loader", "torch": "2.8",
+                "doubt": "two cards", "source": source}
+        for source in ("ryujaehun-new", "a stranger")
+        for execution, optimizer in (("eager", "yes"), ("compile", "no"))
+    ]  # fmt: skip
+    rows = [row | {"gpu": gpu} for row, gpu in zip(rows, ("T4", "L4", "T4", "L4"), strict=True)]
+    table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
+    assert list(table.execution) == [
+        {"nvidia-tesla-t4-16gb": "eager", "nvidia-l4-24gb": "compile"}[key] for key in table.gpu_key
+    ]
+    assert list(table.arithmetic.no_optimizer) == [e == "compile" for e in table.execution]
+    assert list(host_prior_s(table)) == [HOST_S_PER_OPERATOR[e] for e in table.execution]
+    assert set(table.data_input) == {"loader"}
+    assert set(table.torch) == {"2.8"}
+    assert set(table.doubt) == {"two cards"}
+
+
+def test_a_row_without_these_columns_takes_what_its_source_or_its_harness_states(tmp_path):
+    rows = [GOOD | {"source": source} for source in ("ryujaehun-new", "ryujaehun-another", "a stranger")]
+    rows.append(GOOD | {"source": "timm-infer-amp-nchw-pt240-dynamo", "mode": "inference"})
+    table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
+    found = dict(
+        zip(table.source, zip(table.execution, table.arithmetic.no_optimizer, strict=True), strict=True)
+    )
+    assert found == {
+        "ryujaehun-new": ("eager", True), "ryujaehun-another": ("eager", True), "a stranger": ("", False),
+        "timm-infer-amp-nchw-pt240-dynamo": ("compile", False),
+    }  # fmt: skip
+
+
+def test_a_batch_that_is_not_stated_is_a_range(tmp_path):
+    """The middle stands in, and the row says how far the ends are apart; a silly range is none."""
+    given = [
+        ("64", "", ""),
+        ("0", "32", "512"),
+        ("0", "", ""),
+        ("0", "512", "32"),
+        ("0", "-1", "nan"),
+        ("8", "1", "99"),
+    ]
+    gpus = ("T4", "L4", "RTX 4090", "RTX 3090", "H100 SXM", "H200")
+    rows = [
+        GOOD | {"gpu": gpu, "batch_size": batch, "batch_low": low, "batch_high": high}
+        for gpu, (batch, low, high) in zip(gpus, given, strict=True)
+    ]
+    table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
+    found = {key: tuple(map(int, ends)) for key, *ends in zip(
+        table.gpu_key, table.batch, table.batch_low, table.batch_high, strict=True
+    )}  # fmt: skip
+    keys = [find_spec(gpu).key for gpu in gpus]
+    assert [found[key] for key in keys] == [
+        (64, 64, 64), (128, 32, 512), (128, 16, 1024), (128, 16, 1024), (128, 16, 1024), (8, 8, 8),
+    ]  # fmt: skip
+    spread = dict(zip(table.gpu_key, batch_spread(table), strict=True))
+    assert [bool(spread[key]) for key in keys] == [False, True, True, True, True, False]
+
+
+def test_the_wider_the_plausible_batches_the_less_a_row_counts_and_the_wider_its_interval(tmp_path):
+    def told(low, high):
+        rows = [GOOD, GOOD | {"gpu": "L4", "batch_size": "0", "batch_low": low, "batch_high": high}]
+        outcome = outcome_of(read_csv(write_csv(tmp_path / "x.csv", rows)).table, TaskKind.TRAIN)
+        return outcome.pairs.weight.sum(), outcome.half_width.sum(), np.nansum(outcome.level_half_width)
+
+    (stated, *widths), (some, *wider), (few, *widest) = told("64", "64"), told("32", "128"), told("1", "4096")
+    assert stated == pytest.approx(2)  # a vote for each of the two cards
+    assert few < 0.9 * some < some < stated
+    for each in zip(widths, wider, widest, strict=True):
+        assert list(each) == sorted(set(each))
+
+
+def test_the_shipped_rows_whose_batch_is_not_stated_count_less_in_the_fit():
+    table = fitted_on(TaskKind.TRAIN)
+    unsure = table.batch_high > table.batch_low
+    assert set(table.harness[unsure]) == {"gpu-insights", "nvidia-dle"}
+    assert unsure.sum() == 24
+    fit = fit_table(table, np.ones(len(table), dtype=bool))
+    told = replace(table, batch_low=table.batch, batch_high=table.batch)
+    same = fit_table(told, np.ones(len(table), dtype=bool))
+    share = fit.weight / same.weight
+    assert share[unsure].min() < 0.7
+    assert np.average(share[unsure]) < 0.96
+    assert np.median(share[~unsure]) == pytest.approx(1, abs=0.01)
+    pairs = pairs_of(table)
+    assert (pairs.weight[pairs.spread > 0] < pairs_of(told).weight[pairs.spread > 0]).all()
 
 
 def test_the_shipped_rows_of_inference_say_where_they_come_from():

@@ -132,16 +132,3 @@ def test_what_cudnn_takes_where_it_is_free_scales_no_other_precision(runs, every
     of_fp32: list[Reading] = [r for r in peaks_of(question, runs) if r.case.precision is Precision.FP32]
     assert of_fp32
     assert scale_of(question, case, of_fp32) == 1.0
-
-
-def test_the_readings_above_their_upper_end_are_those_that_the_document_counts(every):
-    """Memory in use, read before the cache was handed back: what an allocator had cached is no need of a step."""
-    above = []
-    for m in every:
-        need = need_of(load_profiles()[m.case.workload], m.case, CardClass.HBM)
-        above += [m.case.execution] if m.device_bytes > need.device.high else []
-    text = " ".join((ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split())
-    assert (
-        f"same {len(every)} cases {len(above)} ({len(above) / len(every):.0%}) lie".replace("%", " %") in text
-    )
-    assert f"{above.count(Execution.GRAPH)} of the {len(above)} are graphs" in text
