@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 
+from gpubench.cli.last_words import last_words
+from gpubench.errors import ExitCode, is_interrupt
+
 
 def main() -> None:
     """Run the command line; what ends it while it is still being loaded ends it as it would later."""
@@ -13,13 +16,13 @@ def main() -> None:
         from gpubench.cli.app import main as run
 
         run()
-    except BaseException as error:
-        from gpubench.errors import ExitCode, is_interrupt
-
-        if not is_interrupt(error):
-            raise
-        print("gpubench: interrupted", file=sys.stderr)
-        sys.exit(ExitCode.INTERRUPTED)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as modules were loaded: nobody is shown a traceback
+        stopped = is_interrupt(error)
+        words = " ".join(("interrupted" if stopped else last_words(error)).split())
+        print("gpubench:", "".join(c if c.isprintable() else "?" for c in words), file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED if stopped else ExitCode.INTERNAL)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,21 @@ class BadContentError(MisuseError):
 # --- in --------------------------------------------------------------------------------------------------
 
 
+def is_there(path: Path) -> bool:
+    """Whether anything, even a link, bears a name.
+
+    Raises:
+        MisuseError: If that cannot be told; it is then not missing.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise MisuseError(f"cannot look for {_shown(path)}: {cause_of(error)}") from error
+    return True
+
+
 def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False) -> bytes:
     """Read a regular file whole; one that ``may_grow`` is read as it was when it was opened.
 
@@ -130,14 +145,15 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
 
 def _require_regular(path: Path, facts: os.stat_result, most_bytes: Bytes) -> None:
     if not stat.S_ISREG(facts.st_mode):
-        raise MisuseError(f"cannot read {_name(path)}: it is no regular file, but {_kind(facts)}")
+        raise MisuseError(f"cannot read {_name(path)}: it is no regular file, but {kind_of(facts)}")
     if facts.st_size > most_bytes:
         raise MisuseError(
             f"{_name(path)} takes {format_bytes(facts.st_size)}, over the limit of {format_bytes(most_bytes)}"
         )
 
 
-def _kind(facts: os.stat_result) -> str:
+def kind_of(facts: os.stat_result) -> str:
+    """Return what a file is that is no regular one, such as ``a pipe``."""
     return _KINDS.get(stat.S_IFMT(facts.st_mode), "of another kind")
 
 
@@ -256,7 +272,7 @@ def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
 def _append(descriptor: int, line: bytes) -> None:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
-        raise ValueError(f"it is no regular file, but {_kind(facts)}")
+        raise ValueError(f"it is no regular file, but {kind_of(facts)}")
     size = facts.st_size
     cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
     rest = memoryview((b"\n" if cut_off else b"") + line + b"\n")
@@ -317,7 +333,7 @@ def _open_special(path: Path) -> int | None:
     if stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
         return None
     if not (stat.S_ISFIFO(facts.st_mode) or stat.S_ISCHR(facts.st_mode)):
-        raise ValueError(f"it is {_kind(facts)}")
+        raise ValueError(f"it is {kind_of(facts)}")
     descriptor = os.open(path, os.O_WRONLY | _OPEN | _NO_LINK | _NO_WAIT)  # a pipe that nobody reads: ENXIO
     os.set_blocking(descriptor, True)
     return descriptor

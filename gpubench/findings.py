@@ -47,10 +47,13 @@ class FindingKind(StrEnum):
     LAUNCHES_MISSING = "LAUNCHES_MISSING"
     STALE_PRICE = "STALE_PRICE"
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
+    EAGER_MEMORY = "EAGER_MEMORY"
+    FEED_BOUND = "FEED_BOUND"
     SCALING = "SCALING"
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
     ONE_PROCESS = "ONE_PROCESS"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
+    MEMORY_REFUSED = "MEMORY_REFUSED"
 
 
 INFORMATIVE = frozenset(
@@ -66,6 +69,7 @@ INFORMATIVE = frozenset(
         FindingKind.ONE_BATCH,
         FindingKind.TEMPERATURE_NOT_JUDGED,
         FindingKind.ONE_PROCESS,
+        FindingKind.MEMORY_REFUSED,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -218,6 +222,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "far from every GPU with published measurements",
         "treat the figure as a guess",
     ),
+    FindingKind.EAGER_MEMORY: (
+        "the step fits this card in eager steps, and maybe not in a CUDA graph",
+        "a smaller batch fits in either; eager steps are slower where the host sets the pace",
+    ),
+    FindingKind.FEED_BOUND: (
+        "its vCPUs prepare fewer photographs than its GPUs take (assumed)",
+        "gpubench feed measures a host; take one with more vCPUs, or prepare the images beforehand",
+    ),
     FindingKind.SCALING: (
         "several GPUs are faster than as many single ones can be",
         "do not use this row; please report it",
@@ -233,6 +245,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.UNEQUAL_GPUS: (
         "the GPUs of the job are not of one kind, and the slowest limits the speed",
         "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
+    ),
+    FindingKind.MEMORY_REFUSED: (
+        "the device refused memory that it says it has",
+        "what was measured is of the largest size that it gave; free memory or update its driver",
     ),
 }
 

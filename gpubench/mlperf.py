@@ -1,6 +1,7 @@
 """The one reader of data/mlperf.csv: how long published MLPerf Training runs took.
 
-Other software, tuned by its submitter for its own machine: shown beside an answer, and part of no fit.
+Other software, tuned by its submitter for its own machine: shown beside an answer. No time of this table is
+fitted; what of MLPerf is, ``sections.mlperf.part_in_predictions`` says.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
     """
     rows = csv.DictReader(data_text("mlperf.csv").splitlines())
     return tuple(msgspec.convert(row, PublishedRun, strict=False) for row in rows)
+
+
+def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the rounds that runs are of, each with the month of its publication, the oldest first."""
+    return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: pair[::-1]))
 
 
 def newest_and_fastest(runs: tuple[PublishedRun, ...]) -> tuple[PublishedRun, ...]:

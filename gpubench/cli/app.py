@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from gpubench import __version__
+from gpubench.cli.last_words import last_words
 from gpubench.cli.streams import leave_quietly, make_safe
 from gpubench.cli.verbs import VERBS, Verbs
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
-from gpubench.files import create_file
 from gpubench.units import listing, plain
 
 MESSAGE_LIMIT = 2000
@@ -96,9 +94,7 @@ def main() -> None:
 
 
 def _fail_unexpectedly(error: Exception) -> NoReturn:
-    _fail(
-        f"internal error: {type(error).__name__}: {error}; please report it with {_log()}", ExitCode.INTERNAL
-    )
+    _fail(last_words(error), ExitCode.INTERNAL)
 
 
 def _misuse(error: typer.TyperException) -> str:
@@ -122,17 +118,6 @@ def _misuse(error: typer.TyperException) -> str:
 
 def _verbs_of(context: Any) -> tuple[str, ...]:
     return tuple(getattr(getattr(context, "command", None), "commands", ()))
-
-
-def _log() -> Path:
-    """Write the traceback of the error in hand to a file of its own, and return its path."""
-    import traceback
-    from tempfile import gettempdir
-
-    path = Path(gettempdir()) / f"gpubench-{os.urandom(6).hex()}.log"
-    text = f"gpubench {__version__}\n{traceback.format_exc()}"
-    create_file(path, text.encode(errors="replace"), mode=0o600)
-    return path
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

@@ -45,7 +45,8 @@ def verb(
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
     from gpubench.blocks.terminal import show
     from gpubench.compare import compare, parse_tolerance, share_words
-    from gpubench.record.store import find_run, read_run, results_root
+    from gpubench.record.run_file import read_run
+    from gpubench.record.store import find_run, results_root
 
     if by not in {None, "device"}:
         raise MisuseError(f"--by {by!r}: only device is known")

@@ -183,7 +183,7 @@ def _list_mlperf(as_json: bool) -> None:
         print_json({"mlperf": priced(load_mlperf(), offers)})
         return
     from gpubench.blocks.terminal import show
-    from gpubench.sections.mlperf import WHAT, runs_table
+    from gpubench.sections.mlperf import runs_table, what
 
     show(runs_table(priced(newest_and_fastest(load_mlperf()), offers)))
-    say(f"{WHAT} Every run: --json.")
+    say(f"{what()} Every run: --json.")

@@ -33,7 +33,9 @@ def verb(
     request: RankRequest,
     all_offers: Annotated[bool, _option("One row an offer, in place of one a GPU.", "--all-offers")] = False,
     factors: Annotated[bool, _option("Also list memory, cores, ECC and power.", "--factors")] = False,
-    explain: Annotated[bool, _option("Also list what is left out, and why.", "--explain")] = False,
+    explain: Annotated[
+        bool, _option("Also list every note, and what is left out and why.", "--explain")
+    ] = False,
     try_count: Annotated[
         int | None, _option("Write SkyPilot tasks that measure the best N; with --out.", "--try")
     ] = None,
@@ -77,7 +79,7 @@ def verb(
         return
     print_ranking(ranking, shown, all_offers=all_offers, explain=explain, factors=factors)
     if sys.stdout.isatty():
-        from gpubench.sections.verdict import headline
+        from gpubench.sections.card import headline
 
         say(headline(ranking))  # its first line has left the screen by now
     say(
@@ -87,7 +89,13 @@ def verb(
 
 
 def print_ranking(
-    ranking: Ranking, limit: int, *, all_offers: bool = False, explain: bool = False, factors: bool = False
+    ranking: Ranking,
+    limit: int,
+    *,
+    all_offers: bool = False,
+    explain: bool = False,
+    factors: bool = False,
+    more_by: str = "--explain",
 ) -> None:
     """Print the verdict, so many rows, buying against renting, and what was asked for besides.
 
@@ -95,15 +103,16 @@ def print_ranking(
         ranking: With the rows to print among its own.
         limit: Rows to print.
         all_offers: Each is an offer; else each is a GPU at its best.
-        explain: Also print what is left out, and what is beaten.
+        explain: Also print every note, what is left out, and what is beaten.
         factors: Also print what the GPUs are.
+        more_by: What shows the notes that are left out here.
     """
     from gpubench.blocks.terminal import show
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
     from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
 
-    data = of_ranking(ranking, limit, every_offer=all_offers)
+    data = of_ranking(ranking, limit, every_offer=all_offers, more_by=None if explain else more_by)
     rows = shown_rows(data, ranking)
     beside = [factor_table(rows)] if factors else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if explain else []

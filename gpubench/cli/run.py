@@ -152,7 +152,7 @@ def _close(run: Run, ranking: Ranking | None) -> None:
     from gpubench.blocks.parts import Paragraph
     from gpubench.blocks.terminal import show
     from gpubench.sections.amp import closing_sentence
-    from gpubench.sections.verdict import headline
+    from gpubench.sections.card import headline
 
     answer = headline(ranking) if ranking is not None and ranking.rows else None
     sentences = [sentence for sentence in (answer, closing_sentence(run)) if sentence is not None]
@@ -179,7 +179,7 @@ def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
         say(f"no ranking: {error}")
         return None
     print()
-    print_ranking(ranking, TOP_OFFERS)
+    print_ranking(ranking, TOP_OFFERS, more_by="gpubench rank --explain")
     say("the whole ranking, and how to narrow it: gpubench rank --help")
     return ranking
 

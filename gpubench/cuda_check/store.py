@@ -35,7 +35,7 @@ from gpubench.models import (
 )
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
-from gpubench.record.store import is_safe_name
+from gpubench.record.run_file import is_safe_name
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import MIB, plain
 

@@ -6,11 +6,14 @@ ratio. Blocks of both are interleaved, so that heat and other processes hit both
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from itertools import permutations
 from statistics import median
 
 import torch
+from torch import distributed
 
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop
@@ -21,8 +24,8 @@ from gpubench.units import Seconds
 
 WARM_STEPS = 20
 PAIRS = 12
-BLOCK_S = 0.5
-"""Length of a block: short enough that drift hits both sides of a pair alike."""
+ORDERS = tuple(permutations(("harness", "hand", "hand again")))
+"""Each kind takes each place twice, and the sums of its places are equal: a steady drift hits all alike."""
 
 
 def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]:
@@ -112,6 +115,28 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
     return Blocks(first_s=tuple(above), second_s=tuple(below))
 
 
+def in_all_orders(
+    harness: Callable[[], Seconds], bare: Callable[[], Seconds], repeats: int
+) -> tuple[list[float], list[float]]:
+    """Run one block of the harness and two by hand, in each of the six orders of the three.
+
+    Args:
+        harness: Runs one block and returns its time.
+        bare: The same by hand.
+        repeats: How often the six orders are run through.
+
+    Returns:
+        Of each three the time of the harness over the geometric mean of the two by hand; and that of the
+        second by hand over the first, a control, since nothing differs between them.
+    """
+    ratios, controls = [], []
+    for order in ORDERS * repeats:
+        took = {kind: harness() if kind == "harness" else bare() for kind in order}
+        ratios.append(took["harness"] / math.sqrt(took["hand"] * took["hand again"]))
+        controls.append(took["hand again"] / took["hand"])
+    return ratios, controls
+
+
 def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:
     """Return for each pair the time of a harness round over that of a bare loop, in alternating order."""
     loop = Loop(
@@ -171,8 +196,13 @@ def _ratios(numerator: Callable[[], Seconds], denominator: Callable[[], Seconds]
 
 
 def _wait(hardware: Hardware) -> None:
-    """Wait for the device as a user would: no fault of the clock may reach the loop by hand."""
+    """Wait for the device, and the other processes of a job, as a user would.
+
+    No fault of the clock may reach the loop by hand.
+    """
     if hardware.is_cuda:
         torch.cuda.synchronize()
     else:
         hardware.clock().synchronize()
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier(device_ids=[torch.cuda.current_device()] if hardware.is_cuda else None)

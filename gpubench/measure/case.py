@@ -7,6 +7,7 @@ import math
 import time
 import weakref
 from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 import torch.utils.checkpoint
@@ -22,7 +23,7 @@ from gpubench.measure.precision import probe_errors, read_switches, recurrent_er
 from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
-from gpubench.measure.team import Team
+from gpubench.measure.team import InAllOrders, Team
 from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precision, Recipe, Status, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
@@ -114,13 +115,15 @@ def is_spent(status: Status, context: WorkerContext) -> bool:
 
 
 def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
-    """Hold the harness, or its telemetry, against a loop by hand, in blocks of ``by_hand.BLOCK_S``."""
+    """Hold the harness, or its telemetry, against a loop by hand, in blocks that alternate."""
     case = order.case
     with switches_for(case.precision):
+        if context.team is not None:
+            return _compare_in_job(order, context, context.team)
         task = built(order.reference, case, context.seed)
         work = move(task, case, context.hardware.device)
         once = by_hand.bare_loop(work, context.hardware, by_hand.WARM_STEPS)
-        steps = max(len(work.batches), round(by_hand.BLOCK_S * by_hand.WARM_STEPS / once))
+        steps = max(len(work.batches), round(order.block_s * by_hand.WARM_STEPS / once))
         if order.sampler:
             ratios = by_hand.sampled_over_plain(
                 work, context.hardware, context.telemetry, pairs=by_hand.PAIRS, steps=steps
@@ -130,6 +133,37 @@ def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
     ratio, low, high = by_hand.median_interval(ratios)
     context.hardware.release()
     return ByHandDone(ratio=ratio, low=low, high=high)
+
+
+def _compare_in_job(order: ByHand, context: WorkerContext, team: Team) -> ByHandDone:
+    """The same of the processes of a job: a plain script's loop in these very processes, on the same model.
+
+    The blocks of the harness are announced to the others one by one, as in a run; those by hand begin, as in
+    a script, when the one before has ended.
+    """
+    if order.sampler:
+        return ByHandDone(reason="telemetry is held against a loop by hand on one device, not in a job")
+    hardware = context.hardware
+    team.announce(order)
+    task = built(order.reference, order.case, context.seed)
+    work = share(move(task, order.case, hardware.device, place_model))
+    loop = Loop(
+        advance=work.step,
+        edge_loss=work.edge_loss,
+        clock=context.clock(),
+        batches=len(work.batches),
+        announce=team.announce_steps,
+    )
+    loop.round(by_hand.WARM_STEPS)
+    steps = loop.steps_for(order.block_s, loop.round(by_hand.WARM_STEPS).wall_s / by_hand.WARM_STEPS)
+    team.announce(InAllOrders(steps=steps, repeats=order.repeats))
+    ratios, controls = by_hand.in_all_orders(
+        lambda: loop.round(steps).wall_s,
+        lambda: by_hand.bare_loop(work, hardware, steps),
+        order.repeats,
+    )
+    ratio, low, high = by_hand.median_interval(ratios)
+    return ByHandDone(ratio=ratio, low=low, high=high, control=median(controls))
 
 
 def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Job:

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.children import ChildEndedError, ChildLateError, not_started
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
@@ -23,7 +24,17 @@ from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.measure.quality_goals import GOALS, SEEDS
-from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Finding,
+    Launch,
+    Measurement,
+    MicroResult,
+    Precision,
+    Round,
+    Status,
+)
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.quality import TimeToQuality
 from gpubench.profile.log import write_log
@@ -157,6 +168,7 @@ class Launcher:
     on_event: OnEvent = say_nothing
     control: Control = field(default_factory=Control)
     ready: messages.Ready | None = None
+    device_findings: list[Finding] = field(default_factory=list)
     phase_limits_s: dict[str, Seconds] = field(default_factory=lambda: dict(PHASE_LIMITS_S))
     module: str = MODULE
     meeting: Meeting | None = None
@@ -249,15 +261,22 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def ratio_by_hand(self, planned: PlannedCase, *, sampler: bool) -> float:
-        """Return the time of the harness over that of a loop written by hand, in one child process.
+    def compare_by_hand(self, planned: PlannedCase, **how: Any) -> messages.ByHandDone:
+        """Hold the harness against a loop written by hand, in one child process or in those of one job.
+
+        Args:
+            planned: The case.
+            how: Further fields of ``messages.ByHand``.
+
+        Returns:
+            The time of the harness over that of the loop, with its interval.
 
         Raises:
             GpuBenchError: If the child could not do it.
         """
         try:
             child = self._child_of(Unit(launch=0, planned=planned).group)
-            child.send(messages.ByHand(reference=planned.reference, case=planned.case, sampler=sampler))
+            child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
             while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
                 self.on_event(events.PhaseBegan(name=report.name))
         except (ChildLateError, ChildEndedError) as error:
@@ -265,8 +284,8 @@ class Launcher:
             reason = str(error) or "gave no sign of life"
             raise GpuBenchError(f"the measuring process {reason}") from error
         if isinstance(report, messages.ByHandDone) and report.ratio is not None:
-            return report.ratio
-        why = report.reason if isinstance(report, messages.ByHandDone) else None
+            return report
+        why = report.reason if isinstance(report, messages.ByHandDone | messages.JobOver) else None
         raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
@@ -445,6 +464,8 @@ class Launcher:
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
+                if report.finding is not None:
+                    self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, _JobOverError) as error:
             self._end_child()
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
@@ -473,7 +494,7 @@ class Launcher:
         self.on_event(events.MicroEnded(result=result))
 
     def _micro_report(self, child: Child) -> messages.MicroDone:
-        if len(self.micro) > MOST_REPORTS:
+        if len(self.micro) + len(self.device_findings) > MOST_REPORTS:
             raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
         while True:
             match report := child.receive(self._until_s("micro")):
@@ -551,7 +572,10 @@ class Launcher:
         """Start a process for one GPU, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        meeting = self.meeting or alone()
+        try:
+            meeting = self.meeting or alone()
+        except OSError as error:
+            raise not_started(error) from error
         try:
             return Child(
                 variables | meeting.variables(variables),

@@ -80,11 +80,18 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class ByHand(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
-    """Hold the harness, or its telemetry, against a loop written by hand."""
+    """Hold the harness, or its telemetry, against a loop written by hand.
+
+    Attributes:
+        block_s: Least length of a block [s].
+        repeats: Of a job of several processes, how often the six orders of three blocks are run through.
+    """
 
     reference: str
     case: Case
     sampler: bool = False
+    block_s: Seconds = 0.5
+    repeats: int = 3
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
@@ -193,18 +200,23 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
 
 
 class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """One micro-benchmark; ``last`` closes the series."""
+    """One micro-benchmark, or what was seen of the device; ``last`` closes the series."""
 
     result: MicroResult | None = None
+    finding: Finding | None = None
     last: bool = False
 
 
 class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
-    """Median ratio of the pairs, with its 95 % interval; or why there is none."""
+    """Median ratio of the pairs, with its 95 % interval; or why there is none.
+
+    ``control`` is that of blocks by hand to blocks by hand, between which nothing differs; of a job alone.
+    """
 
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    control: float | None = None
     reason: str | None = None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 
 import msgspec
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
 
-from gpubench.measure import guards
+from gpubench.measure import by_hand, guards
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
 from gpubench.measure.meeting import SILENCE_S
-from gpubench.measure.messages import MeasureCase, Setup
+from gpubench.measure.messages import ByHand, MeasureCase, Setup
 from gpubench.measure.place import Place, is_echo
 from gpubench.measure.precision import switches_for
 from gpubench.measure.quantize import NotQuantizedError
@@ -57,7 +58,14 @@ class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
     count: int
 
 
-Announcement = MeasureCase | Steps | Look | AllReduce
+class InAllOrders(msgspec.Struct, frozen=True, kw_only=True, tag="in_all_orders"):
+    """Blocks of ``steps`` steps by the harness, announced one by one, and by hand, which are not."""
+
+    steps: int
+    repeats: int
+
+
+Announcement = MeasureCase | ByHand | Steps | Look | AllReduce | InAllOrders
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
@@ -142,9 +150,10 @@ def follow(setup: Setup, place: Place) -> None:
     store = _join(place, hardware, profile)
     work: Work | None = None
     task: Task | None = None
-    for number in itertools.count():
-        match _decoder.decode(store.get(str(number))):
-            case MeasureCase() as order:
+    announced = (_decoder.decode(store.get(str(number))) for number in itertools.count())
+    for what in announced:
+        match what:
+            case MeasureCase() | ByHand() as order:
                 work = task = None  # before the next one is built: both would not fit
                 hardware.release()
                 try:
@@ -161,6 +170,24 @@ def follow(setup: Setup, place: Place) -> None:
                 _do(work, block, hardware)
             case AllReduce() as block:
                 _sum_up(block, hardware)
+            case InAllOrders() as order:
+                assert work is not None
+                _take_turns(work, order, announced, hardware)
+
+
+def _take_turns(
+    work: Work, order: InAllOrders, announced: Iterator[Announcement], hardware: Hardware
+) -> None:
+    """Take part in blocks by the harness and by hand, whose order every process knows."""
+
+    def harness() -> Seconds:
+        block = next(announced)
+        assert isinstance(block, Steps)
+        _do(work, block, hardware)
+        return 1.0  # the first process has the clock
+
+    with switches_for(work.case.precision):
+        by_hand.in_all_orders(harness, lambda: by_hand.bare_loop(work, hardware, order.steps), order.repeats)
 
 
 def _join(place: Place, hardware: Hardware, profile: DeviceProfile) -> TCPStore:
@@ -193,7 +220,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
     _wait(hardware)
 
 
-def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
+def _built(order: MeasureCase | ByHand, seed: int, hardware: Hardware) -> tuple[Task, Work]:
     """The same task from a seed of its own, so that each process has other samples."""
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)

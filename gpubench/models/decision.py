@@ -95,7 +95,7 @@ class Choice(Record, frozen=True, kw_only=True):
         parallel_mode: How its GPUs share the job.
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second; None for other data.
-        feed_vcpus: How many vCPUs that takes, at ``recommend.choices.IMAGES_PER_VCPU_S``, assumed.
+        feed_vcpus: How many vCPUs that takes, at ``recommend.photographs.IMAGES_PER_VCPU_S``, assumed.
         extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
         also_at: The same GPU elsewhere, best first.
     """

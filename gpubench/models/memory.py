@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from gpubench.interval import Interval
 from gpubench.models.record import Record
 from gpubench.units import GIB, MIB, format_number
@@ -137,6 +139,7 @@ class MeasuredMemory(Record, frozen=True, kw_only=True):
         device_bytes: In use on a device that nobody else used; None where the driver did not tell.
         card_class: Of that device.
         same_card: Whether it is of the very kind that is asked about.
+        in_graph: Whether the step ran in a CUDA graph.
     """
 
     allocated_bytes: float
@@ -144,6 +147,7 @@ class MeasuredMemory(Record, frozen=True, kw_only=True):
     device_bytes: float | None = None
     card_class: CardClass | None = None
     same_card: bool = True
+    in_graph: bool = False
 
 
 class MemoryFit(Record, frozen=True, kw_only=True):
@@ -152,12 +156,16 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     Attributes:
         verdict: Too tight is where the likely figure may fit and its upper end does not.
         largest_batch: The largest whose upper end fits; 0 where none does.
+        ran: Whether the case was run on such a card: it fits, whatever the upper end.
+        in_eager_steps: Whether it fits so alone, and may not in a CUDA graph.
     """
 
     verdict: Verdict
     need: MemoryNeed
     card: CardMemory
     largest_batch: int
+    ran: bool = False
+    in_eager_steps: bool = False
 
     @property
     def fits(self) -> bool:
@@ -167,14 +175,19 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``."""
         needs = self.needs()
+        if self.ran:
+            return f"fits (it ran here; {needs})"
         if self.fits:
-            return f"fits ({needs})"
+            how = " in eager steps, maybe not in a CUDA graph" if self.in_eager_steps else ""
+            return f"fits{how} ({needs})"
         fix = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
         return f"{self.verdict}; {fix} ({needs})"
 
-    def text_of_measured(self) -> str:
-        """Return the same of a case that ran on this card: it fits, whatever the upper end."""
-        return f"fits (it ran here; {self.needs()})"
+    def after_a_run(self, batch_size: int) -> MemoryFit:
+        """Return the same of a case that was run on such a card at this batch."""
+        return msgspec.structs.replace(
+            self, verdict=Verdict.FITS, largest_batch=max(self.largest_batch, batch_size), ran=True
+        )
 
     def needs(self) -> str:
         """Return the figures alone: ``needs 17.2 to 18.9 of 24 GiB``, and what they lack."""
@@ -189,6 +202,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return {
             "verdict": str(self.verdict),
             "fits": self.fits,
+            "in_eager_steps": self.in_eager_steps,
             "largest_batch": self.largest_batch,
             "memory_bytes": round(self.card.listed_bytes),
             "usable_bytes": round(self.card.usable_bytes),

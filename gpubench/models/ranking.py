@@ -330,6 +330,8 @@ class Ranking(Record, frozen=True, kw_only=True):
         offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
         verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
         decision: The same as data, with what the verdict has no room for.
+        notes: What to know of the figures, a sentence each.
+        decisive_notes: So many of the first notes are to be read before acting; figures rest on the others.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -351,6 +353,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     max_purchase_usd: float | None = None
     purchases: tuple[Purchase, ...] = ()
     notes: tuple[str, ...] = ()
+    decisive_notes: int = 0
 
     def __repr__(self) -> str:
         """Return the day, what it is in order of, and the head of the rows; ``rows`` has them all."""

@@ -204,7 +204,9 @@ def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> Rea
 
 
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
-    known = None if reading.peak_memory_bytes is None else fit
+    known = None
+    if fit is not None and reading.peak_memory_bytes is not None:
+        known = fit.after_a_run(reading.case.batch_size)
     estimate = Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
@@ -215,7 +217,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         method="measured on this GPU" if reading.basis == "measured" else "reference shipped with gpubench",
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
-        memory_text=None if known is None else known.text_of_measured(),
+        memory_text=None if known is None else known.text(),
         fits_memory=True,
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
@@ -271,6 +273,8 @@ def _predicted(
         )
     if not load_calibration().of(case.task).ratio.knows(spec):
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
+    if fit is not None and fit.in_eager_steps:
+        findings.append(Finding(kind=FindingKind.EAGER_MEMORY))
     factor = math.exp(prediction.half_width)
     estimate = Estimate(
         case=case,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpubench.models import (
     Case,
     DeviceProfile,
+    Execution,
     GpuSpec,
     MeasuredMemory,
     MemoryFit,
@@ -91,7 +92,7 @@ def doubts(
             measured=measured_peak(case, device.gpu_key, readings),
             scale=scale_of(question, case, readings),
         )
-        if not fit.fits:
+        if not fit.fits or fit.in_eager_steps:
             lines.append(f"{case.workload} {case.precision} batch {case.batch_size}: {fit.text()}")
     return tuple(dict.fromkeys(lines))
 
@@ -194,7 +195,10 @@ def _alike(one: Case, two: Case) -> bool:
 def measured_peak(
     case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> MeasuredMemory | None:
-    """The largest peak measured of this case; execution and the type of half precision change nothing."""
+    """The largest peak measured of this case, by the same execution where there is any.
+
+    The type of half precision changes nothing.
+    """
     same = [
         reading
         for reading in readings
@@ -206,11 +210,13 @@ def measured_peak(
     ]
     if not same:
         return None
-    most = max(same, key=lambda reading: reading.peak_memory_bytes or 0)
+    alike = [reading for reading in same if reading.case.execution is case.execution]
+    most = max(alike or same, key=lambda reading: reading.peak_memory_bytes or 0)
     return MeasuredMemory(
         allocated_bytes=most.peak_memory_bytes or 0,
         reserved_bytes=most.peak_reserved_bytes,
         device_bytes=most.device_bytes,
         card_class=class_of(most.spec),
         same_card=most.spec.key == gpu_key,
+        in_graph=most.case.execution is Execution.GRAPH,
     )

@@ -15,6 +15,7 @@ from gpubench.models import (
     CardMemory,
     Case,
     Checkpointing,
+    Execution,
     GpuSpec,
     MemoryBasis,
     MemoryFit,
@@ -98,6 +99,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "workload": case.workload,
             "task": case.task,
             "precision": case.precision,
+            "execution": case.execution,
             "batch_size": case.batch_size,
             "accumulate": self.accumulate,
             **case.recipe.fields,
@@ -342,10 +344,13 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
         profiles = [_by_recipe(each, by_name, asked, request.count) for each in request.workloads]
     own = newest_runs(results_root(request.results)).runs
-    shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     questions = [
         question_of(
-            profile, request.precision, task=profile.task_for(request.task), batch_size=request.batch_size
+            profile,
+            request.precision,
+            execution=Execution(request.execution),
+            task=profile.task_for(request.task),
+            batch_size=request.batch_size,
         )
         for profile in profiles
     ]
@@ -356,7 +361,11 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             question,
             specs,
             own=own,
-            changes=shared | _of_any_model(question.profile, asked),
+            changes={
+                "gpu_count": request.count,
+                "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
+                **_of_any_model(question.profile, asked),
+            },
             accumulate=request.accumulate,
         )
         for question in questions
@@ -375,7 +384,7 @@ def _by_recipe(
     usual = by_name[each] if isinstance(each, str) else each
     its_own = {name: value for name, value in asked.items() if name not in _of_any_model(usual, asked)}
     if its_own and isinstance(each, str):
-        return profile_of(each, its_own, gpu_count=gpu_count)
+        return profile_of(each, its_own, gpu_count=gpu_count, usual=usual)
     return usual.at(usual.recipe_over(gpu_count)) or usual
 
 

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from gpubench.options import Option, said
 from gpubench.predict.request import read_workload_or_profile
 from gpubench.shared_options import (
+    JOBS,
     WORKLOAD,
+    AnyExecution,
     AnyPrecision,
     AnyTask,
     RecipeRequest,
@@ -15,7 +17,6 @@ from gpubench.shared_options import (
 )
 
 SEVERAL = "Several GPUs"
-MODES = ("ddp", "fsdp")
 
 
 class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -45,9 +46,10 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
         Option("Micro-batches that the batch is cut into, whose gradients are summed.", least=1),
     ] = 1
     precision: AnyPrecision = None
+    execution: AnyExecution = "graph"
     task: AnyTask = "train"
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
-    parallel: Annotated[
-        str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)
-    ] = "ddp"
+    jobs: Annotated[
+        str | None, said(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
+    ] = None
     results: Results = None

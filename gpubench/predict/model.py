@@ -69,17 +69,33 @@ def predict_all(
     readings: Sequence[Reading],
     calibration: Calibration,
 ) -> list[Prediction]:
-    """Predict every open case of one question; all of them use the same arithmetic."""
-    if not open_cases:
-        return []
-    specs, case = [spec for spec, _ in open_cases], open_cases[0][1]
+    """Predict every open case of one question, each as if it were asked alone.
+
+    The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are those of each case.
+    """
+    predictions: dict[int, Prediction] = {}
+    for case in dict.fromkeys(case for _, case in open_cases):
+        places = [i for i, (_, other) in enumerate(open_cases) if other == case]
+        specs = [open_cases[i][0] for i in places]
+        predictions |= zip(places, _predict(question, specs, case, readings, calibration), strict=True)
+    return [predictions[i] for i in range(len(open_cases))]
+
+
+def _predict(
+    question: Question,
+    specs: Sequence[GpuSpec],
+    case: Case,
+    readings: Sequence[Reading],
+    calibration: Calibration,
+) -> list[Prediction]:
+    """Predict one case on n GPUs, at least one."""
     anchors = choose_anchors(readings, case)
     host = _host(question, case, readings)
     fitted = calibration.of(question.task)
     learned = fitted.ratio if anchors else fitted.level
     times = _times(question, case, specs, learned, host)
     if anchors:
-        start = _combine([_from_anchor(question, a, open_cases, learned, host) for a in anchors])
+        start = _combine([_from_anchor(question, a, specs, case, learned, host=host) for a in anchors])
         method = _ratio_method(anchors, case)
     else:
         half = bool(_arithmetic(case, 1).half[0])
@@ -164,11 +180,12 @@ def _times(
 def _from_anchor(
     question: Question,
     anchor: Reading,
-    targets: Sequence[tuple[GpuSpec, Case]],
+    specs: Sequence[GpuSpec],
+    case: Case,
     learned: Learned,
+    *,
     host: float,
 ) -> _Batch:
-    specs, case = [spec for spec, _ in targets], targets[0][1]
     times = _times(question, case, specs, learned, host)
     own = _times(question, anchor.case, [anchor.spec], learned, host, measured=anchor)
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)

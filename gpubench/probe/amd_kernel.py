@@ -1,7 +1,7 @@
 """Readings of one AMD GPU as the Linux kernel driver amdgpu shows them below /sys: no library, no torch.
 
 Written after the kernel's documentation (gpu/amdgpu: hwmon, busy percentages, memory totals), and tested on
-made-up folders of that shape. No AMD GPU was at hand.
+what three machines recorded (tests/data/amd) and on made-up folders. No AMD GPU was at hand.
 """
 
 from __future__ import annotations

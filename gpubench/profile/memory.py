@@ -15,6 +15,7 @@ from gpubench.models import (
     CardMemory,
     Case,
     Checkpointing,
+    Execution,
     MeasuredMemory,
     MemoryBasis,
     MemoryFit,
@@ -50,6 +51,11 @@ UNTRACED_LOW_FACTOR = 2.3
 """Below the formula: it is too high by up to this where most weights are frozen and adapters are trained."""
 COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
+COMPILED_LEAST = 0.6
+"""Lower end of a compiled step over an eager one's: a compiled loss holds no scores in float32. The lowest of
+14 published readings is 0.66 of what the trace of the eager step counts (Llama 3 8B on B200s)."""
+LEAST_CONTEXT_SHARE = 0.5
+"""Of the usual overhead: an H100 had 767 MiB in use beside what torch held, where 1,300 are usual."""
 OTHER_CARD_BYTES = 256 * MIB
 """By which context and driver may differ between two cards of one class: half of what two classes do."""
 IF_FREE_SHARE = 1.25
@@ -95,7 +101,7 @@ def need_of(
         accumulate: Micro-batches that the batch is cut into, run one after the other: their gradients are
             summed, and so alive through the whole step. Cases are measured with 1.
     """
-    allowance = load_allowance().classes[card_class]
+    allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
     held = traced or _formula(profile, case, accumulate)
     if_free = _if_free_bytes(profile, _micro(case, accumulate), card_class)
@@ -105,7 +111,8 @@ def need_of(
         high = figures.allocated.high
         assert high is not None
         given_back = 0.0 if measured.same_card else min(if_free, max(0.0, measured.allocated_bytes - high))
-        figures = _measured(allowance, measured, given_back)
+        there = None if measured.card_class is None else _allowance(profile, case, measured.card_class)
+        figures = _measured(allowance, there, measured, given_back, held.pinned)
         basis = MemoryBasis.MEASURED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
@@ -131,10 +138,16 @@ def judge(
 ) -> MemoryFit:
     """Say whether one step fits on a card: the one place that ranking, prediction, search and report ask.
 
-    The upper end of the memory in use decides. Args as ``need_of``.
+    The upper end of the memory in use decides. What does not fit in a CUDA graph is judged by its eager
+    steps, which need less: a job can take those. Args as ``need_of``.
     """
     need = need_of(profile, case, card.card_class, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
+    if verdict is not Verdict.FITS and case.execution is Execution.GRAPH:
+        eager = msgspec.structs.replace(case, execution=Execution.EAGER)
+        fit = judge(profile, eager, card, measured=measured, scale=scale, accumulate=accumulate)
+        if fit.fits:
+            return msgspec.structs.replace(fit, in_eager_steps=True)
     largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
     batch = case.batch_size
     largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
@@ -148,7 +161,7 @@ def largest_batch(
 
     Args as ``judge``; the batch of the case is not looked at.
     """
-    allowance = load_allowance().classes[card.card_class]
+    allowance = _allowance(profile, case, card.card_class)
     step = step_of(profile, case)
 
     def spare_bytes(batch_size: int) -> float:
@@ -194,9 +207,9 @@ def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> i
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
-    """Memory in use of a traced step alone, on one GPU of a class of card [B]."""
+    """Memory in use of a traced step of a language model alone, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
-    return _estimated(load_allowance().classes[card_class], held, gpu_count=1).device
+    return _estimated(load_allowance().of(card_class, convolves=False), held, gpu_count=1).device
 
 
 def scale_of(
@@ -227,6 +240,11 @@ def scale_of(
     return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
 
 
+def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
+    """What a trace cannot know of the case on a class of card."""
+    return load_allowance().of(card_class, convolves=profile.convolves(case.task))
+
+
 # --- three figures -------------------------------------------------------------------------------------
 
 
@@ -236,33 +254,38 @@ class _Figures(NamedTuple):
     device: Interval
 
 
-def _measured(allowance: ClassAllowance, measured: MeasuredMemory, given_back_bytes: float) -> _Figures:
+def _measured(
+    allowance: ClassAllowance,
+    there: ClassAllowance | None,
+    measured: MeasuredMemory,
+    given_back_bytes: float,
+    pinned_bytes: float,
+) -> _Figures:
     """What was read stands as it is; what was not is what the allocator and the driver add to it.
 
     That differs little within one model. A context read on another class of card is exchanged for one of
     this. What was read above what the allocator usually adds is cache, which it hands back where another card
     has less: it is no need of the step. Nor is what cuDNN took of it because it was free, and gives back.
+    What a graph finds pinned is in what was read of a graph, and in nothing that was read of an eager step.
     """
     spread = math.exp(allowance.half_width_within)
     peak = measured.allocated_bytes - given_back_bytes
-    reserved = Interval(allowance.factor * peak, peak, allowance.factor * peak * spread)
+    usual = allowance.factor * peak
+    reserved = Interval(usual, peak, usual * spread + pinned_bytes)
     if measured.reserved_bytes is not None:
-        held = min(measured.reserved_bytes, allowance.factor * peak * spread)
-        reserved = Interval(held, held, held)
+        in_it, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
+        held = min(measured.reserved_bytes, usual * spread + in_it)
+        reserved = Interval(held, held, held + pinned_bytes)
     assert reserved.value is not None
     assert reserved.low is not None
-    assert reserved.high is not None
     overhead = allowance.overhead_bytes
-    device = Interval(
-        overhead + reserved.value, overhead / spread + reserved.low, (overhead + reserved.value) * spread
-    )
-    if measured.device_bytes is not None and measured.card_class is not None:
-        other = load_allowance().classes[measured.card_class]
-        least, most = reserved.low, (overhead + reserved.value) * spread
-        used = min(max(least, measured.device_bytes + overhead - other.overhead_bytes), most)
-        moved = abs(overhead - other.overhead_bytes) / 2
+    most = (overhead + reserved.value) * spread
+    device = Interval(overhead + reserved.value, overhead / spread + reserved.low, most + pinned_bytes)
+    if measured.device_bytes is not None and there is not None:
+        used = min(max(reserved.low, measured.device_bytes + overhead - there.overhead_bytes), most)
+        moved = abs(overhead - there.overhead_bytes) / 2
         moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
-        device = Interval(used, max(least, used - moved), used + moved)
+        device = Interval(used, max(reserved.low, used - moved), used + moved + pinned_bytes)
     return _Figures(Interval(peak, peak, peak), reserved, device)
 
 
@@ -270,7 +293,7 @@ def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figure
     """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
 
     In a small step scratch space is more than the factor says, and it is so on the device too. A device never
-    holds less than its tensors, however wide the interval of its class.
+    holds less than its tensors, however wide the interval of its class; a context may be half of the usual.
     """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most
@@ -281,15 +304,18 @@ def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figure
         return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
 
     low = least * (1 - TRACE_SHARE) * peak
-    device_low = device_bytes(allowance, least * reserved) / spread
+    device_low = min(
+        device_bytes(allowance, least * reserved) / spread,
+        LEAST_CONTEXT_SHARE * allowance.overhead_bytes + least * reserved,
+    )
     device_high = device_bytes(allowance, most * reserved) * spread
     return _Figures(
         Interval(peak, low, upper(peak)),
-        Interval(allowance.factor * reserved, low, upper(reserved)),
+        Interval(allowance.factor * reserved, low, upper(reserved) + held.pinned),
         Interval(
             device_bytes(allowance, reserved),
             max(low, device_low),
-            max(device_high, allowance.overhead_bytes + upper(reserved)) + joined,
+            max(device_high, allowance.overhead_bytes + upper(reserved)) + held.pinned + joined,
         ),
     )
 
@@ -328,9 +354,23 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
         case = _micro(case, accumulate)
     kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
-        return on_several(step, profile, case, kept=kept)
+        return _as_executed(on_several(step, profile, case, kept=kept), case)
     buckets = case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.DDP
-    return held_by_one(step, case.batch_size, buckets=buckets, kept=kept)
+    return _as_executed(held_by_one(step, case.batch_size, buckets=buckets, kept=kept), case)
+
+
+def _as_executed(held: Held, case: Case) -> Held:
+    """The same by the execution of the case: its ends differ, for it was an eager step that was traced.
+
+    A CUDA graph allocates from a pool of its own. States that the first step made were cut from segments
+    that activations had left; these cannot be handed back, and what is left of them the graph cannot use. It
+    is the transients whose blocks are large, so they count twice. Several GPUs are measured eagerly.
+    """
+    if case.execution is Execution.COMPILE:
+        return msgspec.structs.replace(held, least=COMPILED_LEAST * held.least)
+    if case.execution is Execution.GRAPH and case.task is TaskKind.TRAIN and case.gpu_count == 1:
+        return msgspec.structs.replace(held, pinned=held.transient)
+    return held
 
 
 def _micro(case: Case, accumulate: int) -> Case:
@@ -437,7 +477,7 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     half = case.precision.is_amp or size < FP32_BYTES
     saved = case.batch_size * profile.saved_bytes_per_sample * (0.5 if half else 1.0) if train else 0.0
     pairs = case.batch_size**2 * profile.saved_bytes_per_pair  # in float32: a loss is
-    return Held(
+    held = Held(
         weights=weights * share,
         gradients=gradients * share,
         optimizer=states * share,
@@ -446,6 +486,7 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
         least=1 / UNTRACED_LOW_FACTOR,
         most=UNTRACED_FACTOR,
     )
+    return _as_executed(held, case)
 
 
 def _activation_bytes(profile: WorkloadProfile, case: Case) -> float:

@@ -24,6 +24,7 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "verdict": ranking.verdict,
         "decision": ranking.decision,
         "notes": ranking.notes,
+        "decisive_notes": ranking.decisive_notes,
         "cases": ranking.cases,
         "rows": [row.flat() | _tokens(row) for row in ranking.rows],
         "excluded": ranking.excluded,

@@ -17,7 +17,7 @@ from gpubench.offers.columns import Offers
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
-from gpubench.recommend.owning import HOST_W, Ownership, is_a_computer, offer_of
+from gpubench.recommend.owning import Ownership, host_power_w, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.units import format_percent
@@ -76,11 +76,11 @@ def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) 
         rating = DEFAULT_HOST.psu_w
     if rating is None:
         return None
-    cards_w = _board_power_w(machine, spec)
-    if cards_w + HOST_W <= rating * PSU_SHARE:
+    cards_w, host_w = _board_power_w(machine, spec), host_power_w(machine.gpu_key)
+    if cards_w + host_w <= rating * PSU_SHARE:
         return None
     return (
-        f"its cards draw {cards_w:,.0f} W and the host {HOST_W:.0f} W, above {format_percent(PSU_SHARE)} "
+        f"its cards draw {cards_w:,.0f} W and the host {host_w:.0f} W, above {format_percent(PSU_SHARE)} "
         f"of a power supply of {rating:,.0f} W (--psu-watts)"
     )
 

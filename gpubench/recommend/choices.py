@@ -26,12 +26,9 @@ from gpubench.offers.columns import Offers
 from gpubench.offers.moves import AskKey
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.owning import Ownership
+from gpubench.recommend.photographs import IMAGES_PER_VCPU_S, share_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
-
-IMAGES_PER_VCPU_S = 150.0
-"""Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
-decoding not counted. That verb measures a host of one's own."""
 
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 """Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
@@ -74,7 +71,8 @@ def choice_of(
         asks: What hosts of marketplaces ask for each GPU.
     """
     offer, estimate = row.offer, row.estimate
-    images_per_s = _photographs_per_s(request, row, photographs)
+    share = share_of(request, photographs)
+    images_per_s = row.samples_per_s * share if share else None
     margin = _memory_margin(row, specs.get(offer.gpu_key))
     at_all = np.empty(0, dtype=np.int64)
     same = rows.of_gpu.get(offer.gpu_key, at_all)
@@ -176,19 +174,6 @@ def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:
             expected_usd_per_hour=expected_usd_per_hour,
             cost_usd=cost_usd,
         )
-
-
-def _photographs_per_s(request: RankRequest, row: RankedOffer, photographs: Collection[str]) -> float | None:
-    """Return how many photographs the whole instance takes in a second; None for other data.
-
-    Of several workloads at their geometric mean no job is made, so that nothing need be fed.
-    """
-    names = request.workload_names
-    if request.mix:
-        share = sum(request.mix[name] for name in names if name in photographs) / sum(request.mix.values())
-    else:
-        share = float(len(names) == 1 and names[0] in photographs)
-    return row.samples_per_s * share if share else None
 
 
 def _memory_margin(row: RankedOffer, spec: GpuSpec | None) -> tuple[float, float] | None:

@@ -184,6 +184,8 @@ def _together(one: _OneOf, spec: GpuSpec, gpu_count: int, seen: _Seen) -> _Toget
         if whole.reason is None:
             return whole
     fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
+    if fit is not None and measured_together(seen.measured, alone, gpu_count, ParallelMode.FSDP):
+        fit = fit.after_a_run(alone.case.batch_size)
     if whole is not None and (fit is None or not fit.fits):
         return whole
     if fit is None or fit.fits:
@@ -206,10 +208,10 @@ def _whole_on_each(
         # as nearly every one does: how large a batch could be is asked of the rest
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return _Together(mode, there)
-    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
-        return _Together(mode)  # it ran there
     fit = memory.fit_of(question, case, spec, seen.peaks)
     assert fit is not None  # the card's memory is known
+    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+        return _Together(mode, fit.after_a_run(case.batch_size))
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
         # a job over several takes a somewhat smaller batch, at nearly the same rate
         smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)

@@ -52,6 +52,7 @@ from gpubench.recommend.notes import (
     free_beside,
     how_to_measure,
     left_out_as_outliers,
+    not_as_asked,
     notes_of,
     on_ages,
     on_expected_prices,
@@ -60,6 +61,7 @@ from gpubench.recommend.notes import (
     on_the_price,
 )
 from gpubench.recommend.owning import Ownership, card_share
+from gpubench.recommend.photographs import share_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
@@ -206,6 +208,13 @@ def judge(
         asks=market.asks,
         measurement=finding_out(request, pool, found.order, rows, found.chances),
     )
+    decisive = (
+        *notes,
+        *left_out_as_outliers(left.doubted_as_asked),
+        *far_from_others(left.asked, left.taken.where(left.taken.by_user & left.taken.places(pool.offers))),
+        *not_as_asked(request, pool),
+        *([] if prices_decide(decision) else on_ages(priced, market.today)),
+    )
     ranking = Ranking(
         as_of=market.today.isoformat(),
         objective=objective.in_words(request),
@@ -221,16 +230,12 @@ def judge(
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, left.owned, left.specs),
         notes=(
-            *notes,
-            *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(
-                left.asked, left.taken.where(left.taken.by_user & left.taken.places(pool.offers))
-            ),
+            *decisive,
             *notes_of(request, pool, len(rows)),
-            *([] if prices_decide(decision) else on_ages(priced, market.today)),
             *on_expected_prices(market, priced),
             *free_beside(request, left.every, left.specs),
         ),
+        decisive_notes=len(decisive),
     )
     return _said(request, ranking, rows, pool.speeds, _headline(request, pool, found.order))
 
@@ -295,7 +300,8 @@ def _in_order(
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool(request, _Known(speeds, left.specs, evidence, left.market, work))
-    pool, missed = _within_limits(request, kept, pool_of)
+    photograph_share = share_of(request, evidence.photographs)
+    pool, missed = _within_limits(request, kept, pool_of, photograph_share)
     fallen = [*left.fallen, *unknown, *dear, *missed]
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
@@ -305,7 +311,14 @@ def _in_order(
         pool=pool,
         order=order,
         rows=Rows(
-            request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts
+            request,
+            pool,
+            order,
+            chances,
+            market=left.market,
+            possible=left.possible,
+            doubts=left.doubts,
+            photograph_share=photograph_share,
         ),
         chances=chances,
         fallen=fallen,
@@ -316,11 +329,14 @@ def _in_order(
 
 
 def _within_limits(
-    request: RankRequest, kept: Offers, pool_of: Callable[[Offers], Candidates]
+    request: RankRequest,
+    kept: Offers,
+    pool_of: Callable[[Offers], Candidates],
+    photograph_share: float,
 ) -> tuple[Candidates, list[Exclusion]]:
     """Return the offers that meet the limits of the job, as columns, and why others do not."""
     pool = pool_of(kept)
-    misses = limits.misses(request, pool)
+    misses = limits.misses(request, pool, photograph_share)
     if not misses:
         return pool, []
     meets = np.ones(len(kept), dtype=bool)
@@ -366,18 +382,19 @@ def _said(
             *cpu_comparison(request, speeds, rows[0]),
         ],
     )
+    decisive = (*said.beside, *how_to_measure(ranking.decision), *ranking.notes[: ranking.decisive_notes])
     return msgspec.structs.replace(
         ranking,
         verdict=" ".join(said.verdict),
         notes=(
-            *said.beside,
+            *decisive,
             *on_owning(request, ranking.decision),
             *assumed_of_owning(ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
-            *how_to_measure(ranking.decision),
-            *ranking.notes,
+            *ranking.notes[ranking.decisive_notes :],
         ),
+        decisive_notes=len(decisive),
     )
 
 
@@ -521,7 +538,8 @@ def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
     if not len(by_the_hour):
         return []
     pool = found.pool_of(by_the_hour)
-    misses = limits.misses(request, pool)
+    share = share_of(request, found.photographs)
+    misses = limits.misses(request, pool, share)
     order = np.array([row for row in objective.order(request, pool).tolist() if row not in misses], dtype=int)
     on_marketplace = pool.offers.kind.equals("marketplace")[order]
     best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())
@@ -535,6 +553,7 @@ def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
             chances_of(request, pool, first),
             market=left.market,
             doubts=left.doubts,
+            photograph_share=share,
         )
         choices.append(
             choice_of(

@@ -8,16 +8,23 @@ from gpubench.arrays import Floats
 from gpubench.errors import MisuseError
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
-from gpubench.recommend.objective import cost_with_ends, hours, job_rates
+from gpubench.recommend.objective import cost, cost_with_ends, hours, job_rates
+from gpubench.recommend.photographs import fed_rate
 from gpubench.recommend.request import RankRequest
 from gpubench.units import format_number, format_usd
 
 
-def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
+def misses(request: RankRequest, pool: Candidates, photograph_share: float = 0.0) -> dict[int, Exclusion]:
     """Return the rows that may miss the deadline or the budget, each with its figures, the nearest last.
 
     A row stays only where even the upper end of its interval meets the limit; one without an interval is
-    judged by its estimate.
+    judged by its estimate. One whose vCPUs prepare fewer photographs than its GPUs take is judged at what
+    they prepare.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        photograph_share: Of the samples, which the vCPUs of a host must prepare.
 
     Raises:
         MisuseError: If there is no job, as where the reference GPU has no figure.
@@ -29,20 +36,33 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     rows = slice(None)
     _, _, slowest = job_rates(pool)
     slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
-    likely, slow = (hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
+    fed = np.array([fed_rate(offer, photograph_share) for offer in pool.offers])
+    likely, slow = (hours(request, pool, np.minimum(rate, fed), rows) for rate in (pool.rate, slow_rate))
     likely_usd, _, dear_usd = cost_with_ends(request, pool, rows)
     dear_usd = np.where(np.isnan(dear_usd), likely_usd, dear_usd)
+    is_hungry = fed < pool.rate
+    if is_hungry.any():
+        high_price = pool.price * np.exp(pool.prices.half_width)
+        fed_usd, fed_dear_usd = (cost(request, pool, likely, rows, price) for price in (None, high_price))
+        likely_usd = np.where(is_hungry, fed_usd, likely_usd)
+        dear_usd = np.where(is_hungry, np.maximum(dear_usd, fed_dear_usd), dear_usd)
     found: dict[int, Exclusion] = {}
     for row in _above(slow, request.deadline_hours):
         reason = f"takes {_h(likely[row])}, {_h(slow[row])} if slow: above {_h(request.deadline_hours)}"
+        reason += _hungry(pool, row) if is_hungry[row] else ""
         found[row] = Exclusion(pool.offers, row, "--deadline-hours", reason)
     for row in _above(dear_usd, request.budget_usd):
         reason = (
             f"costs {format_usd(likely_usd[row])}, up to {format_usd(dear_usd[row])}: "
             f"above {format_usd(request.budget_usd)}"
         )
+        reason += _hungry(pool, row) if is_hungry[row] else ""
         found.setdefault(row, Exclusion(pool.offers, row, "--budget-usd", reason))
     return found
+
+
+def _hungry(pool: Candidates, row: int) -> str:
+    return f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
 
 
 def _above(values: Floats, limit: float | None) -> list[int]:

@@ -29,13 +29,7 @@ from gpubench.units import count, format_number, format_percent, format_usd, lis
 
 def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
     """Yield the notes that apply to this ranking, but for those on prices."""
-    if request.reserved and Pricing.RESERVED not in pool.offers.pricing.present:
-        yield (
-            "No price left to rank is a commitment, so --reserved adds none; "
-            "gpubench offers refresh --provider azure reads Azure's."
-        )
     yield from _on_workloads(request)
-    yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
     yield from _on_sharing(pool)
     yield from _on_checkpointing(request, pool)
@@ -51,6 +45,16 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
         )
     if total > IN_DETAIL:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
+
+
+def not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
+    """Yield what of the question the figures do not answer as it was asked."""
+    if request.reserved and Pricing.RESERVED not in pool.offers.pricing.present:
+        yield (
+            "No price left to rank is a commitment, so --reserved adds none; "
+            "gpubench offers refresh --provider azure reads Azure's."
+        )
+    yield from _on_batches(request, pool)
 
 
 def how_to_measure(decision: Decision | None) -> Iterator[str]:

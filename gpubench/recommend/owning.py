@@ -23,7 +23,7 @@ from gpubench.specs import find_spec
 from gpubench.units import format_percent
 
 HOST_W = 150.0
-"""What the machine around the cards draws [W]; paid for at work wherever a host is paid for."""
+"""What the machine around the cards draws at work [W], be it bought with them or there already."""
 OWNED_KIND = "owned"
 QUOTED = "own"
 """The source of the buyer's own quote; else it is that of the dated price of a card."""
@@ -42,7 +42,7 @@ class Ownership:
         condition: Of the cards: that of the dated price; quoted, where the price is the buyer's own.
         resale_usd: What they bring at the end.
         power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
-        host_w: The machine around them at work, where it is paid for; else none of it is counted.
+        host_w: The machine around them at work; none where what is owned is the whole machine.
         assumed: What was not given and holds a default, the limits of its host among it.
         use: Share of all hours of one such machine that the jobs of a month take; None where none are told.
     """
@@ -264,6 +264,12 @@ def is_a_computer(spec: GpuSpec | None) -> bool:
     return spec is not None and spec.line == "Jetson"
 
 
+def host_power_w(gpu_key: str) -> float:
+    """Return what the machine around a card draws at work [W]; a kit, this CPU, a Mac is the machine: 0."""
+    spec = find_spec(gpu_key)
+    return 0.0 if spec is None or is_a_computer(spec) else HOST_W
+
+
 def _counts(request: RankRequest) -> tuple[int, ...]:
     if request.count is not None:
         return (request.count,)
@@ -283,6 +289,7 @@ def _resolve(
     host_usd = _host_usd(owned, request, to_buy=condition != "quoted")
     purchase = owned.purchase_usd + host_usd
     one_gpu_w, basis = power
+    host_w = host_power_w(owned.gpu_key)
     resale = Range(*(share * purchase for share in request.resale))
     is_open = set(owned.assumed)
     return Ownership(
@@ -293,7 +300,7 @@ def _resolve(
         years=request.years if "years" in is_open else owned.years,
         utilization=request.utilization if "utilization" in is_open else Range.of(owned.utilization),
         power_w=one_gpu_w * owned.gpu_count,
-        host_w=HOST_W if host_usd else 0.0,
+        host_w=host_w,
         power_basis=basis,
         idle_w=owned.idle_w * owned.gpu_count,
         pue=request.pue if "pue" in is_open else owned.pue,
@@ -310,16 +317,12 @@ def _resolve(
                 if not (field == "power_w" and basis == "measured")
                 and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
             ),
-            *_limits_assumed(
-                owned, request, pays_a_host=host_usd > 0, buys_a_host=condition != "quoted" and host_usd > 0
-            ),
+            *_limits_assumed(owned, request, buys_a_host=condition != "quoted" and host_usd > 0),
         ),
     )
 
 
-def _limits_assumed(
-    owned: Owned, request: RankRequest, *, pays_a_host: bool, buys_a_host: bool
-) -> Iterator[str]:
+def _limits_assumed(owned: Owned, request: RankRequest, *, buys_a_host: bool) -> Iterator[str]:
     """Yield what is assumed of the host's power, and of power supply and slots that a purchase is held to.
 
     A host that is bought has those of the default one unless others are given; of a host that is there
@@ -329,7 +332,7 @@ def _limits_assumed(
         yield "psu_watts"
     if buys_a_host or request.psu_watts is not None:
         yield "psu_share"
-    if pays_a_host or request.psu_watts is not None:
+    if host_power_w(owned.gpu_key):
         yield "host_w"
     if buys_a_host and request.slots is None:
         yield "slots"

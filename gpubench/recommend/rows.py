@@ -22,6 +22,7 @@ from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
 from gpubench.recommend.pareto import Dominators
+from gpubench.recommend.photographs import IMAGES_PER_VCPU_S, fed_rate
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
@@ -45,6 +46,7 @@ class Rows(Sequence[RankedOffer]):
         market: Market,
         possible: Offers | None = None,
         doubts: Mapping[OfferKey, str] = MappingProxyType({}),
+        photograph_share: float = 0.0,
     ) -> None:
         """Keep the columns that rows are made of.
 
@@ -56,10 +58,12 @@ class Rows(Sequence[RankedOffer]):
             market: What is expected of prices, and the day that their ages count to.
             possible: The same offers however they are paid: what spot prices are held against.
             doubts: Why prices that rank are doubted; it comes first in the note of such an offer.
+            photograph_share: Of the samples, which the vCPUs of a host must prepare.
         """
         self.offers = pool.offers.take(order)
         self._request, self._pool, self._order, self._chances = request, pool, order, chances
         self._doubts = doubts
+        self._photograph_share = photograph_share
         self._ages = {day: age_days(day, market.today) for day in pool.offers.price_date.present}
         self._stale = {age: _stale(age) for age in self._ages.values()}
         self._on_demand = _on_demand(possible, market) if request.spot and possible is not None else {}
@@ -170,7 +174,12 @@ class Rows(Sequence[RankedOffer]):
                 self._spot_break_even(offer, float(self._pool.price[row]))
                 for offer, row in zip(offers, rows, strict=True)
             ],
-            "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
+            "findings": [
+                estimates[gpu].findings
+                + self._stale[age]
+                + self._feed_bound(offer, float(self._pool.rate[row]))
+                for offer, row, gpu, age in zip(offers, rows, gpus, ages, strict=True)
+            ],
             "parallel_mode": [self._pool.scaling(row).mode for row in rows],
             **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
         }
@@ -179,6 +188,12 @@ class Rows(Sequence[RankedOffer]):
     def doubt(self, offer: Offer) -> str | None:
         """Return why the price of an offer is doubted, in a few words; None where it is believed."""
         return self._doubts.get(offer_key(offer)) if self._doubts else None
+
+    def _feed_bound(self, offer: Offer, rate: float) -> tuple[Finding, ...]:
+        if rate <= fed_rate(offer, self._photograph_share):
+            return ()
+        vcpus = rate * self._photograph_share / IMAGES_PER_VCPU_S
+        return (Finding(kind=FindingKind.FEED_BOUND, value=vcpus, limit=offer.vcpus),)
 
     def _noted(self, offer: Offer) -> Offer:
         doubt = self.doubt(offer)

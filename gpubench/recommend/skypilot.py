@@ -219,7 +219,7 @@ def write_task_files(
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, parcel, minutes=minutes)
         for number, row in enumerate(chosen, 1)
     }
-    limit_s = round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
+    limit_s = task_limit_s(minutes)
     script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=limit_s)
     for name, data in parcel.files.items():
         _write_below(folder, PurePosixPath(WORK, name), data)
@@ -241,17 +241,30 @@ def _write_below(folder: Path, name: PurePosixPath, data: bytes) -> None:
 
 
 def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> str:
-    """Return one SkyPilot task as YAML, with what it can cost at most in its head."""
+    """Return one SkyPilot task as YAML, with what it likely costs in its head, and what at most."""
     offer = row.offer
-    most_usd = row.expected_usd_per_hour * (minutes + SETUP_MINUTES + IDLE_MINUTES) / 60
-    ends = "try.sh takes it down after" if CLOUDS[offer.provider] in WITHOUT_AUTOSTOP else "Ends by itself:"
+    usual = minutes + SETUP_MINUTES + IDLE_MINUTES
+    usual_usd = row.expected_usd_per_hour * usual / 60
+    limit_s = task_limit_s(minutes)
+    most_usd = most_usd_per_hour(row) * limit_s / 3600
+    ends = "try.sh takes it down" if CLOUDS[offer.provider] in WITHOUT_AUTOSTOP else "ends by itself"
     head = (
         f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(row)} expected "
         f"by the price of {plain(offer.price_date, 10)}\n"
-        f"# {ends} about {minutes + SETUP_MINUTES + IDLE_MINUTES:g} minutes, "
-        f"at most about {format_usd(most_usd)}.\n"
+        f"# About {usual:g} minutes and {format_usd(usual_usd)}: {ends}. "
+        f"try.sh cuts it off after {limit_s / 60:g} minutes: at most {format_usd(most_usd)}.\n"
     )
     return head + "".join(_yaml(task_of(row, request, parcel, minutes=minutes)))
+
+
+def task_limit_s(minutes: float) -> int:
+    """Return when the script cuts off a task that measures for so many minutes, from its first call [s]."""
+    return round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
+
+
+def most_usd_per_hour(row: RankedOffer) -> float:
+    """Return the price above which SkyPilot rents no machine for this offer [USD/h]."""
+    return round(row.expected_usd_per_hour * PRICE_SLACK, 2)
 
 
 def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> dict[str, Any]:
@@ -263,7 +276,7 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
         "infra": place,
         **_machine(cloud, offer),
         "use_spot": offer.pricing is Pricing.SPOT,
-        "max_hourly_cost": round(row.expected_usd_per_hour * PRICE_SLACK, 2),
+        "max_hourly_cost": most_usd_per_hour(row),
         "disk_size": 64,
     }
     if cloud not in WITHOUT_AUTOSTOP:

@@ -220,22 +220,26 @@ def _sureness(ranking: Ranking, total: int) -> str:
     return f"{SURENESS}: {how_sure(ranking.sorted_by, decision)}."
 
 
-def how_sure(by: SortedBy, decision: Decision) -> str:
-    """Return how sure the choice is: "41 % within 10 % of the cheapest, $3.12 above on average".
+def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> str:
+    """Return in at most 15 words how sure the choice is, and how far from the best it is on average.
 
-    Where others have the same GPU too, the chance of the GPU, which a table of one row a GPU shows, is larger
-    than that of the offer, and both are told: "RTX 3090 56 % the cheapest; this offer 30 % within 10 %, ...".
+    "41 % within 10 % of cheapest, averaging $3.12 more". Where others have the same GPU too, the chance of
+    the GPU, which a table of one row a GPU shows, is larger than that of the offer, and both are told: "GPU
+    56 % cheapest; offer 30 % within 10 %, averaging $3.12 more".
+
+    Args:
+        by: What the rows are in order of.
+        decision: With the choice and its sureness.
+        of_the_gpu: Whether to tell the chance of the GPU as well.
     """
     sure, choice = decision.sureness, decision.choice
     if sure is None:
         return ""
     best = _best_of(by, decision)
-    if choice.p_best is None or choice.p_best_of_gpu is None or sure.p_best > CERTAIN:
+    of_gpu = choice.p_best_of_gpu if of_the_gpu else None
+    if of_gpu is None or sure.p_best > CERTAIN or format_percent(choice.p_best) == format_percent(of_gpu):
         return _sureness_words(by, sure, best)
-    if format_percent(choice.p_best) == format_percent(choice.p_best_of_gpu):
-        return _sureness_words(by, sure, best)
-    gpu = f"{gpu_name(choice.gpu_key)} {_probability(choice.p_best_of_gpu)} the {best}"
-    return f"{gpu}; this offer {_near(sure)}, {_regret(by, sure)}"
+    return f"GPU {_share(of_gpu)} {best}; offer {_near(sure)}, {_regret(by, sure)}"
 
 
 def _best_of(by: SortedBy, decision: Decision) -> str:
@@ -245,19 +249,19 @@ def _best_of(by: SortedBy, decision: Decision) -> str:
 def _sureness_words(by: SortedBy, sure: Sureness, best: str) -> str:
     """Return the chance of coming near the best, and the expected regret: how far the choice is from it."""
     if sure.p_best > CERTAIN:
-        return f"{_probability(sure.p_best)} the {best}"
-    return f"{_near(sure)} of the {best}, {_regret(by, sure)}"
+        return f"over {format_percent(CERTAIN)} the {best}"
+    return f"{_near(sure)} of {best}, {_regret(by, sure)}"
 
 
 def _near(sure: Sureness) -> str:
-    return f"{_probability(sure.p_near_best)} within {format_percent(NEAR)}"
+    return f"{_share(sure.p_near_best)} within {format_percent(NEAR)}"
 
 
 def _regret(by: SortedBy, sure: Sureness) -> str:
     if sure.regret_usd is not None:
-        return f"{format_usd(sure.regret_usd)} above on average"
+        return f"averaging {format_usd(sure.regret_usd)} more"
     share = format_percent(sure.regret_share)
-    return f"{share} above on average" if by == "time" else f"the best {share} above it on average"
+    return f"averaging {share} more" if by == "time" else f"best averaging {share} more"
 
 
 def sureness_note(ranking: Ranking) -> str:
@@ -275,8 +279,8 @@ def sureness_note(ranking: Ranking) -> str:
 _BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
 
 
-def _probability(value: float) -> str:
-    return "over 99 %" if value > CERTAIN else format_percent(value)
+def _share(probability: float) -> str:
+    return f">{format_percent(CERTAIN)}" if probability > CERTAIN else format_percent(probability)
 
 
 def _tie(leading: Sequence[RankedOffer]) -> str:
@@ -291,17 +295,26 @@ def caution(ranking: Ranking) -> str:
 
 
 def _doubts(ranking: Ranking) -> str:
-    """Flag a price that nobody bears out, an extrapolation, a prediction without a fit, where it decides."""
+    """Flag a price that nobody bears out, too few vCPUs, an extrapolation or no fit, where it decides."""
     decision = ranking.decision
     if decision is None:
         return ""
     decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
     words = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    words += _underfed(decision.choice)
     words += [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
     return f"{CAUTION}: {text}." if text else ""
+
+
+def _underfed(choice: Choice) -> list[str]:
+    """Say that the vCPUs of the choice prepare fewer photographs than its GPUs take."""
+    if choice.vcpus is None or choice.feed_vcpus is None or choice.vcpus >= choice.feed_vcpus:
+        return []
+    share = format_percent(choice.vcpus / choice.feed_vcpus)
+    return [f"its {choice.vcpus:g} vCPUs feed {share} of that speed"]
 
 
 def _advice(ranking: Ranking) -> str:

@@ -36,7 +36,7 @@ def set_aside(folder: Path, path: Path, is_bad: Callable[[Path], bool]) -> str:
         with lock.hold(folder, path.stem.casefold(), patience_s=0):
             if not is_bad(path):
                 return "; left in place, because it has just been replaced"
-            aside = move_aside(path)
+            aside = _move_aside(path)
     except StorageError as error:
         return f"; left in place: {error}"
     except OSError as error:
@@ -44,19 +44,23 @@ def set_aside(folder: Path, path: Path, is_bad: Callable[[Path], bool]) -> str:
     return f"; set aside as {aside.name}"
 
 
-def move_aside(path: Path) -> Path:
-    """Rename a file of proven bad content, while its run's lock is held; return its new name.
-
-    It goes over an empty file that was made for it under a free name, so that no earlier one is lost.
+def new_aside(path: Path, content: bytes = b"") -> Path:
+    """Write a new file under the first free one of the names that a bad file is set aside under.
 
     Raises:
-        OSError: If it cannot be renamed.
+        OSError: If it cannot be written.
     """
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}{'' if number == 1 else f'.{number}'}.corrupt")
         with contextlib.suppress(FileExistsError):
-            create_file(aside)
+            create_file(aside, content)
             break
+    return aside
+
+
+def _move_aside(path: Path) -> Path:
+    """Rename a file of bad content over an empty one, so that no earlier one is lost; return its new name."""
+    aside = new_aside(path)
     try:
         return path.replace(aside)
     except OSError:

@@ -1,8 +1,8 @@
 """What can be said of a stored run without its rounds, and an index of it, for stores of thousands of runs.
 
 The index lies in the user's cache, not in the store: it is a copy that saves time, and nothing rests on it
-alone. An entry counts while its file is the one that it was made of, by size, times and number; an index that
-is missing, damaged or of another version is made anew.
+alone. An entry counts while file and ledger of the run are those it was made of, by size, times and number;
+an index that is missing, damaged or of another version is made anew.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from gpubench.errors import GpuBenchError
-from gpubench.files import BadContentError, decode_json, read_bytes, read_json, write_file
+from gpubench.files import BadContentError, decode_json, read_json, write_file
 from gpubench.models import Run, Status
 from gpubench.units import MIB, plain
 
@@ -25,7 +26,7 @@ NEWEST = 5
 """Runs that are read of each case, on each device, with each set of findings: a median of five is steady."""
 _INDEX_BYTES = 64 * MIB
 """Some 60,000 runs of 17 cases."""
-_VERSION = 2
+_VERSION = 3
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -63,14 +64,20 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         return sum(row.status == Status.OK for row in self.rows)
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    facts: tuple[int, int, int, int]
+Facts: TypeAlias = tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int] | None]
+"""Size, times and number of a run's file and of its ledger; None for one that is not there."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """The head of a run, and the facts of the files that it was made of."""
+
+    facts: Facts
     head: Head
 
 
 class _Index(msgspec.Struct, frozen=True):
     version: int
-    entries: dict[str, _Entry]
+    entries: dict[str, Entry]
 
 
 class _Case(msgspec.Struct):
@@ -169,30 +176,39 @@ def head_of_run(run: Run, path: Path) -> Head:
     return head_of(msgspec.json.encode(run), path)[0]
 
 
-def read_heads(paths: Iterable[Path], root: Path, read: Callable[[Path], Head | None]) -> dict[Path, Head]:
-    """Return the head of every run file, from the index where that is as new as the file.
+def read_heads(
+    paths: Iterable[Path],
+    root: Path,
+    facts_of: Callable[[Path], Facts | None],
+    read: Callable[[Path], Head | None],
+) -> dict[Path, Head]:
+    """Return the head of every run, from the index where that is as new as what is stored.
 
     Args:
         paths: The files.
         root: The results folder.
+        facts_of: Tells one state of what is stored of a run from every other; None where that is not known.
         read: Reads the head of one file; None where it holds no run, which is then not asked of the index.
     """
     place = _index_path(root)
-    known = _known(place)
-    found: dict[str, _Entry] = {}
+    try:
+        known = read_index(place)
+    except GpuBenchError:
+        known = {}
+    found: dict[str, Entry] = {}
     heads: dict[Path, Head] = {}
     for path in paths:
-        facts = _facts(path)
+        facts = facts_of(path)
         entry = known.get(str(path))
         if facts is None or entry is None or entry.facts != facts:
             head = read(path)
             if head is None or facts is None:
                 continue
-            entry = _Entry(facts, head)
+            entry = Entry(facts, head)
         found[str(path)] = entry
         heads[path] = entry.head
     if found != known:
-        _keep(place, found)
+        write_index(place, found)
     return heads
 
 
@@ -214,19 +230,6 @@ def newest_of_each(heads: Mapping[Path, Head]) -> list[Path]:
     return chosen
 
 
-def read_file_head(path: Path, most_bytes: int) -> tuple[Head, int]:
-    """Read the head of a run's file; errors as ``read_bytes`` and ``head_of``."""
-    return head_of(read_bytes(path, most_bytes), path)
-
-
-def _facts(path: Path) -> tuple[int, int, int, int] | None:
-    try:
-        facts = path.lstat()
-    except OSError:
-        return None
-    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
-
-
 def _index_path(root: Path) -> Path:
     import platformdirs
 
@@ -234,15 +237,13 @@ def _index_path(root: Path) -> Path:
     return Path(platformdirs.user_cache_dir("gpubench", appauthor=False)) / "heads" / f"{name}.json"
 
 
-def _known(place: Path) -> dict[str, _Entry]:
-    try:
-        index = read_json(place, _Index, _INDEX_BYTES, what="index of runs")
-    except GpuBenchError:
-        return {}
+def read_index(place: Path) -> dict[str, Entry]:
+    """Read an index, of which nothing counts where it is of another version; errors as ``read_json``."""
+    index = read_json(place, _Index, _INDEX_BYTES, what="index of runs")
     return index.entries if index.version == _VERSION else {}
 
 
-def _keep(place: Path, entries: dict[str, _Entry]) -> None:
+def write_index(place: Path, entries: dict[str, Entry]) -> None:
     """Write the index; where that fails, the next reader makes it anew."""
     try:
         write_file(place, msgspec.json.encode(_Index(_VERSION, entries)), mode=0o600)

@@ -6,14 +6,13 @@ the file is behind, or was damaged, the ledger is what counts.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import append_line, read_bytes, remove_file
+from gpubench.files import append_line, is_there, read_bytes, remove_file
 from gpubench.models import Case, Launch, Measurement, Run, Status
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
@@ -21,6 +20,8 @@ from gpubench.units import MIB, plain
 
 MAX_LEDGER_BYTES = 128 * MIB
 """A run as it began and all of its launches: twice the largest file of a run."""
+
+_ENDING = ".launches.jsonl"
 
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
 """A case that ended so would end so again."""
@@ -35,7 +36,17 @@ class Line(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 def ledger_path(path: Path) -> Path:
     """Return the ledger that lies beside the file of a run."""
-    return path.with_name(f"{path.stem}.launches.jsonl")
+    return path.with_name(f"{path.stem}{_ENDING}")
+
+
+def is_ledger(name: str) -> bool:
+    """Whether a file is named as ledgers are."""
+    return name.endswith(_ENDING)
+
+
+def file_name(name: str) -> str:
+    """Return the name of the file that a ledger of this name lies beside."""
+    return f"{name.removesuffix(_ENDING)}.json"
 
 
 # --- writing --------------------------------------------------------------------------------------------
@@ -57,9 +68,16 @@ def append(path: Path, before: Run, row: Measurement) -> None:
     if finished_part(new) is None:
         return
     ledger, hint = ledger_path(path), "free some space or pass --results DIR"
-    if not os.path.lexists(ledger):
-        append_line(ledger, msgspec.json.encode(Line(run=before)), hint=hint)
-    append_line(ledger, msgspec.json.encode(Line(row=new)), hint=hint)
+    lines = (Line(row=new),) if _says_how_it_began(path) else (Line(run=before), Line(row=new))
+    append_line(ledger, b"\n".join(map(msgspec.json.encode, lines)), hint=hint)
+
+
+def _says_how_it_began(path: Path) -> bool:
+    """Whether a line of the ledger does; where it cannot be read, one more does no harm."""
+    try:
+        return any(line.run is not None for line in _lines(path))
+    except MisuseError:
+        return False
 
 
 def close(path: Path) -> None:
@@ -70,25 +88,37 @@ def close(path: Path) -> None:
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Run | None:
-    """Return the run that the ledger beside a file tells; None where there is none.
+def read(path: Path) -> tuple[Line, ...]:
+    """Return the lines of the ledger beside a file; none where there is no ledger.
 
     A line that cannot be read, such as the last one of a process that was killed, costs itself alone.
 
     Raises:
         MisuseError: If the ledger cannot be read now.
     """
+    return tuple(line for line in _lines(path) if line != Line())
+
+
+def _lines(path: Path) -> Iterator[Line]:
     ledger = ledger_path(path)
-    if not os.path.lexists(ledger):
-        return None
-    run: Run | None = None
-    for line in read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"):
-        entry = _decoded(line)
-        if entry.run is not None and run is None:
-            run = entry.run
-        if entry.row is not None and run is not None:
-            run = _with_row(run, entry.row)
-    return run
+    if is_there(ledger):
+        yield from map(_decoded, read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"))
+
+
+def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
+    """Return the run that the lines of a ledger tell.
+
+    Args:
+        lines: In their order. How the run began may stand after a row, where it could not be written before.
+        run: What the rows are added to where no line says how the run began.
+
+    Returns:
+        None where neither does.
+    """
+    begun = next((line.run for line in lines if line.run is not None), run)
+    for row in (line.row for line in lines if line.row is not None):
+        begun = None if begun is None else _with_row(begun, row)
+    return begun
 
 
 def _decoded(line: bytes) -> Line:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import platform
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import Annotated
 import msgspec
 
 from gpubench.errors import StorageError
+from gpubench.files import kind_of
 from gpubench.probe.system import read_text
 from gpubench.units import Seconds, plain, utc_stamp
 
@@ -39,6 +41,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 """Whether such a lock reaches other hosts is a matter of how each of them has mounted it."""
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _HOLDER_BYTES = 4096
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class RunLockedError(StorageError):
@@ -109,18 +112,29 @@ def refuse_if_held(folder: Path, run_id: str) -> None:
 
     Raises:
         RunLockedError: If the lock file names a living process, or one of another host.
+        StorageError: If something else bears its name.
     """
     path = lock_path(folder, run_id)
     try:
-        descriptor = _open(path, os.O_RDONLY)
-        try:
-            holder = _read(descriptor)
-        finally:
-            os.close(descriptor)
+        holder = holder_of(path)
     except OSError:
         return
     if holder is not None and (_is_elsewhere(holder, by_kernel=True) or _is_alive(holder)):
         raise RunLockedError(_refusal(run_id, holder, path))
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Return who is named in a lock file; None where it says nothing.
+
+    Raises:
+        StorageError: If it is no regular file.
+        OSError: If it cannot be opened or read.
+    """
+    descriptor = _open(path, os.O_RDONLY)
+    try:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _acquire(path: Path, run_id: str) -> tuple[int, str | None]:
@@ -193,7 +207,28 @@ def _release(path: Path, descriptor: int) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), 0o644)
+    """Open a lock file, waiting for nobody.
+
+    Raises:
+        StorageError: If it is no regular file.
+        OSError: If it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, flags | _FLAGS, 0o644)
+    except OSError:
+        _require_regular(path, path.lstat())  # a link, or a socket
+        raise
+    try:
+        _require_regular(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_regular(path: Path, facts: os.stat_result) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
 
 
 def _lock(descriptor: int, path: Path, run_id: str) -> bool:

@@ -16,39 +16,36 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.files import (
     BadContentError,
     cause_of,
-    decode_json,
     many_objects,
     read_bytes,
+    remove_file,
     require_writable,
     write_file,
 )
 from gpubench.folders import default_results
-from gpubench.models import SCHEMA_VERSION, Measurement, Run
+from gpubench.models import Measurement, Run
 from gpubench.record import ledger, lock
-from gpubench.record.aside import move_aside, set_aside
-from gpubench.record.heads import (
-    NEWEST,
-    Head,
-    head_of_run,
-    newest_of_each,
-    read_file_head,
-    read_heads,
-)
+from gpubench.record.aside import new_aside, set_aside
+from gpubench.record.heads import NEWEST, Head, head_of_run, newest_of_each, read_heads
+from gpubench.record.ledger import file_name, is_ledger
 from gpubench.record.lock import RunLock
-from gpubench.record.rules import broken_rule
+from gpubench.record.run_file import (
+    MAX_FILE_BYTES,
+    facts_of,
+    files_of,
+    is_safe_name,
+    read_head,
+    read_run,
+    stored_run,
+)
 from gpubench.shipped import data_path
-from gpubench.units import MIB, count, format_bytes, plain
-
-MAX_FILE_BYTES = 64 * MIB
-"""A run of 5 launches and 27 cases with 100 s of telemetry each takes 27 MiB; twice that is no run."""
+from gpubench.units import count, format_bytes, plain
 
 MANY_RUNS = 500
 """So many are read whole, in half a second; of more the heads come first."""
 
 _T = TypeVar("_T")
 _RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
-_SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
-_RESERVED = frozenset({"con", "prn", "aux", "nul"})
 _UNKNOWN_KEY = "unknown"
 
 
@@ -67,8 +64,15 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    return default_results() if option is None else Path(option)
+    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder.
+
+    Raises:
+        MisuseError: If that is there and is no folder.
+    """
+    root = default_results() if option is None else Path(option)
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
+        raise MisuseError(f"{plain(str(root), 1000)} is no folder: results lie in one, such as --results DIR")
+    return root
 
 
 def run_path(root: Path, run: Run) -> Path:
@@ -93,7 +97,7 @@ def id_of(run: Run) -> str:
 
 
 def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
-    """Return the files that are stored under a run's id, in whichever device's folder.
+    """Return the files of the runs that are stored under a run's id, in whichever device's folder.
 
     A run has one id in any case of its letters. Its folder may differ: a file may have been moved, or its
     device have been given another key.
@@ -104,20 +108,14 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     name, top = f"{id_of(run)}.json", root / "runs"
     try:
         with os.scandir(top) as entries:
-            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return tuple(folder / name for folder in (top, *sorted(folders)) if _is_there(folder / name))
+            places = (top, *(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)))
+        return tuple(place / name for place in sorted(places) if files_of(place / name))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise StorageError(f"cannot look for run {id_of(run)} in {top}: {cause_of(error)}") from error
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return False
-    return True
+    except MisuseError as error:
+        raise StorageError(str(error)) from error
 
 
 def _top(root: Path) -> Path:
@@ -137,15 +135,6 @@ def folder_name(run: Run) -> str:
     """Folder of a run's device: its GPU key, ``cpu`` for a CPU, ``unknown`` where it has no safe key."""
     key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
     return key if is_safe_name(key) else _UNKNOWN_KEY
-
-
-def is_safe_name(name: str) -> bool:
-    """Whether a name may become a file name on every system: an allow-list, not a list of dangers."""
-    return (
-        bool(_SAFE_NAME.fullmatch(name))
-        and ".." not in name
-        and name.split(".", maxsplit=1)[0] not in _RESERVED
-    )
 
 
 # --- writing --------------------------------------------------------------------------------------------
@@ -235,100 +224,61 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
         with writing(root, run) as taken:
             return write_run(root, run, taken)
     path = file_of(root, run)
-    run = _with_stored(run, path)
+    run, is_bad = _with_stored(run, path)
     data = msgspec.json.encode(run) + b"\n"
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
             f"the run takes {format_bytes(len(data))}, over the limit of {format_bytes(MAX_FILE_BYTES)}; "
             "measure fewer cases in one run"
         )
-    write_file(path, data, hint="free some space or pass --results DIR")
+    _replace(path, data, is_bad=is_bad)
     if run.finished_at is not None:
         ledger.close(path)
     return path
 
 
-def _with_stored(run: Run, path: Path) -> Run:
-    """Return a run with what is stored of it besides.
+def _replace(path: Path, data: bytes, *, is_bad: bool) -> None:
+    """Write the file of a run; where a bad one is in its place, that is copied to ``NAME.corrupt`` before.
+
+    Raises:
+        StorageError: If it cannot be written; what was there is then untouched.
+    """
+    hint = "free some space or pass --results DIR"
+    if not is_bad:
+        write_file(path, data, hint=hint)
+        return
+    try:
+        aside = new_aside(path, read_bytes(path, MAX_FILE_BYTES))
+    except (MisuseError, OSError) as error:
+        why = cause_of(error) if isinstance(error, OSError) else error
+        raise StorageError(f"{path.name} is damaged, and no copy of it can be kept: {why}; {hint}") from error
+    try:
+        write_file(path, data, hint=hint)
+    except StorageError:
+        remove_file(aside)
+        raise
+
+
+def _with_stored(run: Run, path: Path) -> tuple[Run, bool]:
+    """Return a run with what is stored of it besides, and whether the file that is there is bad.
 
     Raises:
         StorageError: If that cannot be told.
     """
-    if not os.path.lexists(path) or path.is_symlink():  # a link holds no run: it is replaced, not followed
-        return run
     try:
-        try:
-            stored, is_bad = _read(path)
-        except BadContentError:
-            stored, is_bad = run, True
-        if is_bad:
-            move_aside(path)
+        if path.is_symlink() or not files_of(path):  # a link holds no run: it is replaced, not followed
+            return run, False
+        stored, is_bad = stored_run(path)
+    except BadContentError:
+        return run, True
     except (MisuseError, OSError) as error:
         raise StorageError(
             f"run {id_of(run)} cannot be replaced, because what is stored cannot be read: {error}"
         ) from error
-    return ledger.merged(run, stored)
+    return ledger.merged(run, stored), is_bad
 
 
 # --- reading --------------------------------------------------------------------------------------------
-
-
-def read_run(path: Path) -> Run:
-    """Read one run, with what its ledger has besides, and check every rule that a stored record must hold.
-
-    Raises:
-        BadContentError: If its content is no JSON, no run, or contradicts itself, and no ledger replaces it.
-        MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
-    """
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[Run, bool]:
-    """Return the run, and whether its file is bad and only its ledger tells it."""
-    told = ledger.read(path)  # first: whoever finishes the run replaces the file, then removes the ledger
-    if told is None:
-        return _read_file(path), False
-    ledger_path = ledger.ledger_path(path)
-    try:
-        run = _read_file(path)
-    except BadContentError:
-        return _checked(told, ledger_path), True
-    ledger.refuse_other(run, told, path)
-    whole = ledger.merged(run, told)
-    if whole.measurements != run.measurements and (broken := broken_rule(whole)):
-        raise MisuseError(f"{ledger_path.name} contradicts {path.name}: {broken}; move it away")
-    return whole, False
-
-
-def _read_file(path: Path) -> Run:
-    data = read_bytes(path, MAX_FILE_BYTES)
-    _refuse_later(decode_json(data, _Version, path, what="gpubench run").schema_version, path)
-    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
-
-
-def _refuse_later(version: int, path: Path) -> None:
-    if version > SCHEMA_VERSION:
-        raise MisuseError(
-            f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
-        )
-
-
-def _checked(run: Run, path: Path) -> Run:
-    run = upgraded(run, path)
-    if not is_safe_name(run.run_id.casefold()):
-        raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
-    if broken := broken_rule(run):
-        raise BadContentError(f"{path.name} contradicts itself: {broken}")
-    return run
-
-
-def upgraded(run: Run, path: Path) -> Run:
-    """Bring a run to the current schema. A case of version 1 is one of version 2 at its defaults."""
-    if run.schema_version < 1:
-        raise BadContentError(
-            f"{path.name}: schema version {run.schema_version} never existed: the file is not gpubench's"
-        )
-    return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
 
 
 def read_runs(root: Path) -> StoredRuns:
@@ -400,13 +350,8 @@ def _read_or_say(root: Path, path: Path, read: Callable[[Path], _T], problems: l
 
 
 def _heads(root: Path, paths: Iterable[Path], problems: list[str]) -> dict[Path, Head]:
-    def read(path: Path) -> Head:
-        head, version = read_file_head(path, MAX_FILE_BYTES)
-        _refuse_later(version, path)
-        return head
-
     with many_objects():
-        return read_heads(paths, root, lambda path: _read_or_say(root, path, read, problems))
+        return read_heads(paths, root, facts_of, lambda path: _read_or_say(root, path, read_head, problems))
 
 
 @cache
@@ -421,7 +366,7 @@ def find_run(root: Path, name: str) -> Path:
     Raises:
         MisuseError: If there is none, or an abbreviated id fits several.
     """
-    if Path(name).is_file():
+    if os.path.isfile(name):  # noqa: PTH113 - a name that is too long for one is no file, and no error
         return Path(name)
     problems: list[str] = []
     paths = sorted(run_files(root, problems.append), key=lambda path: path.stem)
@@ -445,6 +390,8 @@ def _is_run_name(name: str) -> bool:
 def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     """Every run file of a results folder or of any folder of runs; links are not followed.
 
+    Where a run has its ledger alone, that is the file which it would have.
+
     A folder inside that has ``runs`` of its own is another results folder, such as the example in this
     project's: its runs are nobody's here until it is named. A folder that cannot be listed is named to
     ``on_problem``: its runs must not be missing in silence.
@@ -456,13 +403,10 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
         names[:] = sorted(name for name in names if not _has_runs(Path(folder, name)))
-        for name in sorted(paths):
-            if name.endswith(".json") and not name.startswith("."):
+        there = {name for name in paths if not name.startswith(".")}
+        for name in sorted(there | {file_name(name) for name in there if is_ledger(name)}):
+            if name.endswith(".json"):
                 yield Path(folder) / name
-
-
-class _Version(msgspec.Struct):
-    schema_version: int
 
 
 def _is_bad(path: Path) -> bool:

@@ -106,7 +106,9 @@ def shortened(data: ReportData) -> ReportData:
         "nothing dominates: gpubench report -o FILE.csv has all."
     )
     rows = (*ranking.rows[:MOST_OFFERS], *rest)
-    return replace(data, ranking=msgspec.structs.replace(ranking, rows=rows, notes=(note, *ranking.notes)))
+    notes, decisive = (note, *ranking.notes), ranking.decisive_notes + 1
+    shown = msgspec.structs.replace(ranking, rows=rows, notes=notes, decisive_notes=decisive)
+    return replace(data, ranking=shown)
 
 
 def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:

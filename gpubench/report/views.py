@@ -42,7 +42,8 @@ _HUES = {
 
 def ranking_html(ranking: Ranking) -> str:
     """Return the card, and the head of the rows as a table."""
-    blocks = (section.render(of_ranking(ranking, HEAD_ROWS)) for section in (verdict.SECTION, value.SECTION))
+    data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.notes")
+    blocks = (section.render(data) for section in (verdict.SECTION, value.SECTION))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
     return "".join(as_html(block) for block in shown)
 

@@ -32,6 +32,7 @@ class ReportData:
         specs: The specification table by GPU key.
         most_offers: So many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
+        more_by: What shows the notes that a terminal leaves out; None where it shows all.
     """
 
     today: date
@@ -45,6 +46,7 @@ class ReportData:
     version: str = __version__
     most_offers: int | None = 20
     every_offer: bool = False
+    more_by: str | None = None
 
     @cached_property
     def run(self) -> Run | None:
@@ -123,7 +125,13 @@ class ReportData:
         return self.device is not None and self.device.is_cpu
 
 
-def of_ranking(ranking: Ranking, most_offers: int | None = None, *, every_offer: bool = False) -> ReportData:
+def of_ranking(
+    ranking: Ranking,
+    most_offers: int | None = None,
+    *,
+    every_offer: bool = False,
+    more_by: str | None = None,
+) -> ReportData:
     """What a ranking alone says; of so many rows on a terminal, each a GPU or each an offer."""
     return ReportData(
         today=date.min,
@@ -131,6 +139,7 @@ def of_ranking(ranking: Ranking, most_offers: int | None = None, *, every_offer:
         buy_or_rent=ranking.buy_or_rent[:most_offers],
         most_offers=most_offers,
         every_offer=every_offer,
+        more_by=more_by,
     )
 
 
@@ -170,7 +179,8 @@ def gather(
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.record.store import find_run, newest_runs, read_run, read_runs, results_root
+    from gpubench.record.run_file import read_run
+    from gpubench.record.store import find_run, newest_runs, read_runs, results_root
 
     today = day_of(as_of)
     place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}

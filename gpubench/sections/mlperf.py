@@ -7,18 +7,35 @@ from collections.abc import Sequence
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
 from gpubench.labels import gpu_name, gpus, offer_name
-from gpubench.mlperf import LICENSE, load_mlperf, newest_and_fastest
+from gpubench.mlperf import LICENSE, load_mlperf, newest_and_fastest, rounds
+from gpubench.predict.scaling_fit import jobs
 from gpubench.recommend.mlperf import PricedRun, priced
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, format_number, format_usd, plain
 
-WHAT = (
-    "Time to train to the stated quality, as submitters published it: their own software, tuned for their "
-    "own machine. No time of theirs enters a prediction or the ranking. The fastest run of the newest round "
-    "of each GPU is shown; its cost is its hours times today's cheapest on-demand cloud price of as many "
-    f"GPUs, without start-up. Source: {LICENSE}."
-)
+
+def part_in_predictions() -> str:
+    """Say which figures of MLPerf a prediction rests on and which not, by the rows that are fitted."""
+    fitted = [job for job in jobs() if job.fitted]
+    of_mlperf = sum(job.harness == "mlperf" for job in fitted)
+    return (
+        "No time to train enters a prediction or the ranking; throughput does: how a job scales over several "
+        f"GPUs is fitted to {len(fitted)} published jobs, {of_mlperf} of them of MLPerf Training."
+    )
+
+
+def what() -> str:
+    """Say what the table of published runs holds, up to which round, and what it is not."""
+    known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
+    span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
+    return (
+        "Time to train to the stated quality, as submitters published it: their own software, tuned for "
+        f"their own machine. Rounds: {span}; later ones are not in the table. {part_in_predictions()} "
+        "The fastest run of the newest round of each GPU is shown; its cost is its hours times today's "
+        "cheapest on-demand cloud price of as many GPUs, without start-up. Source: "
+        f"{LICENSE}."
+    )
 
 
 def _render(data: ReportData) -> Block | None:
@@ -29,7 +46,7 @@ def _render(data: ReportData) -> Block | None:
     if not runs:
         return None
     shown = priced(runs, (row.offer for row in data.ranking.rows))
-    return Block(title="Published MLPerf runs", parts=(Paragraph(text=WHAT), runs_table(shown)))
+    return Block(title="Published MLPerf runs", parts=(Paragraph(text=what()), runs_table(shown)))
 
 
 def runs_table(runs: Sequence[PricedRun]) -> Table:

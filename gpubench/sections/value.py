@@ -35,16 +35,11 @@ from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import caution, sureness_note
 from gpubench.recommend.words import batches_of, gpus_needed
+from gpubench.sections.card import after_the_headline
+from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.verdict import (
-    MOST_ELSEWHERE,
-    after_the_headline,
-    beside_the_card,
-    elsewhere_words,
-    gpus_and_where,
-    winners_in_full,
-)
+from gpubench.sections.verdict import beside_the_card
 from gpubench.sections.words import (
     MOST_OF_A_NOTE,
     basis_words,
@@ -64,6 +59,9 @@ EXCLUDED_REASONS = 80
 NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
 
+RANK, P_BEST = "Rank", "P(best)"
+"""Titles of columns whose marks are explained below the table."""
+
 _Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
 _TITLES: dict[SortedBy, str] = {
@@ -79,6 +77,7 @@ _P_OF_GPU = (
 _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
+_P_BESIDE = "In brackets if the errors of all GPUs were independent"
 _LEGEND = {
     "=": "tied: the figures cannot tell it from another",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
@@ -138,25 +137,51 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
+    legend = _legend(ranking, rows, shown, one_a_gpu=one_a_gpu)
+    decisive, others = (
+        [plain(note, MOST_OF_A_NOTE) for note in notes if note != caution(ranking)]
+        for notes in (ranking.notes[: ranking.decisive_notes], ranking.notes[ranking.decisive_notes :])
+    )
+    said = [*beside_the_card(ranking), *after_the_headline(ranking), *_other_work(ranking), *decisive]
+    everyone: list[str] = []
+    if one_a_gpu and ranking.offer_count is not None:
+        every = f"--all-offers lists all {ranking.offer_count:,}, which the ranks are among"
+        everyone = [f"One row a GPU, its best offer; {every}."]
+    if data.more_by is None:
+        items = [*said, *others, *everyone, *legend]
+    else:
+        rest = count(len(others) + len(legend), "more note")
+        items = [*said, *_legend_in_short(shown), " ".join([*everyone, f"{rest}: {data.more_by}."])]
+    winners = winners_in_full(ranking)
+    return (shown, *([winners] if winners.rows else []), Bullets(items=tuple(items)))
+
+
+def _legend(ranking: Ranking, rows: Sequence[RankedOffer], shown: Table, *, one_a_gpu: bool) -> list[str]:
+    """What the words of the table mean, and how the chances were come by."""
     said = " ".join(cell for row in shown.rows for cell in row)
     legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
     legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best_independent is not None for row in rows):
-        what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
-        legend.append(f"{what}. In brackets if the errors of all GPUs were independent.")
+        legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}. {_P_BESIDE}.")
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
-    if one_a_gpu and ranking.offer_count is not None:
-        everyone = f"--all-offers lists all {ranking.offer_count:,}, which the ranks are among"
-        legend.insert(0, f"One row a GPU, its best offer; {everyone}.")
-    notes = [
-        *beside_the_card(ranking),
-        *after_the_headline(ranking),
-        *_other_work(ranking),
-        *(plain(note, MOST_OF_A_NOTE) for note in ranking.notes if note != caution(ranking)),
+    return legend
+
+
+def _legend_in_short(shown: Table) -> list[str]:
+    """The marks of the table that no heading explains, in a line."""
+    ranks = [row[i] for i, column in enumerate(shown.columns) if column.title == RANK for row in shown.rows]
+    chances = [
+        row[i]
+        for i, column in enumerate(shown.columns)
+        if column.title.startswith(P_BEST)
+        for row in shown.rows
     ]
-    winners = winners_in_full(ranking)
-    return (shown, *([winners] if winners.rows else []), Bullets(items=(*notes, *legend)))
+    marks = [
+        *(["=: tied"] if any("=" in rank for rank in ranks) else []),
+        *([f"{P_BEST} in brackets: with independent errors"] if any("(" in each for each in chances) else []),
+    ]
+    return [f"{'; '.join(marks)}."] if marks else []
 
 
 def _other_work(ranking: Ranking) -> list[str]:
@@ -206,7 +231,7 @@ def offers(
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
         *([text("Memory", _gpus_needed)] if shared else []),
-        number("Rank", rank_words),
+        number(RANK, rank_words),
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         *(
             []
@@ -214,7 +239,7 @@ def offers(
             else _relative_columns(ranking, one_a_gpu=one_a_gpu, timed=timed)
         ),
         *([number("Time", _hours), number("Cost", _cost)] if timed else []),
-        number("P(best)\nof GPU" if one_a_gpu else "P(best)", _chance_of(chances)),
+        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(chances)),
         *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,

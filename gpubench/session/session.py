@@ -55,6 +55,7 @@ from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
+from gpubench.record.run_file import read_run
 from gpubench.session import resume
 from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
@@ -158,7 +159,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
     request = check_request(request, classic_names())
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
-    resumed = None if found is None else store.read_run(found)
+    resumed = None if found is None else read_run(found)
     if resumed is not None:
         store.refuse_if_written(root, resumed)
         request = resume.request_again(resumed, request, workload_names())
@@ -318,7 +319,7 @@ def _read_again(prepared: Prepared) -> Prepared:
     """
     if prepared.resumed_from is None:
         return prepared
-    run = store.read_run(prepared.resumed_from)
+    run = read_run(prepared.resumed_from)
     stored_alike(prepared.root, run)
     if run == prepared.resumed:
         return prepared
@@ -372,7 +373,9 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     return msgspec.structs.replace(
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
-        findings=together(state.findings, (*(ready.findings if ready else ()), *forced)),
+        findings=together(
+            state.findings, (*(ready.findings if ready else ()), *launcher.device_findings, *forced)
+        ),
         micro=tuple(launcher.micro),
     )
 

@@ -65,3 +65,30 @@ def test_an_unexpected_error_is_one_line_with_a_log(tmp_path) -> None:
     (log,) = tmp_path.glob("gpubench-*.log")
     assert str(log) in line
     assert "Traceback" in log.read_text(encoding="utf-8")
+
+
+WITHOUT = """
+import resource, sys
+from gpubench.__main__ import main
+limit, value = sys.argv.pop(), int(sys.argv.pop())
+resource.setrlimit(getattr(resource, limit), (value, value))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "limit", "value"),
+    [(BROKEN, "RLIMIT_FSIZE", 0), ("main()", "RLIMIT_NOFILE", 3)],
+    ids=["no space", "no descriptor to load a module"],
+)
+def test_an_unexpected_error_is_one_line_where_no_log_can_be_written(tmp_path, program, limit, value) -> None:
+    """A limit of the system stands for a full disk, and for no descriptor left."""
+    loaded = BROKEN[: BROKEN.index("def")] if program is BROKEN else ""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{loaded}{WITHOUT}{program}", str(value), limit],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.INTERNAL, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "no log could be written" in line
+    assert "\x1b" not in line
+    assert list(tmp_path.iterdir()) == []

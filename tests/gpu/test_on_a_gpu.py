@@ -180,6 +180,8 @@ def test_telemetry_costs_a_case_next_to_nothing(gpu):
 def _ratio_by_hand(gpu, case: PlannedCase, *, sampler: bool = False) -> float:
     launcher = Launcher(Plan(budget=QUICK, seed=0, cases=()), gpu)
     try:
-        return launcher.ratio_by_hand(case, sampler=sampler)
+        ratio = launcher.compare_by_hand(case, sampler=sampler).ratio
+        assert ratio is not None
+        return ratio
     finally:
         launcher.close()

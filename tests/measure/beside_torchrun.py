@@ -1,13 +1,13 @@
-"""The harness beside a plain torchrun script of the same model: two ranks on the CPU, gloo.
+"""The harness beside a plain torchrun script of the same model: two ranks on the CPU, gloo, asked to be within 3 %.
 
-    python tests/measure/beside_torchrun.py [WINDOWS]
+    python tests/measure/beside_torchrun.py blocks [LAUNCHES]
+    python tests/measure/beside_torchrun.py launches [ROUNDS]
 
-A script and no test: what it prints is as sure as the machine is quiet. Both sides live at once and only one
-runs: the other's processes are stopped (SIGSTOP). They take turns of a second in the order ABBA, so that whatever
-else loads the machine hits both alike; of each turn the median block counts, of the pairs of turns the ratio.
-
-Beside it stands the same ratio of processor time a step, of both ranks of a side: on a machine with more to do
-than it has cores a step waits mostly for its turn, and what its processes compute is still told apart.
+Two launches of one script differ: memory lies elsewhere, ranks run on other cores. So each launch gives one
+figure, and the interval is Student's t over launches. ``blocks`` asks what the harness costs: in the ranks of each
+launch its rounds and the loop of a plain script take turns on one model. ``launches`` asks of the whole: launches of the
+harness and of torchrun in random order. A control stands beside both, of the plain script against itself; where that
+is not 1, or too wide, nothing is judged. Exit code 0: within 3 %; 1: not; 6: undecided.
 """
 
 from __future__ import annotations
@@ -15,39 +15,152 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
+import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
+from typing import Literal, NamedTuple
 
 import msgspec
-import psutil
 
-BATCH = 32
-BLOCK_S = 0.1
-TURN_S = 2.0
-"""Some blocks; the first of a turn was begun in an earlier one, and does not count."""
+from gpubench import stats
+from gpubench.interval import Interval
+from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.models import Case, Execution, Precision, Status, TaskKind
+from gpubench.probe.select import select_device
+
+LIMIT = 0.03
+CONTROL_LIMIT = 0.015
+"""Half-width of the control's interval above which the machine is too restless to judge by."""
+LAUNCHES = {"blocks": 8, "launches": 10}
+BATCH = 64
+BLOCK_S = 0.5
+WARM_S = 3.0
+TIMED_S = 8.0
 
 MODEL = """
 import torch
 from torch import nn
 
 def build(batch_size):
-    net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    return net, torch.randn(batch_size, 512), torch.randint(10, (batch_size,)), nn.functional.cross_entropy, SGD
+    net = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    inputs, targets = torch.randn(batch_size, 1024), torch.randint(10, (batch_size,))
+    return net, inputs, targets, nn.functional.cross_entropy, SGD
 
 def SGD(parameters):
     return torch.optim.SGD(parameters, lr=0.01, fused=True)
 """
 
 
-def plain(steps: int) -> None:
+class Judged(NamedTuple):
+    """What a comparison came to, with the intervals of both its ratios."""
+
+    verdict: Literal["within", "not within", "undecided"]
+    ratio: Interval
+    control: Interval
+
+    def __str__(self) -> str:
+        return f"{self.verdict} {LIMIT:.0%}: {_words(self.ratio)}; control {_words(self.control)}"
+
+
+def judge(ratios: list[float], controls: list[float]) -> Judged:
+    """Judge by one ratio and one control a launch."""
+    ratio, control = (
+        stats.mean_interval([math.log(each) for each in one]).each(math.exp) for one in (ratios, controls)
+    )
+    if not (ratio.bounded and control.bounded):
+        return Judged("undecided", ratio, control)
+    restless = not control.holds(1.0) or control.high - control.low > 2 * CONTROL_LIMIT
+    if restless or min(ratio.high, 1 + LIMIT) < max(ratio.low, 1 - LIMIT):
+        return Judged("undecided" if restless else "not within", ratio, control)
+    inside = ratio.low >= 1 - LIMIT and ratio.high <= 1 + LIMIT
+    return Judged("within" if inside else "undecided", ratio, control)
+
+
+def _words(interval: Interval) -> str:
+    if not interval.bounded:
+        return "no interval"
+    return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
+
+
+def planned(folder: Path, budget: Budget = QUICK) -> tuple[Plan, PlannedCase]:
+    """Write the model, and plan it for two processes of this CPU."""
+    (folder / "beside_model.py").write_text(MODEL)
+    case = Case(
+        workload="beside",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=Precision.FP32,
+        execution=Execution.EAGER,
+        memory_format=None,
+        batch_size=BATCH,
+        sample_unit="sample",
+        gpu_count=2,
+    )
+    cpu, _ = select_device("cpu")
+    one = PlannedCase(reference=f"{folder / 'beside_model.py'}", case=case)
+    return Plan(budget=budget, seed=0, cases=(one,), on_cpu=True, peers=(cpu,)), one
+
+
+# --- blocks: in the ranks of one job ----------------------------------------------------------------------
+
+
+def in_one_job(folder: Path, **how: float) -> tuple[float, float]:
+    """Return of one launch the harness over the loop by hand, and that loop over itself."""
+    plan, one = planned(folder)
+    launcher = Launcher(plan, plan.peers[0])
+    try:
+        done = launcher.compare_by_hand(one, **how)
+    finally:
+        launcher.close()
+    assert done.ratio is not None
+    assert done.control is not None
+    return done.ratio, done.control
+
+
+# --- launches: each side in processes of its own ----------------------------------------------------------
+
+
+def by_harness(folder: Path) -> float:
+    """Return the median time of a step of one launch of the harness [s]."""
+    budget = msgspec.structs.replace(
+        QUICK,
+        target=0.0,  # never narrow enough: the series is as long as the script's
+        timed_s=TIMED_S,
+        timed_least_s=TIMED_S,
+        warmup_least_s=WARM_S,
+        warmup_most_s=WARM_S,
+        round_s=BLOCK_S,
+        case_s=None,
+    )
+    plan, _ = planned(folder, budget)
+    (measured,) = Launcher(plan, plan.peers[0]).run()
+    assert measured.status is Status.OK, measured.reason
+    return median(block.wall_s / block.steps for block in measured.launches[0].rounds)
+
+
+def by_torchrun(folder: Path) -> float:
+    """Return the same of one launch of the plain script [s]."""
+    elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)  # as many each as the harness gives
+    done = subprocess.run(
+        [*elastic, __file__, "plain"],
+        env={**os.environ, "PYTHONPATH": f"{folder}", "OMP_NUM_THREADS": f"{threads}"},
+        start_new_session=True,  # as the harness does: the kernel shares out the processor by session
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return float(json.loads(done.stdout))
+
+
+def plain() -> None:
     """What a user would write: DistributedDataParallel, one loop, a barrier at both edges of each block."""
     import torch
     from beside_model import SGD, build  # type: ignore[import-not-found]
@@ -57,9 +170,8 @@ def plain(steps: int) -> None:
     distributed.init_process_group("gloo")
     torch.manual_seed(distributed.get_rank())
     net, *_, loss_of, _ = build(BATCH)
-    batches = [
-        build(BATCH)[1:3] for _ in range(4)
-    ]  # one alone is learned by heart, and small numbers are slow
+    # one batch alone is learned by heart, and small numbers are slow
+    batches = [build(BATCH)[1:3] for _ in range(4)]
     model = DistributedDataParallel(net)
     optimizer = SGD(model.parameters())
 
@@ -74,166 +186,48 @@ def plain(steps: int) -> None:
         distributed.barrier()
         return (time.perf_counter() - start) / steps
 
-    while True:
-        step_s = block(steps)
-        if distributed.get_rank() == 0:
-            print(json.dumps(step_s), flush=True)
+    block(20)
+    step_s = torch.tensor([block(20)])
+    distributed.broadcast(step_s, 0)  # or the ranks would not agree how many steps there are
+    steps = 4 * math.ceil(BLOCK_S / float(step_s) / 4)
+    for _ in range(math.ceil(WARM_S / BLOCK_S)):
+        block(steps)
+    took = [block(steps) for _ in range(math.ceil(TIMED_S / BLOCK_S))]
+    if distributed.get_rank() == 0:
+        print(json.dumps(median(took)), flush=True)
+    distributed.destroy_process_group()
 
 
-class Side:
-    """One of the two: its processes, and the blocks that it has told of."""
-
-    def __init__(self, processes: Callable[[], list[psutil.Process]]) -> None:
-        self._processes = processes
-        self.blocks: list[float] = []
-        self.steps = 1
-        self.cpu_s: list[float] = []
-
-    def signal(self, number: signal.Signals) -> None:
-        for process in self._processes():
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-
-    def turn(self) -> float | None:
-        """Let it run for a turn; the median block of it, None where it told of too few."""
-        before, spent_s = len(self.blocks), self._spent_s()
-        self.signal(signal.SIGCONT)
-        time.sleep(TURN_S)
-        self.signal(signal.SIGSTOP)
-        told = self.blocks[before + 1 :]
-        if len(told) <= 2:
-            return None
-        self.cpu_s.append((self._spent_s() - spent_s) / ((len(self.blocks) - before) * self.steps))
-        return median(told)
-
-    def _spent_s(self) -> float:
-        """Processor time of its ranks so far; what a turn cuts off in a block, the next one finishes."""
-        ranks = (process for process in self._processes() if not process.children())
-        return sum(sum(rank.cpu_times()[:2]) for rank in ranks)
+def in_random_order(folder: Path, draw: random.Random) -> tuple[float, float]:
+    """Return of three launches the harness over the mean of two of torchrun, and the one of these over the other."""
+    planned(folder)
+    order = ["harness", "torchrun", "torchrun again"]
+    draw.shuffle(order)
+    took = {name: by_harness(folder) if name == "harness" else by_torchrun(folder) for name in order}
+    print("  " + ", ".join(f"{name} {step_s * 1e3:.2f} ms" for name, step_s in took.items()))
+    both = math.sqrt(took["torchrun"] * took["torchrun again"])
+    return took["harness"] / both, took["torchrun again"] / took["torchrun"]
 
 
-def torchrun(folder: Path, steps: int) -> tuple[Side, subprocess.Popen[str]]:
-    """Start the plain script, with as many steps a block as the harness has."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        __file__,
-    ]
-    process = subprocess.Popen(
-        [*command, "plain", f"{steps}"],
-        env={**os.environ, "PYTHONPATH": f"{folder}", "OMP_NUM_THREADS": "1"},
-        start_new_session=True,  # as the harness does: the kernel shares out the processor by session
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    top = psutil.Process(process.pid)
-    side = Side(lambda: [top, *top.children(recursive=True)])
-    side.steps = steps
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            side.blocks.append(float(line))
-
-    threading.Thread(target=read, daemon=True).start()
-    return side, process
-
-
-def harness(folder: Path, most_s: float) -> tuple[Side, Callable[[], None]]:
-    """Start the same model under the harness, which never finds its interval narrow enough."""
-    from gpubench.measure import events
-    from gpubench.measure.budget import QUICK
-    from gpubench.measure.launcher import Control, Launcher
-    from gpubench.measure.plan import Plan, PlannedCase
-    from gpubench.models import Case, Execution, Precision, TaskKind
-    from gpubench.probe.select import select_device
-
-    case = Case(
-        workload="beside",
-        workload_version=1,
-        task=TaskKind.TRAIN,
-        precision=Precision.FP32,
-        execution=Execution.EAGER,
-        memory_format=None,
-        batch_size=BATCH,
-        sample_unit="sample",
-        gpu_count=2,
-    )
-    budget = msgspec.structs.replace(
-        QUICK, target=1e-9, timed_s=most_s, timed_least_s=most_s, round_s=BLOCK_S, case_s=None
-    )
-    cpu, _ = select_device("cpu")
-    planned = PlannedCase(reference=f"{folder / 'beside_model.py'}", case=case)
-    made = Plan(budget=budget, seed=0, cases=(planned,), on_cpu=True, peers=(cpu,))
-    control = Control()
-
-    def ranks() -> list[psutil.Process]:
-        child = control.child
-        return [] if child is None else psutil.Process(child.pid).children(recursive=True)
-
-    side = Side(ranks)
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.RoundEnded) and event.timed:
-            side.steps = event.round.steps
-            side.blocks.append(event.round.wall_s / event.round.steps)
-
-    threading.Thread(target=lambda: list(Launcher(made, cpu, note, control).run()), daemon=True).start()
-    return side, control.abort
-
-
-def wait_for(side: Side) -> None:
-    """Wait for the first block of a side."""
-    while not side.blocks:
-        time.sleep(0.1)
-
-
-def main(windows: int) -> None:
-    """Print the median ratio of the pairs of turns, and their mean with its 95 % interval."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "beside_model.py").write_text(MODEL)
-        ours, abort = harness(folder, most_s=1200.0)
-        wait_for(ours)
-        ours.signal(signal.SIGSTOP)
-        theirs, process = torchrun(folder, ours.steps)
-        try:
-            wait_for(theirs)
-            theirs.signal(signal.SIGSTOP)
-            ratios, cpu_ratios, steps = [], [], []
-            for number in range(windows):
-                order = [ours, theirs] if number % 2 == 0 else [theirs, ours]
-                turns = {side: side.turn() for side in order}
-                if all(turns.values()):
-                    ratios.append(turns[ours] / turns[theirs])
-                    cpu_ratios.append(ours.cpu_s[-1] / theirs.cpu_s[-1])
-                    steps.append(turns[theirs])
-        finally:
-            for side in (theirs, ours):
-                side.signal(signal.SIGCONT)
-            abort()
-            process.terminate()
-            process.wait(30)
-    print(
-        f"{len(ratios)} pairs of turns, {ours.steps} steps a block, plain step {median(steps) * 1e3:.2f} ms: harness over torchrun"
-    )
-    for what, each in (("time", ratios), ("processor time", cpu_ratios)):
-        print(f"{what}: median {median(each):.4f}, mean {in_words(each)}")
-
-
-def in_words(ratios: list[float]) -> str:
-    """Return the mean of paired ratios with its 95 % interval."""
-    logs = [math.log(ratio) for ratio in ratios]
-    half, mean = 1.96 * stdev(logs) / math.sqrt(len(logs)), math.exp(fmean(logs))
-    return f"{mean:.4f} ({mean * math.exp(-half):.4f} to {mean * math.exp(half):.4f})"
+def main(question: str, count: int) -> int:
+    """Print the figures of each launch, then what they come to."""
+    ratios, controls = [], []
+    draw = random.Random(0)
+    for number in range(count):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            ratio, control = in_one_job(folder) if question == "blocks" else in_random_order(folder, draw)
+        ratios.append(ratio)
+        controls.append(control)
+        print(f"{question} {number + 1} of {count}: {ratio:.4f}, control {control:.4f}", flush=True)
+    judged = judge(ratios, controls)
+    print(f"harness over a plain script, {count} {question}: {judged}")
+    return {"within": 0, "not within": 1, "undecided": 6}[judged.verdict]
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["plain"]:
-        plain(int(sys.argv[2]))
+    if sys.argv[1:] == ["plain"]:
+        plain()
     else:
-        main(int(sys.argv[1]) if sys.argv[1:] else 40)
+        asked = sys.argv[1]
+        sys.exit(main(asked, int(sys.argv[2]) if sys.argv[2:] else LAUNCHES[asked]))

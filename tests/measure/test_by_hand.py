@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from beside_torchrun import LAUNCHES, in_one_job, judge
 
 from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError
@@ -52,6 +54,61 @@ def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
+def test_each_of_three_blocks_takes_each_place_alike():
+    """A clock that slows down steadily: a third of all blocks each, and no ratio but 1 in the mean of six."""
+    now = iter(range(1, 100))
+    seen = []
+
+    def block(kind):
+        seen.append(kind)
+        return 10_000.0 + next(now)
+
+    ratios, controls = by_hand.in_all_orders(lambda: block("harness"), lambda: block("bare"), 2)
+    assert len(ratios) == len(controls) == 12
+    places = [index for index, kind in enumerate(seen[:18]) if kind == "harness"]
+    assert [place % 3 for place in places].count(0) == 2
+    assert sum(places) == sum(range(18)) / 3
+    assert math.prod(ratios[:6]) == pytest.approx(1, abs=1e-5)
+    assert math.prod(controls[:6]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.timeout(120)
+def test_a_job_of_two_is_held_against_a_plain_script_in_its_own_processes(tmp_path):
+    """Real processes, in blocks of a few steps: both ratios are of real steps, near 1."""
+    for ratio in in_one_job(tmp_path, block_s=0.01, repeats=1):
+        assert 0.2 < ratio < 5
+
+
+ALIKE = [0.999, 1.001, 1.0, 0.998, 1.002]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "controls", "verdict"),
+    [
+        ([1.01, 1.012, 1.008, 1.009, 1.011], ALIKE, "within"),
+        ([1.05, 1.052, 1.048, 1.049, 1.051], ALIKE, "not within"),
+        ([0.95, 0.952, 0.948, 0.949, 0.951], ALIKE, "not within"),
+        ([1.02, 1.06, 0.99, 1.04, 1.0], ALIKE, "undecided"),
+        (ALIKE, [0.97, 1.03, 1.0, 0.96, 1.04], "undecided"),  # too wide
+        (ALIKE, [1.01, 1.011, 1.009, 1.01, 1.01], "undecided"),  # a control that is not 1
+        ([1.0], [1.0], "undecided"),
+    ],
+)
+def test_a_machine_that_is_not_like_itself_decides_nothing(ratios, controls, verdict):
+    assert judge(ratios, controls).verdict == verdict
+
+
+@pytest.mark.timing
+@pytest.mark.timeout(900)
+def test_a_job_of_two_takes_as_long_as_a_plain_torchrun_script(tmp_path):
+    """Within 3 % either way, over launches; a machine on which the script is not like itself cannot tell."""
+    figures = [in_one_job(tmp_path) for _ in range(LAUNCHES["blocks"])]
+    judged = judge([ratio for ratio, _ in figures], [control for _, control in figures])
+    if judged.verdict == "undecided":
+        pytest.skip(f"this machine is too restless: {judged}")
+    assert judged.verdict == "within", f"{judged}"
+
+
 def test_the_interval_of_a_median_is_that_of_its_order_statistics():
     """1..100: ranks 50 - 9.8 and 50 + 9.8."""
     assert by_hand.median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)
@@ -60,7 +117,6 @@ def test_the_interval_of_a_median_is_that_of_its_order_statistics():
 @pytest.mark.parametrize("sampler", [False, True])
 def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
     """On the CPU, in blocks of a few milliseconds: the ratio is one of real steps, near 1."""
-    monkeypatch.setattr(by_hand, "BLOCK_S", 0.02)
     monkeypatch.setattr(by_hand, "WARM_STEPS", 4)
     with open_telemetry(cpu) as telemetry:
         desk = WorkerContext(
@@ -70,7 +126,8 @@ def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make
             telemetry=telemetry,
             profile=cpu,
         )
-        done = compare_by_hand(ByHand(reference="cnn", case=make_case(batch_size=8), sampler=sampler), desk)
+        order = ByHand(reference="cnn", case=make_case(batch_size=8), sampler=sampler, block_s=0.02)
+        done = compare_by_hand(order, desk)
     assert done.low <= done.ratio <= done.high
     assert 0.3 < done.ratio < 3
 
@@ -86,7 +143,7 @@ def test_a_launcher_returns_the_ratio_of_its_child_or_the_reason_why_not(monkeyp
     launcher = Launcher(plan, cpu, seen.append, module="scripted_child")
 
     def ratio(case, *, sampler=False):
-        return launcher.ratio_by_hand(PlannedCase(reference="cnn", case=case), sampler=sampler)
+        return launcher.compare_by_hand(PlannedCase(reference="cnn", case=case), sampler=sampler).ratio
 
     try:
         assert ratio(good) == 1.001

@@ -86,7 +86,7 @@ def test_a_price_that_nobody_bears_out_is_marked_unless_it_is_the_users_own(gpub
     for option in (("--provider", "feed"), ("--gpu", "b300")):
         done = gpubench("list", "--json", *option, "--results", tmp_path)
         (row,) = [o for o in json.loads(done.stdout)["offers"] if o["provider"] == "feed"]
-        assert " 4 other providers" in row["not_ranked_because"]
+        assert " 5 other providers" in row["not_ranked_because"]
         assert "--accept-outliers" in row["not_ranked_because"]
     shown = gpubench("list", "--gpu", "b300", "--results", tmp_path).stdout
     assert "feed [1]" in shown

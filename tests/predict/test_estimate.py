@@ -257,8 +257,14 @@ def test_the_largest_batch_that_is_named_does_fit():
     profile = published("vgg16")
     refusal = ask(Question(profile=profile, batch_size=128), key)[key]
     largest = int(re.search(r"largest batch (\d+)", refusal.reason)[1])
-    assert isinstance(ask(Question(profile=profile, batch_size=largest), key)[key], Estimate)
-    assert isinstance(ask(Question(profile=profile, batch_size=largest + 1), key)[key], Refusal)
+    assert ask(Question(profile=profile, batch_size=largest), key)[key].memory_text.startswith("fits (")
+    eager_alone = ask(Question(profile=profile, batch_size=largest + 1), key)[key]
+    assert "in eager steps" in eager_alone.memory_text
+    assert FindingKind.EAGER_MEMORY in {finding.kind for finding in eager_alone.findings}
+    eager = Question(profile=profile, batch_size=128, execution=Execution.EAGER)
+    largest = int(re.search(r"largest batch (\d+)", ask(eager, key)[key].reason)[1])
+    assert isinstance(ask(msgspec.structs.replace(eager, batch_size=largest), key)[key], Estimate)
+    assert isinstance(ask(msgspec.structs.replace(eager, batch_size=largest + 1), key)[key], Refusal)
 
 
 def test_a_measured_peak_scales_the_memory_gate(vgg16):

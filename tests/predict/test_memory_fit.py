@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import pytest
 from memory_cases import case_of
 from scipy.stats import binomtest
 
-from gpubench.models import CardClass, TaskKind
+from gpubench.models import CardClass, Case, Execution, MemoryNeed, OperatorKind, TaskKind
 from gpubench.predict.memory_fit import (
     CENSORED_SHARE,
     MemoryReading,
@@ -20,9 +23,10 @@ from gpubench.predict.memory_fit import (
     score_left_out,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.allowance import card_of, device_bytes, load_allowance
-from gpubench.profile.memory import need_of
+from gpubench.profile.allowance import TRACE_SHARE, card_of, device_bytes, load_allowance
+from gpubench.profile.memory import COMPILED_LEAST, need_of
 from gpubench.readings import h200_readings
+from gpubench.record.store import newest_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB, MIB
 
@@ -36,10 +40,10 @@ def test_the_shipped_fit_is_that_of_the_shipped_readings() -> None:
     shipped = load_allowance()
     again = fit_allowance(READINGS, fitted=shipped.fitted)
     assert again.classes.keys() == shipped.classes.keys()
-    for kind, found in again.classes.items():
-        assert msgspec.to_builtins(found) == pytest.approx(
-            msgspec.to_builtins(shipped.classes[kind]), rel=2e-3
-        )
+    pairs = [(again.convolving, shipped.convolving)]
+    pairs += [(found, shipped.classes[kind]) for kind, found in again.classes.items()]
+    for found, kept in pairs:
+        assert msgspec.to_builtins(found) == pytest.approx(msgspec.to_builtins(kept), rel=2e-3)
 
 
 def test_every_reading_says_where_and_when_it_was_read() -> None:
@@ -75,10 +79,45 @@ def test_it_holds_for_each_class_of_card(kind: CardClass) -> None:
     assert score.bound_over_reading <= 1.3
 
 
-def test_cards_of_other_vendors_have_the_widest_bound() -> None:
-    classes = load_allowance().classes
-    assert all(classes[CardClass.OTHER].half_width > classes[k].half_width for k in classes if k != "other")
-    assert score_left_out(READINGS)["others"].above <= 0.05
+def test_it_holds_on_other_vendors_cards_for_models_that_do_not_convolve() -> None:
+    """Their factor and interval are those of NVIDIA cards; with convolutions the bound is the widest."""
+    scores = score_left_out(READINGS)
+    plain, wide = scores["others not convolving"], scores["others convolving"]
+    assert (plain.readings, wide.readings) == (33, 105)
+    assert plain.mean_error < 0.06
+    assert plain.bound_over_reading <= 1.3
+    assert plain.above <= 0.05
+    assert wide.above <= 0.05
+    allowance = load_allowance()
+    usual = allowance.of(CardClass.OTHER, convolves=False)
+    assert usual.factor == allowance.classes[CardClass.HBM].factor
+    assert allowance.of(CardClass.OTHER, convolves=True).half_width > usual.half_width
+
+
+def test_over_all_readings_the_bound_is_no_wide_one() -> None:
+    score = score_left_out(READINGS)["all"]
+    assert score.readings == 360
+    assert score.above <= 0.05
+    assert score.bound_over_reading <= 1.3
+
+
+def test_with_convolutions_other_vendors_cards_differ_within_one_model_by_more_than_a_bound_can_hold() -> (
+    None
+):
+    """The same step at another batch: so no bound of 1.3 in the median holds 95 % of them, whatever is fitted."""
+    allowance = load_allowance()
+    rows = [
+        r
+        for r in READINGS
+        if r.kind is ReadingKind.DEVICE
+        and r.card_class is CardClass.OTHER
+        and r.convolves
+        and not r.is_censored
+    ]
+    overhead = allowance.convolving.overhead_bytes
+    for model in ("resnet152_adam", "stable_diffusion_1.5", "focalnet_base_lrf"):
+        shares = [(r.memory_bytes - overhead) / r.traced_bytes for r in rows if r.model == model]
+        assert max(shares) / median(shares) > 1.5
 
 
 def test_readings_of_known_length_and_recipe_agree() -> None:
@@ -96,23 +135,23 @@ def test_readings_of_known_length_and_recipe_agree() -> None:
 def test_reserved_memory_of_sharded_weights_agrees() -> None:
     """Llama 3.1 8B on 8 and 128 cards by FSDP, none of it fitted: what torchtitan's authors print.
 
-    As traced to 3 %; compiled blocks keep a few tensors less, and so stay within 7 %.
+    As traced to 3 %; compiled blocks keep a few tensors less, and so stay within 8 %.
     """
-    titan = [r for r in READINGS if r.kind is ReadingKind.RESERVED]
+    titan = [r for r in READINGS if r.kind is ReadingKind.RESERVED and not r.compiles_loss]
     assert len(titan) == 7
     assert {r.gpu_count for r in titan} == {8, 128}
     factor = load_allowance().classes[CardClass.HBM].factor
     errors = {r: factor * r.traced_bytes / r.memory_bytes - 1 for r in titan}
     assert sum(map(abs, errors.values())) / len(errors) < 0.05
     for reading, error in errors.items():
-        assert abs(error) < (0.03 if reading.compiled is None else 0.07)
+        assert abs(error) < (0.03 if reading.compiled is None else 0.08)
     (control,) = (r for r in titan if (r.gpu_count, r.compiled, r.seq_len) == (8, None, 8192))
     assert 76.8 <= factor * control.traced_bytes / GIB <= 82.4
 
 
 def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() -> None:
     """All of known length and recipe: one error each, and their mean."""
-    known = [r for r in READINGS if r.kind is not ReadingKind.DEVICE]
+    known = [r for r in READINGS if r.kind is not ReadingKind.DEVICE and not r.compiles_loss]
     assert len(known) == 19
     factor = load_allowance().classes[CardClass.HBM].factor
     told = [factor * r.traced_bytes if r.kind is ReadingKind.RESERVED else _device(r) for r in known]
@@ -122,6 +161,19 @@ def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() ->
     widths = [load_allowance().classes[r.card_class].half_width for r in known]
     held = sum(abs(math.log(t / r.memory_bytes)) <= w for t, r, w in zip(told, known, widths, strict=True))
     assert binomtest(held, len(known), 0.95).pvalue > 0.05
+
+
+def test_steps_with_a_compiled_loss_are_held_by_the_wider_interval_of_a_compiled_step() -> None:
+    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound above."""
+    compiled = [r for r in READINGS if r.compiles_loss]
+    assert len(compiled) == 14
+    assert {r.precision for r in compiled} == {"amp", "fp8"}
+    allowance = load_allowance().classes[CardClass.HBM]
+    eager_low = 1 - TRACE_SHARE
+    shares = [r.memory_bytes / r.traced_bytes for r in compiled]
+    assert min(shares) < eager_low, "an eager step's interval does not hold them"
+    assert COMPILED_LEAST * eager_low <= min(shares)
+    assert max(shares) <= allowance.factor * math.exp(allowance.half_width)
 
 
 def _device(reading: MemoryReading) -> float:
@@ -139,6 +191,76 @@ def test_no_upper_reading_is_below_what_the_trace_counts() -> None:
             CardClass.HBM,
         )
         assert need.allocated.low <= step.most_peak_bytes
+
+
+FIRST_RUN = "20261122t163414z-7514fa86"
+"""The check of a graph, which takes eager steps, kept its cache in this run alone."""
+
+
+class Held(NamedTuple):
+    """A reading of memory in use by a run, and what is told of the same case."""
+
+    case: Case
+    is_sound: bool
+    read: float
+    need: MemoryNeed
+
+    @property
+    def bound(self) -> float:
+        """The upper end, with what cuDNN takes where it is free."""
+        return self.need.device.high + self.need.if_free_bytes
+
+
+def own_readings() -> list[Held]:
+    """Those of the runs beside the package. None has a part in the fit.
+
+    Two kinds hold cache that no step needs: that of cuDNN's trials (eager steps that convolve; a capture
+    empties the cache), and that of the check of a graph.
+    """
+    found = []
+    for run in newest_runs(Path(__file__).parents[2] / "results/example").runs:
+        for row in run.measurements:
+            profile, in_graph = load_profiles()[row.case.workload], row.case.execution is Execution.GRAPH
+            convolves = any(op.kind in {OperatorKind.CONV, OperatorKind.CONV3X3} for op in profile.train)
+            if row.device_bytes is not None:
+                is_sound = run.run_id != FIRST_RUN if in_graph else not convolves
+                need = need_of(profile, row.case, CardClass.HBM)
+                found.append(Held(row.case, is_sound, row.device_bytes, need))
+    return found
+
+
+def test_memory_in_use_that_gpubench_read_stays_below_the_upper_end() -> None:
+    """Of readings that hold no cache at most 5 % above it, and it is no wide one."""
+    sound = [each for each in own_readings() if each.is_sound]
+    assert {each.case.execution for each in sound} == {Execution.EAGER, Execution.GRAPH}
+    assert len(sound) == 18
+    assert sum(each.read > each.bound for each in sound) <= 0.05 * len(sound)
+    assert median(each.bound / each.read for each in sound) <= 1.3
+
+
+def test_no_need_starts_above_what_a_card_was_read_to_hold() -> None:
+    """Of all of them: cache only adds to a reading."""
+    readings = own_readings()
+    assert len(readings) == 33
+    assert all(each.need.device.low <= each.read for each in readings)
+
+
+def test_a_graph_needs_room_for_transients_twice() -> None:
+    """By the same readings: an eager bound would be exceeded by 3 of 13."""
+    graphs = [each for each in own_readings() if each.is_sound and each.case.execution is Execution.GRAPH]
+    eager = [
+        need_of(
+            load_profiles()[each.case.workload],
+            msgspec.structs.replace(each.case, execution=Execution.EAGER),
+            CardClass.HBM,
+        )
+        for each in graphs
+    ]
+    assert sum(each.read > need.device.high for each, need in zip(graphs, eager, strict=True)) == 3
+    for each, need in zip(graphs, eager, strict=True):
+        transient = each.need.parts.transient_bytes
+        assert each.need.device.high - need.device.high == pytest.approx(transient)
+        assert each.need.device.value == need.device.value
 
 
 def test_overheads_are_those_of_a_context_and_a_driver() -> None:

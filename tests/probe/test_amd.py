@@ -1,13 +1,14 @@
-"""AMD GPUs from folders shaped like the kernel's."""
+"""AMD GPUs from folders shaped like the kernel's, and from recorded ones."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gpubench.errors import MisuseError, NoDeviceError
-from gpubench.models import Reading
+from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import amd, nvidia, select
 from gpubench.probe.amd import AmdBackend
 from gpubench.probe.backend import BackendReport, PowerLimits
@@ -122,6 +123,66 @@ def test_a_machine_without_amd_is_empty(tmp_path: Path) -> None:
 )
 def test_names_of_graphics_targets(version: int, name: str) -> None:
     assert amd._architecture(version) == name
+
+
+RECORDED = Path(__file__).parents[1] / "data" / "amd"
+
+
+def recorded(name: str, root: Path) -> dict:
+    """Lay out below ``root`` what a real machine told; each file names its source."""
+    told = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    for file, text in told["files"].items():
+        place = root / "sys/bus/pci/devices" / told["bus_id"] / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text + "\n")
+    if "topology" in told:
+        node = root / "sys/class/kfd/kfd/topology/nodes/1"
+        node.mkdir(parents=True)
+        (node / "properties").write_text("\n".join(told["topology"]) + "\n")
+    return told
+
+
+@pytest.mark.parametrize(
+    ("name", "reading", "enforced_w"),
+    [
+        ("vega_56", Reading(utilization=0.04, memory_used_bytes=1_490_378_752), None),
+        (
+            "phoenix",
+            Reading(power_w=3.103, temperature_c=25.0, utilization=0.0, memory_used_bytes=1_272_893_440),
+            None,
+        ),
+        (
+            "mi250x",
+            Reading(
+                sm_clock_hz=1.7e9, memory_clock_hz=1.6e9, power_w=144.0, temperature_c=56.0, utilization=1.0
+            ),
+            560.0,
+        ),
+    ],
+)
+def test_readings_of_a_recorded_machine(
+    name: str, reading: Reading, enforced_w: float | None, tmp_path: Path
+) -> None:
+    told = recorded(name, tmp_path)
+    gpu = DeviceProfile(backend="rocm", pci_bus_id=told["bus_id"])
+    with AmdBackend(root=tmp_path).open_readings(gpu) as line:
+        assert line.sample() == reading
+        assert line.power_limits().enforced_w == enforced_w
+        silent = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
+        assert silent & {"sm_clock_hz", "power_w"} <= set(line.refused), (
+            "a value that is not there has a reason"
+        )
+
+
+def test_a_recorded_machine_with_an_integrated_gpu_is_listed_with_what_it_told(tmp_path: Path) -> None:
+    recorded("phoenix", tmp_path)
+    (gpu,) = AmdBackend(root=tmp_path).devices().devices
+    assert (gpu.architecture, gpu.sm_count, gpu.pci_bus_id) == ("gfx1103", 12, "0000:64:00.0")
+    assert (gpu.memory_bytes, gpu.sm_clock_max_hz) == (4 << 30, 2.7e9)
+    assert (gpu.pcie_generation, gpu.pcie_width) == (4, 16)
+    assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8")
+    assert (gpu.name, gpu.gpu_key, gpu.uuid, gpu.power_limit_w) == (None, None, None, None)
+    assert {"name", "gpu_key", "power_limit_w"} <= set(gpu.unavailable)
 
 
 class TestSelection:

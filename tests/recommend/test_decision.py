@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from gpubench import rank
-from gpubench.models import Decision, Pricing
-from gpubench.recommend.choices import IMAGES_PER_VCPU_S, without_chances
+from gpubench.models import Decision, FindingKind, Pricing
+from gpubench.recommend.choices import without_chances
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.notes import assumed_of_owning
 from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.photographs import IMAGES_PER_VCPU_S
 from gpubench.recommend.request import RankRequest, check
 from gpubench.sections.words import MOST_OF_A_NOTE
 from gpubench.specs import load_specs
@@ -107,18 +108,23 @@ def test_what_would_change_it():
     assert (lost.kind, lost.threshold) == ("spot", pytest.approx(0.5, rel=1e-5))
 
 
-def test_memory_margin_and_feeding_stand_beside_each_choice():
-    """20 GiB at the upper end of 78.8 usable on an H100; 3,000 photographs/s take 20 vCPUs at 150/s each."""
-    needs = estimate(H100, 3000.0, device_bytes=18 * GIB, device_bytes_high=20 * GIB)
-    answers = {"vgg16": {H100: needs}}
-    ranking = judge(
-        check(RankRequest(workloads=("vgg16",))),
-        market()[:1],
-        lambda keys: Evidence(answers=answers, scaler=scaler, photographs=frozenset({"vgg16"})),
+def of_photographs(offers, answers, **options):
+    """Rank a workload that trains on photographs, which the vCPUs of an offer must prepare."""
+    options = {"workloads": ("vgg16",)} | options
+    return judge(
+        check(RankRequest(**options)),
+        offers,
+        lambda keys: Evidence(answers={"vgg16": answers}, scaler=scaler, photographs=frozenset({"vgg16"})),
         specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
     )
+
+
+def test_memory_margin_and_feeding_stand_beside_each_choice():
+    """20 GiB at the upper end of 78.8 usable on an H100; 3,000 photographs/s take 20 vCPUs at 150/s each."""
+    needs = estimate(H100, 3000.0, device_bytes=18 * GIB, device_bytes_high=20 * GIB)
+    ranking = of_photographs(market()[:1], {H100: needs})
     choice = ranking.decision.choice
     assert choice.memory_margin_bytes == pytest.approx((0.985 * 80 - 20) * GIB, abs=1)
     assert choice.memory_margin_share == pytest.approx(0.735)
@@ -126,6 +132,41 @@ def test_memory_margin_and_feeding_stand_beside_each_choice():
     assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
     assert choice.can_feed
     assert any("3,000 photographs/s" in note and "it has 26." in note for note in ranking.notes)
+
+
+def hungry():
+    """3,000 photographs/s take 20 vCPUs at 150/s each: 10 prepare 1,500/s, and two jobs of 5.4 million differ."""
+    return [
+        offer(H100, 2.0, instance="ten", vcpus=10),
+        offer(H100, 3.0, instance="twenty", vcpus=20),
+        offer(H100, 4.0, instance="unknown"),
+    ]
+
+
+def test_an_offer_that_cannot_feed_its_gpus_says_so_in_its_row_and_before_it_is_paid():
+    ranking = of_photographs(hungry(), {H100: estimate(H100, 3000.0)})
+    ten, *others = ranking.rows
+    (bound,) = (finding for finding in ten.findings if finding.kind is FindingKind.FEED_BOUND)
+    assert (ten.offer.instance, bound.value, bound.limit) == ("ten", pytest.approx(20), 10)
+    assert not any(f.kind is FindingKind.FEED_BOUND for row in others for f in row.findings)
+    assert "Caution: its 10 vCPUs feed 50 % of that speed" in ranking.verdict
+
+
+def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
+    """5.4 million photographs: half an hour at 3,000/s, an hour at what ten vCPUs prepare; 2 and 1.5 USD."""
+    kinds = {"samples": 5.4e6, "startup_minutes": 0}
+    answers = {H100: estimate(H100, 3000.0)}
+    for limit, names in (
+        ({"deadline_hours": 0.9}, {"twenty", "unknown"}),
+        ({"deadline_hours": 1.1}, {"ten", "twenty", "unknown"}),
+        ({"budget_usd": 1.9}, {"twenty"}),
+    ):
+        rows = of_photographs(hungry(), answers, **kinds, **limit).rows
+        assert {row.offer.instance for row in rows} == names
+    late = of_photographs(hungry(), answers, **kinds, deadline_hours=0.9).excluded
+    (reason,) = (each.reason for each in late if each.instance == "ten")
+    assert "1.00 h" in reason
+    assert "its 10 vCPUs" in reason
 
 
 def test_hardware_to_buy_stands_beside_a_ranking_of_rent():

@@ -13,10 +13,13 @@ from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.recommend.verdict import MOST_WORDS
-from gpubench.sections import value, verdict
+from gpubench.sections import card, value, verdict
 from gpubench.sections.data import of_ranking
+from gpubench.sections.words import MOST_OF_A_NOTE
+from gpubench.units import plain
 
 from .builders import lines_before_the_table
+from .cards import assert_card_is_whole
 
 QUESTIONS = {
     "nothing named": (),
@@ -40,13 +43,22 @@ QUESTIONS_IN_PYTHON = {
     "a deadline and a budget": (("vgg16",), {"deadline_hours": 48, "budget_usd": 500}),
     "spot": (("resnet50",), {"spot": True, "spot_lost": 0.2, "region": ["us-east"]}),
     "a desk": (("resnet50",), {"max_purchase_usd": 3000, "jobs_per_month": 8}),
+    "two long names": (
+        ("vgg16",),
+        {"gpu": ["RTX PRO 6000 Blackwell Workstation Edition", "V100 16GB (form factor unstated)"]},
+    ),
+    "the fastest": (("vgg16",), {"sort": "time"}),
+    "each at its largest batch": (("vgg16",), {"batch_size": "max"}),
+    "no job": (("vgg16",), {"relative": True}),
     "inference": (("resnet50",), {"task": "infer"}),
 }
 
 
 @pytest.mark.parametrize(("names", "asked"), QUESTIONS_IN_PYTHON.values(), ids=QUESTIONS_IN_PYTHON)
-def test_the_verdict_as_data_has_at_most_sixty_words_with_each_sign(names, asked):
-    assert len(rank(*names, **asked, draws=50).verdict.split()) <= 60
+def test_the_verdict_has_at_most_sixty_words_with_each_sign_and_so_has_the_card(names, asked):
+    ranking = rank(*names, **asked, draws=50)
+    assert len(ranking.verdict.split()) <= 60
+    assert_card_is_whole(ranking)
 
 
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
@@ -56,7 +68,10 @@ def test_the_verdict_as_printed_is_short(words):
     above = "\n".join(shown.splitlines()[: lines_before_the_table(shown)])
     assert 20 < len(above.split()) <= MOST_WORDS
     assert "How sure" in above
-    assert re.search(r"fits(?: on \d+ with FSDP)?,\s+[\d.]+\s+[GM]iB\s+spare", above)
+    notes = [line for line in shown.splitlines() if line.startswith("- ")]
+    assert 1 < len(notes) <= 9
+    assert re.search(r"\d+ more notes: --explain\.", " ".join(shown.split()))
+    assert re.search(r"fits(?: on \d+ with FSDP| in eager\s+steps)?,\s+[\d.]+\s+[GM]iB\s+spare", above)
 
 
 def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it_is():
@@ -65,39 +80,49 @@ def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it
     assert re.search(r"Runner-up .*\(better above \$[\d.]+/h\)", lines[at + 1])
 
 
+def test_explain_has_every_note_on_a_terminal_and_a_notebook_says_where_they_are():
+    ranking = rank("resnet50")
+    assert 0 < ranking.decisive_notes < len(ranking.notes)
+    shown = " ".join(screen("resnet50", "--explain", columns="20000").split())
+    assert all(plain(note, MOST_OF_A_NOTE) in shown for note in ranking.notes)
+    assert "more notes" not in shown
+    assert "more notes: ranking.notes." in ranking._repr_html_()
+
+
 def test_what_finds_no_room_on_the_card_stands_below_the_table():
     found = rank("resnet50", draws=50)
     decision = msgspec.structs.replace(found.decision, unfitted="a doubt " * 7)
     data = of_ranking(msgspec.structs.replace(found, decision=decision))
     card = verdict.SECTION.render(data).brief[-1]
     terms = [fact.term for fact in card.rows]
-    assert "Caution" in terms, "a doubt that decides has room first"
-    assert "Runner-up" not in terms
+    assert {"Job", "How sure", "Runner-up", "Caution"} <= set(terms), (
+        "what is promised, and a doubt that decides"
+    )
+    (said,) = [fact.value for fact in card.rows if fact.term == "Caution"]
+    assert "a doubt" not in said, "in a word"
     table = value.SECTION.render(data)
     for parts in (table.brief, table.parts):
         (below,) = [part for part in parts if isinstance(part, Bullets)]
-        (cut,) = [item for item in below.items if item.startswith("Runner-up")]
-        assert re.match(r"Runner-up: .* \(better above .*/h\)\.", cut)
+        assert [item for item in below.items if item.startswith("Caution: a doubt a doubt")]
 
 
 def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
     found = rank(draws=50)
     own = found.decision.best_to_own
-    facts = {fact.term: fact.value for fact in verdict._winners(found)}
+    facts = {fact.term: fact.value for fact in winners(found.decision)}
     assert f"${own.purchase_usd:,.0f} first, if busy 50 %" in facts["Or own"]
     small = msgspec.structs.replace(own, cost_usd=0.000036)
     decision = msgspec.structs.replace(found.decision, best_to_own=small)
-    of_a_moment = msgspec.structs.replace(found, decision=decision)
-    assert [fact.term for fact in verdict._winners(of_a_moment)] == [
-        each for each in facts if each != "Or own"
-    ]
+    assert [fact.term for fact in winners(decision)] == [each for each in facts if each != "Or own"]
 
 
-def test_old_prices_of_cards_to_buy_tell_their_age():
+def winners(decision):
+    return [line.wordings[0] for line in card._winners(decision)]
+
+
+def test_the_price_of_cards_to_buy_has_its_date():
     first = screen("--max-purchase-usd", "3000").splitlines()[0]
-    age = rank(max_purchase_usd=3000, draws=50).decision.choice.price_age_days
-    assert age > 30
-    assert f"(price {age} days old)" in first
+    assert f"({rank(max_purchase_usd=3000, draws=50).decision.choice.price_date})" in first
 
 
 def test_a_price_for_rent_that_is_not_current_tells_its_age_beside_the_choice():
@@ -106,10 +131,10 @@ def test_a_price_for_rent_that_is_not_current_tells_its_age_beside_the_choice():
     choice = found.decision.choice
     assert choice.price_age_days > 180
     assert len(choice.price_date) < 10
-    assert verdict.headline(found).endswith(f"(price up to {choice.price_age_days} days old).")
+    assert card.headline(found).endswith(f"({choice.price_date}, up to {choice.price_age_days} days old).")
     fresh = msgspec.structs.replace(choice, price_age_days=180)
     decision = msgspec.structs.replace(found.decision, choice=fresh)
-    assert "old" not in verdict.headline(msgspec.structs.replace(found, decision=decision))
+    assert "old" not in card.headline(msgspec.structs.replace(found, decision=decision))
 
 
 def test_deadline_and_budget_act_on_the_default_job():

@@ -44,6 +44,7 @@ from .builders import (
     log_normal,
     offer,
 )
+from .cards import assert_card_is_whole
 from .test_buying import cards, too_dear, used
 from .test_owning import machine, rtx_3090, weigh
 
@@ -344,7 +345,8 @@ def test_the_first_screen_is_short(question, rankings, monkeypatch, capsys):
     if not rankings:
         assert question.words in WITHOUT_A_RANKING
     for ranking in rankings:
-        assert sum(any(map(str.isalnum, word)) for word in ranking.verdict.split()) <= 60
+        assert len(ranking.verdict.split()) <= 60
+        assert_card_is_whole(ranking)
         for columns in ("80", "120"):
             monkeypatch.setenv("COLUMNS", columns)
             print_ranking(ranking, 20)

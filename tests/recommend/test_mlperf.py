@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from decimal import Decimal
+from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpubench.cli import listing
 from gpubench.errors import MisuseError
-from gpubench.mlperf import PublishedRun, load_mlperf, newest_and_fastest
+from gpubench.mlperf import PublishedRun, load_mlperf, newest_and_fastest, rounds
 from gpubench.models import Offer, Pricing
 from gpubench.recommend.mlperf import priced
+from gpubench.sections.mlperf import part_in_predictions, what
 from gpubench.shipped import data_text
 from gpubench.specs import load_specs
 
+DATA = files("gpubench") / "data"
 H100 = "nvidia-h100-sxm-80gb"
 
 
@@ -105,9 +110,26 @@ def test_the_shipped_table_names_known_gpus_rounds_and_sources() -> None:
     assert all(r.source.startswith(f"mlcommons/training_results_{r.round}@") for r in runs)
 
 
-def test_none_of_these_runs_is_among_the_rows_that_predictions_are_fitted_on() -> None:
-    assert "mlperf" not in data_text("published.csv").casefold()
-    assert "mlperf" not in data_text("sources.csv").casefold()
+def test_what_of_mlperf_is_fitted_is_said_everywhere_in_one_sentence_counted_from_the_rows() -> None:
+    tables = (file for file in DATA.iterdir() if file.name.endswith(".csv"))
+    named = {file.name for file in tables if "mlperf" in file.read_text(encoding="utf-8").casefold()}
+    assert named - {"mlperf.csv"} == {"scaling.csv"}, (
+        "another table has figures of MLPerf: the sentence must say so"
+    )
+    rows = list(csv.DictReader(data_text("scaling.csv").splitlines()))
+    fitted = [row for row in rows if row["gpu_key"].startswith("nvidia-")]
+    of_mlperf = [row for row in fitted if row["harness"] == "mlperf"]
+    said = part_in_predictions()
+    assert f"{len(fitted)} published jobs, {len(of_mlperf)} of them" in said
+    assert said in what()
+    page = Path("docs/workloads.md").read_text(encoding="utf-8")
+    assert said in " ".join(page.split())
+
+
+def test_the_table_says_up_to_which_round_it_goes() -> None:
+    (oldest, *_, newest) = rounds(load_mlperf())
+    assert (oldest, newest) == (("v3.0", "2023-06"), ("v5.0", "2025-06"))
+    assert "Rounds: v3.0 (2023-06) to v5.0 (2025-06)" in what()
 
 
 def test_the_verb_lists_them_and_json_holds_every_run() -> None:

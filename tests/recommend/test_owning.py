@@ -61,13 +61,21 @@ def test_the_worked_example():
     assert point.utilization == pytest.approx(0.209, abs=5e-4)
 
 
-@pytest.mark.parametrize(("host", "host_w"), [("", 0.0), (", host 1000 USD", 150.0)])
-def test_a_host_that_is_paid_for_is_fed_as_well(host, host_w):
+@pytest.mark.parametrize(
+    ("quote", "host_w"),
+    [
+        ("1x RTX 5090, 450 USD", 150.0),
+        ("1x RTX 5090, 450 USD, host 1000 USD", 150.0),
+        ("cpu, 450 USD", 0.0),
+        ("Jetson AGX Orin 64GB, 450 USD", 0.0),
+    ],
+)
+def test_the_machine_around_a_card_is_fed_be_it_bought_or_there(quote, host_w):
     """350 W of the card alone make owning look cheaper than renting where 500 W of the whole machine do not."""
-    request = RankRequest(own=(f"1x RTX 5090, 450 USD{host}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
-    owned = ownerships(request, load_specs(), {}, TODAY)[0]
+    request = RankRequest(own=(f"{quote}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
+    owned = ownerships(request, load_specs(), {}, TODAY, own_keys={"cpu"})[0]
     assert owned.host_w == host_w
-    assert ("host_w" in owned.assumed) == bool(host)
+    assert ("host_w" in owned.assumed) == bool(host_w)
     assert likely_hourly(owned).running == pytest.approx((350 + host_w) / 1000 * owned.pue * 0.2)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import gpubench
 
 from .builders import KEYS, offer, rank_of
 
@@ -100,3 +104,38 @@ def test_tie_groups_are_symmetric(market):
         tied = [row for row in group if row.tie]
         assert len(tied) != 1
         assert group[0].tie == bool(tied)
+
+
+SHIPPED = {"spot": True, "draws": 1, "as_of": "2026-11-20"}
+FILTERS = {"provider": "provider", "gpu": "gpu_key", "region": "region", "count": "gpu_count"}
+
+
+@cache
+def without_a_filter(workload):
+    """The rows of everything that ranks on the shipped prices, by offer."""
+    return {row.offer: row for row in gpubench.rank(workload, **SHIPPED).rows}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["resnet50", "lstm", "vgg16", "llama_8b_lora"]),
+    st.sets(st.sampled_from(sorted(FILTERS)), min_size=1),
+    st.data(),
+)
+def test_a_filter_leaves_the_figures_of_what_it_keeps(workload, names, data):
+    """Speed, hours and cost of an offer are its own, whatever else is asked about."""
+    every = without_a_filter(workload)
+    like = data.draw(st.sampled_from(list(every)))
+    asked = {name: getattr(like, FILTERS[name]) for name in names}
+    asked = {
+        name: value if name == "count" else [value] for name, value in asked.items() if value is not None
+    }
+    kept = gpubench.rank(workload, **SHIPPED, **asked).rows
+    assert like in {row.offer for row in kept}
+    for row in kept:
+        whole = every[row.offer]
+        assert (row.samples_per_s, row.hours, row.cost_usd) == (
+            whole.samples_per_s,
+            whole.hours,
+            whole.cost_usd,
+        )

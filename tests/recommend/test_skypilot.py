@@ -24,6 +24,7 @@ from gpubench.recommend.skypilot import (
     WITHOUT_SPOT,
     check_task_options,
     runs_of,
+    task_limit_s,
     task_of,
     task_text,
     write_task_files,
@@ -93,10 +94,21 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
         assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
 
-def test_the_head_states_what_it_can_cost():
-    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 30 / 60 x 3 = 1.50 USD."""
-    text = task_text(row_of(offer(H100, 3.0, provider="aws")), VGG16, PARCEL, minutes=10)
-    assert "at most about $1.50" in text
+def test_the_head_states_what_it_likely_costs_and_what_at_most():
+    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at 3.75 at most: 2.19."""
+    row = row_of(offer(H100, 3.0, provider="aws"))
+    text = task_text(row, VGG16, PARCEL, minutes=10)
+    limit_s = task_limit_s(10)
+    assert limit_s == 35 * 60
+    most = task_of(row, VGG16, PARCEL, minutes=10)["resources"]["max_hourly_cost"] * limit_s / 3600
+    assert "About 30 minutes and $1.50" in text
+    assert f"at most ${most:.2f}." in text
+    assert most == pytest.approx(3.75 * 35 / 60)
+
+
+def test_the_script_cuts_off_where_the_head_says(tmp_path):
+    *_, script = write_task_files(ranking().rows, VGG16, 1, tmp_path, minutes=10)[0]
+    assert f"timeout --foreground {task_limit_s(10)} sky launch" in script.read_text()
 
 
 def test_the_yaml_says_what_the_data_says():

@@ -60,7 +60,9 @@ def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generat
 def test_a_buyer_sees_what_a_million_tokens_cost(capsys, monkeypatch):
     from gpubench.cli.app import main
 
-    monkeypatch.setattr(sys, "argv", ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8"])
+    monkeypatch.setattr(
+        sys, "argv", ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--explain"]
+    )
     monkeypatch.setenv("COLUMNS", "400")
     with pytest.raises(SystemExit) as ended:
         main()

@@ -151,3 +151,33 @@ def test_rows_that_ended_otherwise_do_not_shadow_a_figure(make_run, tmp_path):
     chosen = heads.newest_of_each(found)
     assert tmp_path / "2026-11-20" in chosen
     assert len(chosen) == 1 + heads.NEWEST
+
+
+@pytest.fixture
+def behind(stored):
+    """A run that goes on among many: its file has no launch, its ledger one."""
+    path = store.find_run(stored, "20261120t000019z")
+    run = msgspec.structs.replace(store.read_run(path), run_id="20261121t000000z-00000003")
+    planned = tuple(m.case for m in run.measurements)
+    begun = msgspec.structs.replace(run, started_at="2026-11-21T00:00:00Z", planned=planned, measurements=())
+    path = store.write_run(stored, begun)
+    assert store.list_runs(stored)[0][-1].measured == 0  # the index knows it so
+    store.note_launch(stored, begun, run.measurements[0])
+    return path
+
+
+@pytest.mark.parametrize("file", ["whole", "damaged", "missing"])
+def test_among_many_runs_too_the_ledger_counts_whatever_became_of_the_file(stored, behind, file, monkeypatch):
+    if file == "damaged":
+        behind.write_bytes(b"{")
+        os.utime(behind, (0, 0))
+    elif file == "missing":
+        behind.unlink()
+    for _ in ("read", "from the index"):
+        found, problems = store.list_runs(stored)
+        assert (found[-1].run_id, found[-1].measured, problems) == ("20261121t000000z-00000003", 1, ())
+    newest = store.newest_runs(stored)
+    assert (newest.runs[-1].run_id, newest.problems) == ("20261121t000000z-00000003", ())
+    monkeypatch.setattr(store, "MANY_RUNS", 100)
+    assert store.list_runs(stored) == (found, ())
+    assert not list(stored.rglob("*.corrupt"))

@@ -109,7 +109,7 @@ def test_a_line_that_is_added_while_the_ledger_is_read_is_no_error(tmp_path, beg
 
     with monkeypatch.context() as patched:
         patched.setattr("gpubench.files.os", SimpleNamespace(**vars(os) | {"fstat": before_the_next_line}))
-        told = ledger.read(path)
+        told = ledger.told(ledger.read(path))
     assert ledger.ledger_path(path).stat().st_size > size
     assert indices(told) == [0]
     assert indices(store.read_run(path)) == [0, 1]
@@ -236,3 +236,72 @@ def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(be
     assert resume.without_cut_off(run).measurements == ()
     raised = with_launches(begun, Launch(index=0), status=Status.FAILED, reason="ValueError")
     assert resume.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}
+
+
+# --- the two files of a run ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [b"", b"\n", b'{"run":{"schema_ver', b'{"run":{"schema_ver\n'])
+def test_a_ledger_that_was_cut_off_in_its_first_line_takes_every_later_launch(tmp_path, begun, left):
+    path = store.write_run(tmp_path, begun)
+    ledger.ledger_path(path).write_bytes(left)
+    one = note(tmp_path, begun, with_launches(begun, launch(0)))
+    note(tmp_path, one, with_launches(one, launch(0), launch(1)))
+    assert indices(store.read_run(path)) == [0, 1]
+    path.unlink()
+    assert indices(store.read_run(path)) == [0, 1]
+
+
+def test_rows_without_a_line_of_how_the_run_began_count_for_its_file(tmp_path, begun):
+    path = store.write_run(tmp_path, begun)
+    note(tmp_path, begun, with_launches(begun, launch(0)))
+    lines = ledger.ledger_path(path)
+    lines.write_bytes(lines.read_bytes().replace(b'{"run"', b'{"ruin', 1))
+    assert indices(store.read_run(path)) == [0]
+    path.unlink()
+    with pytest.raises(MisuseError, match="does not say how its run began"):
+        store.read_run(path)
+    (problem,) = store.read_runs(tmp_path).problems
+    assert "move it away" in problem
+
+
+class Killed(BaseException):
+    """Ends a process where no handler of its own runs."""
+
+
+def damaged(tmp_path, begun) -> tuple:
+    """A run whose file is bad and whose ledger has its launch."""
+    path = store.write_run(tmp_path, begun)
+    one = note(tmp_path, begun, with_launches(begun, launch(0)))
+    path.write_bytes(b"\x00" * 4096)
+    os.utime(path, (0, 0))
+    return path, one
+
+
+@pytest.mark.parametrize("failing", ["copy", "write", "killed"])
+def test_a_damaged_file_that_cannot_be_replaced_costs_nothing(tmp_path, begun, failing, monkeypatch):
+    path, one = damaged(tmp_path, begun)
+
+    def fail(*rest, **named):
+        raise {"copy": OSError(28, "full"), "write": StorageError("full"), "killed": Killed()}[failing]
+
+    with monkeypatch.context() as patched, pytest.raises((StorageError, Killed)):
+        patched.setattr(store, "new_aside" if failing == "copy" else "write_file", fail)
+        store.write_run(tmp_path, one)
+    assert path.read_bytes() == b"\x00" * 4096
+    aside = path.with_name(f"{path.name}.corrupt")
+    assert aside.exists() == (failing == "killed")
+    assert [indices(run) for run in store.read_runs(tmp_path).runs] == [[0]]
+    store.write_run(tmp_path, one)
+    assert indices(msgspec.json.decode(path.read_bytes(), type=Run)) == [0]
+    assert aside.read_bytes() == b"\x00" * 4096
+
+
+def test_a_ledger_whose_file_is_gone_is_a_run_that_goes_on(tmp_path, begun):
+    path, _ = damaged(tmp_path, begun)
+    path.unlink()
+    assert [indices(run) for run in store.read_runs(tmp_path).runs] == [[0]]
+    assert store.find_run(tmp_path, "latest") == path
+    assert store.stored_paths(tmp_path, begun) == (path,)
+    store.write_run(tmp_path, begun)  # knows nothing of it
+    assert indices(msgspec.json.decode(path.read_bytes(), type=Run)) == [0]

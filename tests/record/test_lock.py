@@ -8,11 +8,12 @@ import json
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from types import SimpleNamespace
 
 import msgspec
@@ -141,6 +142,29 @@ def test_a_file_that_cannot_be_read_does_not_refuse_early(tmp_path, monkeypatch)
     lock.refuse_if_held(tmp_path, RUN)
     with pytest.raises(StorageError, match="cannot lock"), lock.hold(tmp_path, RUN):
         pass
+
+
+def unix_socket(path) -> None:
+    with socket.socket(socket.AF_UNIX) as made, chdir(path.parent):  # its address is short
+        made.bind(path.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (unix_socket, "a socket"),
+        (os.mkdir, "a folder"),
+        (lambda path: path.symlink_to("x"), "a link"),
+    ],
+    ids=["pipe", "socket", "folder", "link"],
+)
+def test_what_is_no_lock_file_is_named_at_once_and_waited_for_by_nobody(tmp_path, make, kind):
+    make(file_of(tmp_path))
+    for attempt in (lambda: lock.refuse_if_held(tmp_path, RUN), lambda: lock.hold(tmp_path, RUN).__enter__()):
+        with pytest.raises(StorageError, match=f"cannot lock run {RUN}: .* is {kind}"):
+            attempt()
+    assert file_of(tmp_path).lstat()
 
 
 def test_a_link_in_its_place_is_not_written_through(tmp_path):

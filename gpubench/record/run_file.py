@@ -1,0 +1,148 @@
+"""What is stored of one run: its JSON file, and beside it the ledger of launches that the file may lack.
+
+Whoever reads or replaces a run asks here, in small stores and large ones alike: whether the two make a run,
+which run, its head, and by which facts a copy of that head is told to be as new as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.files import BadContentError, decode_json, is_there, read_bytes
+from gpubench.models import SCHEMA_VERSION, Run
+from gpubench.record import ledger
+from gpubench.record.heads import Facts, Head, head_of, head_of_run
+from gpubench.record.rules import broken_rule
+from gpubench.units import MIB, plain
+
+MAX_FILE_BYTES = 64 * MIB
+"""A run of 5 launches and 27 cases with 100 s of telemetry each takes 27 MiB; twice that is no run."""
+
+_SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
+_RESERVED = frozenset({"con", "prn", "aux", "nul"})
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a name may become a file name on every system: an allow-list, not a list of dangers."""
+    return (
+        bool(_SAFE_NAME.fullmatch(name))
+        and ".." not in name
+        and name.split(".", maxsplit=1)[0] not in _RESERVED
+    )
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return which are there of a run's JSON file, ``path``, and its ledger.
+
+    Raises:
+        MisuseError: If that cannot be told.
+    """
+    return tuple(filter(is_there, (path, ledger.ledger_path(path))))
+
+
+def facts_of(path: Path) -> Facts | None:
+    """Return size, times and number of a run's file and its ledger; None where that cannot be told."""
+    try:
+        facts = (_facts(path), _facts(ledger.ledger_path(path)))
+    except OSError:
+        return None
+    return None if facts == (None, None) else facts
+
+
+def _facts(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return None
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+
+
+def read_run(path: Path) -> Run:
+    """Read one run, with what its ledger has besides, and check every rule that a stored record must hold.
+
+    Args:
+        path: Its JSON file, which need not be there where its ledger is.
+
+    Raises:
+        BadContentError: If its content is no JSON, no run, or contradicts itself, and no ledger replaces it.
+        MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
+    """
+    return stored_run(path)[0]
+
+
+def stored_run(path: Path) -> tuple[Run, bool]:
+    """Return the run, and whether its file is bad and only its ledger tells it; errors as ``read_run``."""
+    lines = ledger.read(path)  # first: whoever finishes the run replaces the file, then removes the ledger
+    name = ledger.ledger_path(path).name
+    there = files_of(path)
+    if not lines and there in {(), (path,)}:
+        return _read_file(path), False
+    run, bad = None, None
+    if path in there:
+        try:
+            run = _read_file(path)
+        except BadContentError as error:
+            bad = error
+    told = ledger.told(lines, run)
+    if told is None:
+        raise bad or MisuseError(
+            f"{name} does not say how its run began, and {path.name} is missing: move it away"
+        )
+    if run is None:
+        try:
+            return _checked(told, path.with_name(name)), bad is not None
+        except BadContentError as error:
+            raise bad or MisuseError(f"{error}; move it away") from error
+    ledger.refuse_other(run, told, path)
+    whole = ledger.merged(run, told)
+    if whole.measurements != run.measurements and (broken := broken_rule(whole)):
+        raise MisuseError(f"{name} contradicts {path.name}: {broken}; move it away")
+    return whole, False
+
+
+def read_head(path: Path) -> Head:
+    """Return the head of a run; errors as ``read_run``, but a rule may be broken where no ledger is."""
+    if is_there(ledger.ledger_path(path)):
+        return head_of_run(read_run(path), path)
+    head, version = head_of(read_bytes(path, MAX_FILE_BYTES), path)
+    _refuse_later(version, path)
+    return head
+
+
+def _read_file(path: Path) -> Run:
+    data = read_bytes(path, MAX_FILE_BYTES)
+    _refuse_later(decode_json(data, _Version, path, what="gpubench run").schema_version, path)
+    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
+
+
+def _refuse_later(version: int, path: Path) -> None:
+    if version > SCHEMA_VERSION:
+        raise MisuseError(
+            f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
+        )
+
+
+def _checked(run: Run, path: Path) -> Run:
+    run = upgraded(run, path)
+    if not is_safe_name(run.run_id.casefold()):
+        raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
+    if broken := broken_rule(run):
+        raise BadContentError(f"{path.name} contradicts itself: {broken}")
+    return run
+
+
+def upgraded(run: Run, path: Path) -> Run:
+    """Bring a run to the current schema. A case of version 1 is one of version 2 at its defaults."""
+    if run.schema_version < 1:
+        raise BadContentError(
+            f"{path.name}: schema version {run.schema_version} never existed: the file is not gpubench's"
+        )
+    return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)

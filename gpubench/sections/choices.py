@@ -1,0 +1,213 @@
+"""What is said of one choice: what it is, where, its price and its date, and what else must be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpubench.blocks.parts import Fact, Facts
+from gpubench.findings import FindingKind
+from gpubench.labels import gpu_name, gpus
+from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
+from gpubench.units import count, format_bytes, format_duration, format_number, format_usd, listing, plain
+
+MOST_ELSEWHERE = 2
+"""Other providers named beside the best offer of a GPU; JSON has five."""
+
+MOST_REGIONS = 4
+"""Regions of an offer that are named; JSON has them all."""
+
+
+def fits_words(choice: Choice) -> str:
+    """Return whether the job fits in memory, and what is spare: "fits, 16.2 GiB spare"."""
+    if choice.fits_memory is None:
+        return "memory not checked"
+    if not choice.fits_memory:
+        return "may not fit in memory"
+    margin = choice.memory_margin_bytes
+    fits = "fits with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
+    in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.findings)
+    if in_eager_steps and choice.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
+        fits = f"{fits} in eager steps"
+    return fits if margin is None else f"{fits}, {format_bytes(margin)} spare"
+
+
+def gpus_and_where(choice: Choice) -> str:
+    """Return what to get and from whom: "1x L4 at gcp", "2x RTX 5070 (used) with a host for $2,114"."""
+    return f"{machines(choice)} {_where(choice)}"
+
+
+def machines(choice: Choice) -> str:
+    """What one machine has, and how many of them the jobs of a month take: "3 machines of 1x L4"."""
+    one = gpus(choice.gpu_key, choice.gpu_count)
+    return one if choice.machine_count == 1 else f"{choice.machine_count} machines of {one}"
+
+
+def _where(choice: Choice) -> str:
+    if choice.source == "own":
+        return (
+            "of your own"
+            if choice.purchase_usd is None
+            else f"{_as_sold(choice)}for ${choice.purchase_usd:,.0f}"
+        )
+    spot = " spot" if choice.pricing is Pricing.SPOT else ""
+    return f"at {plain(choice.provider, 30)}{spot}"
+
+
+def _as_sold(choice: Choice) -> str:
+    """New or used, and whether a host comes with it: "(used) with a host "."""
+    label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
+    return f"{label}{'with a host ' if choice.host_usd else ''}"
+
+
+def beside_words(choice: Choice) -> str:
+    """What a winner is, where, and what the job costs there; all else stands below the table."""
+    alone = choice.gpu_count == choice.machine_count == 1
+    name = gpu_name(choice.gpu_key) if alone else machines(choice)
+    where = [] if choice.source == "own" else [plain(choice.provider, 30)]
+    return ", ".join([name, *where, *([] if choice.cost_usd is None else [format_usd(choice.cost_usd)])])
+
+
+def rival_words(choice: Choice) -> str:
+    """Like a winner; hardware with what is paid for it."""
+    if choice.source != "own" or choice.purchase_usd is None:
+        return beside_words(choice)
+    cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
+    return f"{machines(choice)} for ${choice.purchase_usd:,.0f}{cost}"
+
+
+def if_bought(choice: Choice) -> str:
+    """What must be paid and done for the cost of a job to hold: ": $1,450 first, if busy 50 %"."""
+    if choice.source != "own" or choice.purchase_usd is None:
+        return ""
+    return f": ${choice.purchase_usd:,.0f} first{_if_busy(choice)}"
+
+
+def _if_busy(choice: Choice) -> str:
+    """At what use an hour of work costs what it does; the terms of owning end with it: "3 years at 50 %"."""
+    _, at, busy = plain(choice.instance, 80).rpartition(" at ")
+    return f", if busy {busy}" if at else ""
+
+
+def _paid(choice: Choice) -> str:
+    """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
+    cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
+    hosts = "a host" if choice.machine_count == 1 else f"{choice.machine_count} hosts"
+    host = f" and {hosts} for ${choice.host_usd:,.0f}" if choice.host_usd else ""
+    return f"${cards:,.0f} {_LABELS[choice.price_label]}{host}"
+
+
+_LABELS: Mapping[PriceLabel, str] = {
+    "list": "list price",
+    "single host": "one host's ask",
+    "quote": "as quoted",
+    "new": "new",
+    "used": "used",
+    "launch price": "at launch",
+    "unlabeled": "new or used not stated",
+}
+
+
+def offered(choice: Choice, *, aged: bool) -> str:
+    """What to get, from whom, and for how much, with the date of the price: "own 1x RTX 5090 (used) ..."."""
+    conditions = f" ({listed})" if (listed := ", ".join(_conditions(choice, aged=aged))) else ""
+    if choice.source == "own":
+        return f"own {gpus_and_where(choice)}{conditions}"
+    about = " for " if choice.is_expected_as_listed else ", ~"
+    price = f"{about}{format_usd(choice.expected_usd_per_hour)}/h"
+    return f"rent {gpus_and_where(choice)}{price}{conditions}"
+
+
+def _conditions(choice: Choice, *, aged: bool) -> list[str]:
+    """The date of a price, and what stands between asking a seller and having it."""
+    if choice.source == "own" and choice.purchase_usd is None:
+        return []
+    return [_dated(choice, aged=aged), *([] if choice.source == "own" else _hurdles(choice))]
+
+
+def _dated(choice: Choice, *, aged: bool) -> str:
+    """The date of a price; of one that is never called current, of a partial date at most, also its age."""
+    age, day = choice.price_age_days, plain(choice.price_date, 20)
+    if not aged or age is None or age <= NOT_CURRENT_AFTER_DAYS:
+        return day
+    up_to = "up to " if len(choice.price_date) < len("2026-01-01") else ""
+    return f"{day}, {up_to}{count(age, 'day')} old"
+
+
+def _hurdles(choice: Choice) -> list[str]:
+    single = ["single host"] if choice.price_label == "single host" else []
+    return [*single, *(["quota"] if choice.needs_quota else [])]
+
+
+def winners_in_full(ranking: Ranking) -> Facts:
+    """The best cloud, marketplace and hardware to own, each with all that must be known before it is paid."""
+    decision = ranking.decision
+    if decision is None:
+        return Facts(rows=())
+    named = (
+        ("Best cloud", decision.best_cloud),
+        ("Best marketplace", decision.best_marketplace),
+        ("Best to own", decision.best_to_own),
+    )
+    return Facts(
+        rows=tuple(Fact(term=term, value=_in_full(each)) for term, each in named if each is not None)
+    )
+
+
+def _in_full(choice: Choice) -> str:
+    """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
+    what = machines(choice)
+    age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
+    dated = f"{plain(choice.price_date, 20)}{age}"
+    if choice.source == "own":
+        paid = "" if choice.purchase_usd is None else f"{_paid(choice)} ({dated}), "
+        price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(choice)}"
+    else:
+        label = _LABELS[choice.price_label]
+        asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
+        usd = format_usd(choice.expected_usd_per_hour)
+        price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {dated})"
+    job = (
+        []
+        if choice.hours is None
+        else [f"{format_duration(choice.hours * 3600)} and {format_usd(choice.cost_usd)}"]
+    )
+    return "; ".join([price, *job, fits_words(choice), *_feed(choice), *_to_know(choice)])
+
+
+def _feed(choice: Choice) -> list[str]:
+    if choice.feed_vcpus is None:
+        return []
+    needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
+    if choice.vcpus is None:
+        return [f"{needs} vCPUs, how many it has is unknown"]
+    return [f"{needs} of its {choice.vcpus:g} vCPUs{': too few' if choice.can_feed is False else ''}"]
+
+
+def _to_know(choice: Choice) -> Iterator[str]:
+    """Yield where it is to be had, there and elsewhere, what the others ask, and what a new account lacks."""
+    if choice.regions:
+        more = len(choice.regions) - MOST_REGIONS
+        first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
+        yield f"in {listing(first) if more <= 0 else ', '.join([*first, f'{more} more'])}"
+    if choice.also_at:
+        there = [elsewhere_words(each, choice.gpu_count) for each in choice.also_at[:MOST_ELSEWHERE]]
+        yield f"also at {listing(there)}"
+    asks = choice.asks
+    if asks is not None and asks.ask_count > 1:
+        middle = format_usd(asks.median_usd_per_hour * choice.gpu_count)
+        yield f"{asks.ask_count} hosts ask {middle}/h in the middle"
+    if choice.needs_quota:
+        yield "a new account must ask for a quota"
+    if choice.price_note:
+        yield f"price: {plain(choice.price_note, 120)}"
+    if choice.in_stock is not None:
+        yield f"{'in stock' if choice.in_stock else 'not seen in stock'} on {choice.stock_date}"
+
+
+def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
+    """Return another provider of the same GPU, and what the job costs there: "aws 8x $12.00"."""
+    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
+    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
+    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    return f"{plain(each.provider, 30)}{so_many} {cost}"

@@ -1,0 +1,82 @@
+"""What every decision card holds, whatever was asked."""
+
+from __future__ import annotations
+
+from gpubench.blocks.parts import Fact, Facts, Paragraph
+from gpubench.labels import gpu_name
+from gpubench.models import Choice, Decision, Ranking
+from gpubench.recommend.verdict import NO_GPU_NEEDED
+from gpubench.sections import verdict
+from gpubench.sections.data import of_ranking
+from gpubench.units import format_bytes, format_duration, format_usd
+
+MOST_WORDS, MOST_WORDS_OF_HOW_SURE = 60, 15
+
+LONG_NAMES = 7
+"""Words of the names of the choice and its runner-up; of longer ones the job may be called "the job"."""
+
+
+def card_of(ranking: Ranking) -> tuple[str, dict[str, Fact]]:
+    """Return the headline of the card, and its facts by their terms."""
+    headline, facts = verdict.SECTION.render(of_ranking(ranking)).brief
+    return headline.text, {fact.term: fact for fact in facts.rows}
+
+
+def words_of(*parts: Paragraph | Facts) -> list[str]:
+    """Return what a reader sees, split at every space: signs and units too."""
+    texts = [
+        text
+        for part in parts
+        for text in (
+            [part.text]
+            if isinstance(part, Paragraph)
+            else [f"{fact.term} {fact.value} {fact.detail}" for fact in part.rows]
+        )
+    ]
+    return " ".join(texts).split()
+
+
+def assert_card_is_whole(ranking: Ranking) -> None:
+    """Hold the card to 60 words with every promised element in it, on a terminal and on a page."""
+    block = verdict.SECTION.render(of_ranking(ranking))
+    for parts in (block.brief, block.parts):
+        assert len(words_of(*parts)) <= MOST_WORDS, " ".join(words_of(*parts))
+    headline, facts = card_of(ranking)
+    decision = ranking.decision
+    if decision is None or headline.startswith(NO_GPU_NEEDED):
+        return
+    paid = decision.rather_rent or decision.choice
+    _assert_what(headline, paid)
+    _assert_job(facts["Job"], decision, paid)
+    if decision.sureness is not None:
+        assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
+    second = decision.choice if decision.rather_rent else decision.runner_up
+    if second is not None:
+        assert gpu_name(second.gpu_key) in facts["Runner-up"].value
+    if decision.changes and not decision.rather_rent:
+        assert "better " in facts["Runner-up"].detail
+
+
+def _assert_what(headline: str, paid: Choice) -> None:
+    assert gpu_name(paid.gpu_key) in headline
+    if paid.source != "own":
+        assert paid.provider in headline
+        assert f"{format_usd(paid.expected_usd_per_hour)}/h" in headline
+    elif paid.purchase_usd is not None:
+        assert f"${paid.purchase_usd:,.0f}" in headline
+    if paid.source != "own" or paid.purchase_usd is not None:
+        assert paid.price_date in headline
+
+
+def _assert_job(job: Fact, decision: Decision, paid: Choice) -> None:
+    if decision.job is not None and paid.hours is not None:
+        assert job.value.startswith(format_duration(paid.hours * 3600))
+        assert format_usd(paid.cost_usd) in job.value
+        names = " ".join(gpu_name(each.gpu_key) for each in (paid, decision.runner_up) if each is not None)
+        words = [decision.job.words, *(["the job"] if len(names.split()) > LONG_NAMES else [])]
+        assert job.value.endswith(tuple(f"for {each}" for each in words))
+    basis, *_, fits = job.detail.split("; ")
+    assert basis == paid.basis
+    assert ("fits" in fits) == bool(paid.fits_memory)
+    if paid.fits_memory and paid.memory_margin_bytes is not None:
+        assert f"{format_bytes(paid.memory_margin_bytes)} spare" in fits

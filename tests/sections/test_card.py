@@ -1,0 +1,95 @@
+"""The decision card: 60 words, and every promised element among them, whatever the names and figures are."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recommend.builders import A100, H100, L4, RTX5090, offer, rank_of
+from recommend.cards import assert_card_is_whole, card_of
+
+from gpubench.labels import gpu_name
+from gpubench.models import Change, Decision, ParallelMode, Pricing, Ranking, Sureness
+from gpubench.specs import load_specs
+
+RATES = {H100: 3000.0, A100: 1000.0, RTX5090: 900.0, L4: 400.0}
+RANKED = rank_of([offer(key, 1 + i) for i, key in enumerate(RATES)], RATES, width=1.3, samples=108e6)
+
+GPUS = st.sampled_from(sorted(load_specs()))
+USD = st.floats(0.01, 99_999)
+
+
+@st.composite
+def decisions(draw) -> Decision:
+    """A decision with any GPUs, prices, dates, hurdles, doubts and chances that one can have."""
+    base = RANKED.decision
+    price = draw(USD)
+    choice = msgspec.structs.replace(
+        base.choice,
+        gpu_key=draw(GPUS),
+        gpu_count=draw(st.sampled_from([1, 8])),
+        provider=draw(st.sampled_from(["vast", "google-colab"])),
+        pricing=draw(st.sampled_from([Pricing.ON_DEMAND, Pricing.SPOT])),
+        price_label=draw(st.sampled_from(["list", "single host"])),
+        price_date=draw(st.sampled_from(["2026-10-04", "2026-08", "2025"])),
+        price_age_days=draw(st.sampled_from([0, 49, 325])),
+        expected_usd_per_hour=price * draw(st.sampled_from([1, 1.3])),
+        price_usd_per_hour=price,
+        hours=draw(st.floats(0.02, 5000)),
+        cost_usd=(cost := draw(USD)),
+        cost_usd_low=cost / 2,
+        cost_usd_high=cost * 2,
+        fits_memory=draw(st.sampled_from([True, None])),
+        memory_margin_bytes=draw(st.integers(1, 10**12)),
+        parallel_mode=draw(st.sampled_from([ParallelMode.SINGLE, ParallelMode.FSDP])),
+        extrapolated=draw(st.booleans()),
+        price_doubt=draw(st.sampled_from([None, "$0.01, a hundredth of what four other providers list"])),
+        p_best=0.3,
+        p_best_of_gpu=draw(st.sampled_from([0.3, 0.56])),
+    )
+    other = msgspec.structs.replace(
+        base.runner_up,
+        gpu_key=draw(GPUS),
+        gpu_count=draw(st.sampled_from([1, 8])),
+        cost_usd=draw(USD),
+        basis=draw(st.sampled_from(["measured", "predicted"])),
+    )
+    measured = msgspec.structs.replace(
+        base.by_gpu[-1], gpu_key=draw(GPUS), basis="measured", cost_usd=draw(USD)
+    )
+    by_gpu = (choice, other, *([measured] if draw(st.booleans()) else []))
+    return msgspec.structs.replace(
+        base,
+        job=msgspec.structs.replace(
+            base.job,
+            words=draw(
+                st.sampled_from(["90 epochs of ImageNet", "24 h of one A100 SXM4 80GB", "3.5 epochs of 60,000 images"])
+            ),
+        ),
+        choice=choice,
+        runner_up=other,
+        by_gpu=by_gpu,
+        sureness=Sureness(p_best=0.3, p_near_best=draw(st.floats(0, 1)), regret_usd=draw(USD), regret_share=0.1),
+        changes=(
+            Change(kind="price", gpu_key=choice.gpu_key, provider="vast", value=price, threshold=draw(USD)),
+        ),
+        unfitted=draw(st.sampled_from([None, "speeds of inference are predicted from few published measurements"])),
+    )  # fmt: skip
+
+
+def decided(decision: Decision) -> Ranking:
+    return msgspec.structs.replace(RANKED, decision=decision)
+
+
+@settings(max_examples=60)
+@given(decisions())
+def test_the_card_is_whole_in_sixty_words_whatever_was_decided(decision):
+    assert_card_is_whole(decided(decision))
+
+
+def test_the_best_that_was_measured_stands_beside_a_prediction():
+    decision = RANKED.decision
+    mine = msgspec.structs.replace(decision.by_gpu[-1], basis="measured")
+    others = decision.by_gpu[:-1]
+    _, facts = card_of(decided(msgspec.structs.replace(decision, by_gpu=(*others, mine))))
+    assert facts["Best measured"].value.startswith(gpu_name(mine.gpu_key))
