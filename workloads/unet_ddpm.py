@@ -137,6 +137,12 @@ def _run(stage: nn.Module, x: Tensor, time: Tensor) -> Tensor:
     return x
 
 
+def noise_error(found: Tensor, noise: Tensor) -> Tensor:
+    """Mean square in the type of the noise: torch 2.4 has no gradient of one between two types."""
+    same = found if found.dtype == noise.dtype else found.type_as(noise)
+    return nn.functional.mse_loss(same, noise)
+
+
 def build(
     batch_size: int,
     seed: int,
@@ -166,7 +172,7 @@ def build(
         return Task(
             model=DenoisingNetwork(base, factors, side, attended_side),
             batches=tuple(_batch(batch_size, side) for _ in range(4)),
-            loss=nn.functional.mse_loss,
+            loss=noise_error,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )
 

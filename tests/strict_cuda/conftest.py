@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, precision, worker
+from gpubench.measure import busy, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
@@ -48,9 +48,6 @@ BRIEF = msgspec.structs.replace(
     micro_s=0.01,
 )
 """The rules of a budget in as few steps as they allow."""
-
-SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
-"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
 
 
 @dataclass
@@ -142,8 +139,6 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(busy, "PROFILED_STEPS", (1, 1))
     monkeypatch.setattr(busy, "ISSUED_STEPS", 1)
-    for name, value in SMALL_PROBES.items():
-        monkeypatch.setattr(precision, f"PROBE_{name}", value)
 
     def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
         context = installed(machine or Machine(cost=lambda name: KERNEL_S))

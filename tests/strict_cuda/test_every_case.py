@@ -14,6 +14,7 @@ import torch.utils.checkpoint
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.executions import OF_TORCH
+from gpubench.measure import precision as proof
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -60,6 +61,15 @@ RECURRENT = {"lstm", "lstm_large"}
 """Workloads of nothing but a fused recurrent layer and its head, of which torch.compile compiles nothing."""
 PIPELINES = {"augment", "augment_video"}
 """Input pipelines: they draw on the host and send that over, which no capture takes."""
+
+SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
+"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
+
+
+@pytest.fixture(autouse=True)
+def _small_probes(monkeypatch):
+    for name, value in SMALL_PROBES.items():
+        monkeypatch.setattr(proof, f"PROBE_{name}", value)
 
 
 def offered() -> dict[tuple[str, Precision], list[Case]]:
