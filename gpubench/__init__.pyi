@@ -94,7 +94,7 @@ def memory(
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     count: int = 1,
-    parallel: Literal["ddp", "fsdp"] = "ddp",
+    jobs: Literal["ddp", "fsdp"] | None = None,
     results: str | Path | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
     checkpointing: Literal["none", "selective", "full"] | None = None,
@@ -121,7 +121,8 @@ def memory(
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         count: GPUs of one job. (from 1 to 1048576) [default: 1]
-        parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
+        jobs: All weights on each GPU, or a share of them. [ddp|fsdp] [default: fsdp for a model that is
+            made for it, else ddp]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
         weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
@@ -582,7 +583,7 @@ def run(
     batch_size: int | Literal["max"] | None = None,
     device: str = "auto",
     gpus: int = 1,
-    jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
+    jobs: Literal["ddp", "fsdp", "independent"] | None = None,
     thread_scaling: bool = False,
     strong: bool = False,
     nnodes: int = 1,
@@ -628,7 +629,8 @@ def run(
         gpus: Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs. (at least 1)
             [default: 1]
         jobs: With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or
-            one on each at once. [ddp|fsdp|independent] [default: ddp]
+            one on each at once. [ddp|fsdp|independent] [default: fsdp for a model that is made for it,
+            else ddp]
         thread_scaling: Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.
         strong: Share the batch out over the GPUs of the job, instead of a batch for each.
         nnodes: Machines of the job, --gpus on each; give the same command on all. (at least 1)

@@ -53,6 +53,8 @@ LOOK_UP_EVERY_S = 0.5
 _CHUNK_BYTES = 64 * 1024
 
 _MARK = "GPUBENCH_CHILD"
+_Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
+"""Waits without a descriptor of its own."""
 _SWEEPS = 3
 """A daemon may have started another before it was ended."""
 
@@ -87,6 +89,11 @@ class ChildEndedError(Exception):
 
 class ChildLateError(Exception):
     """No report came before the deadline."""
+
+
+def not_started(error: OSError | RuntimeError) -> ChildEndedError:
+    """Say that there is no child, because the system gave no process, pipe, socket or thread for it."""
+    return ChildEndedError(f"could not be started: {plain(getattr(error, 'strerror', None) or str(error))}")
 
 
 class Lines:
@@ -169,28 +176,11 @@ class ChildProcess(Generic[_Report]):
             environment: All its variables; None for this process's own.
             descriptors: Open files and sockets that it gets under the numbers that they have here.
             most_printed_bytes: A child that prints more is ended.
+
+        Raises:
+            ChildEndedError: If no process, pipe or thread is to be had for it.
         """
-        mark = os.urandom(8).hex()
-        to_child, self._write_fd = os.pipe()
-        self._read_fd, from_child = os.pipe()
-        try:
-            command = [*program, str(to_child), str(from_child), str(os.getpid()), *arguments]
-            variables = {**(os.environ if environment is None else environment), _MARK: mark}
-            self._process = _start(command, variables, (to_child, from_child, *descriptors))
-        except BaseException:
-            os.close(self._write_fd)
-            os.close(self._read_fd)
-            raise
-        finally:
-            os.close(to_child)
-            os.close(from_child)
-        try:
-            self._guard = _start_guard(self.pid, mark)
-        except BaseException:
-            self.kill()
-            self._process.wait()
-            raise
-        self._mark = mark
+        self._mark = os.urandom(8).hex()
         self.swept: tuple[str, ...] = ()
         self._decoder = decoder
         self._lines = Lines()
@@ -198,9 +188,37 @@ class ChildProcess(Generic[_Report]):
         self._most_printed_bytes = most_printed_bytes
         self._tail = bytearray()
         self.flooded = False
-        self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
-        self._drain.start()
         self.end_by_s: Seconds = math.inf
+        try:
+            self._begin(program, arguments, os.environ if environment is None else environment, descriptors)
+        except (OSError, RuntimeError) as error:
+            raise not_started(error) from error
+
+    def _begin(
+        self,
+        program: Sequence[str],
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+    ) -> None:
+        """Start all that belongs to the child, or nothing."""
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
+            to_child, self._write_fd = os.pipe()
+            its_own.callback(os.close, to_child)
+            undo.callback(os.close, self._write_fd)
+            self._read_fd, from_child = os.pipe()
+            its_own.callback(os.close, from_child)
+            undo.callback(os.close, self._read_fd)
+            command = [*program, str(to_child), str(from_child), str(os.getpid()), *arguments]
+            variables = {**environment, _MARK: self._mark}
+            self._process = undo.enter_context(
+                _start(command, variables, (to_child, from_child, *descriptors))
+            )
+            undo.callback(self.kill)  # first, then its end is waited for
+            self._guard = undo.enter_context(_start_guard(self.pid, self._mark))
+            self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
+            self._drain.start()
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -223,7 +241,7 @@ class ChildProcess(Generic[_Report]):
             ChildLateError: If that moment came first.
             ChildEndedError: If the child is gone, or is ended for what it sent.
         """
-        with selectors.DefaultSelector() as selector:
+        with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             while not self._received:
                 left_s = min(until_s, self.end_by_s) - time.monotonic()
@@ -242,7 +260,7 @@ class ChildProcess(Generic[_Report]):
 
     def has_said_more(self) -> bool:
         """Whether it has sent something that was not received; waits for nothing."""
-        with selectors.DefaultSelector() as selector:
+        with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             return bool(
                 self._received or self._lines.has_begun or (selector.select(0) and os.read(self._read_fd, 1))
@@ -275,11 +293,12 @@ class ChildProcess(Generic[_Report]):
         else:
             return f"process {self.pid} cannot be ended; its device is left alone"
         self.kill()  # whatever it started itself
-        self.swept = _sweep(self._mark, self.pid)
-        self._guard.kill()  # before its pipe is closed: its work is done
-        self._guard.wait()
+        with contextlib.suppress(OSError):  # no descriptor is left to look with: the guard does it
+            self.swept = _sweep(self._mark, self.pid)
+            self._guard.kill()  # before its pipe is closed: its work is done
         if self._guard.stdin is not None:
             self._guard.stdin.close()
+        self._guard.wait()
         self._drain.join(1.0)
         with contextlib.suppress(OSError):
             os.close(self._read_fd)
@@ -383,13 +402,16 @@ def ask_child(
         time_limit_s: For all it does.
         environment: All its variables; None for this process's own.
     """
-    child = ChildProcess(
-        program,
-        msgspec.json.Decoder(answer_type),
-        arguments=arguments,
-        environment=environment,
-        most_printed_bytes=MOST_ASKED_PRINTED_BYTES,
-    )
+    try:
+        child = ChildProcess(
+            program,
+            msgspec.json.Decoder(answer_type),
+            arguments=arguments,
+            environment=environment,
+            most_printed_bytes=MOST_ASKED_PRINTED_BYTES,
+        )
+    except ChildEndedError as error:
+        return Asked(None, str(error), "")
     until_s = time.monotonic() + time_limit_s
     answer: _Answer | None = None
     try:

@@ -58,6 +58,21 @@ class BadContentError(MisuseError):
 # --- in --------------------------------------------------------------------------------------------------
 
 
+def is_there(path: Path) -> bool:
+    """Whether anything, even a link, bears a name.
+
+    Raises:
+        MisuseError: If that cannot be told; it is then not missing.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise MisuseError(f"cannot look for {_shown(path)}: {cause_of(error)}") from error
+    return True
+
+
 def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False) -> bytes:
     """Read a regular file whole; one that ``may_grow`` is read as it was when it was opened.
 

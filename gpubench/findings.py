@@ -52,6 +52,7 @@ class FindingKind(StrEnum):
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
     ONE_PROCESS = "ONE_PROCESS"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
+    MEMORY_REFUSED = "MEMORY_REFUSED"
 
 
 INFORMATIVE = frozenset(
@@ -67,6 +68,7 @@ INFORMATIVE = frozenset(
         FindingKind.ONE_BATCH,
         FindingKind.TEMPERATURE_NOT_JUDGED,
         FindingKind.ONE_PROCESS,
+        FindingKind.MEMORY_REFUSED,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -238,6 +240,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.UNEQUAL_GPUS: (
         "the GPUs of the job are not of one kind, and the slowest limits the speed",
         "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
+    ),
+    FindingKind.MEMORY_REFUSED: (
+        "the device refused memory that it says it has",
+        "what was measured is of the largest size that it gave; free memory or update its driver",
     ),
 }
 

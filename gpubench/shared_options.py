@@ -55,6 +55,9 @@ WORKLOAD = Option(
     python="str | Path",
     metavar="NAME|FILE[:NAME]",
 )
+JOB_MODES = ("ddp", "fsdp")
+"""How one job is shared: all weights on each GPU, or a share of them; as ``models.ParallelMode``."""
+JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp", old=("parallel",))
 
 
 TASKS = ("train", "infer")

@@ -164,7 +164,7 @@ def per_second(sample_unit: str) -> str:
     >>> per_second("image"), per_second("tokens")
     ('images/s', 'tokens/s')
     """
-    return f"{plural(plain(sample_unit, 30))}/s"
+    return f"{plural(plain(sample_unit, 20))}/s"
 
 
 def listing(names: Iterable[str], most: int | None = None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import Checkpointing, DecodeWork, Recipe, TaskKind, WeightType
+from gpubench.models import Checkpointing, DecodeWork, ParallelMode, Recipe, TaskKind, WeightType
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -112,6 +112,7 @@ class Workload:
         variants: Other recipes whose profiles are shipped, so that questions of them need no torch.
         checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, by rising number from 1
             on, unless it is asked for; empty is that of the recipe for any number.
+        parallel_mode: How the GPUs of one job share it unless it is asked for: whole copies, or a share each.
         is_classic: Whether it is among "all": a model that needs a large card is named by itself.
         is_run: Whether it is ever built and measured; else it is only described, for memory and ranking.
     """
@@ -132,6 +133,7 @@ class Workload:
     precisions: tuple[str, ...] = ()
     variants: tuple[Recipe, ...] = ()
     checkpointing_from: tuple[tuple[int, Checkpointing], ...] = ()
+    parallel_mode: ParallelMode = ParallelMode.DDP
     is_classic: bool = True
     is_run: bool = True
 

@@ -20,7 +20,7 @@ from gpubench.offers.own import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
-from gpubench.record import ledger, run_file, store
+from gpubench.record import heads, ledger, lock, run_file, store
 from gpubench.shipped import data_bytes
 
 HERE = Path(__file__).parent
@@ -81,10 +81,41 @@ def _read_pipe(path: Path) -> object:
     return [decode_json(line, Report, path, what="report") for line in whole]
 
 
+def _index() -> bytes:
+    with TemporaryDirectory() as folder:
+        heads.write_index(
+            Path(folder, "x"), {str(RUN): heads.Entry(run_file.facts_of(RUN), run_file.read_head(RUN))}
+        )
+        return Path(folder, "x").read_bytes()
+
+
+def _holder() -> bytes:
+    with TemporaryDirectory() as folder, lock.hold(Path(folder), "x") as held:
+        return held.path.read_bytes()
+
+
+def _nobody() -> None:
+    """Refuse what gpubench passes over: a lock file without a holder blocks nobody."""
+    raise BadContentError("names no holder")
+
+
+def _read_config(path: Path) -> object:
+    from gpubench_workloads import _hugging_face  # with torch and transformers: for seconds, and 300 MB
+
+    return _hugging_face.describe(path, path.stem)
+
+
+CONFIG = (
+    b'{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128, '
+    b'"num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 256, "max_position_embeddings": 128}'
+)
 READERS = {
     "run": Reader(store.read_run, RUN.read_bytes, on_command=False),
     "head of a run": Reader(run_file.read_head, RUN.read_bytes, on_command=False),
     "ledger": Reader(_read_ledger, _ledger, ".launches.jsonl", on_command=False),
+    "index of heads": Reader(heads.read_index, _index, on_command=False),
+    "holder of a lock": Reader(lambda path: lock.holder_of(path) or _nobody(), _holder, on_command=False),
+    "config of a model": Reader(_read_config, lambda: CONFIG),
     "own prices, CSV": Reader(read_own, lambda: OWN, ".csv"),
     "own prices, JSON": Reader(read_own, lambda: OWN_JSON),
     "prices to import": Reader(lambda path: read_table(path, provider="aws", price_date="2026-11-01"), lambda: SKYPILOT, ".csv"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -303,9 +304,33 @@ def test_no_process_that_a_child_starts_inherits_its_pipes():
 def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     before = psutil.Process().num_fds()
-    with pytest.raises(FileNotFoundError):
-        ask_child(("-c", "pass"), (), str, time_limit_s=60)
+    asked = ask_child(("-c", "pass"), (), str, time_limit_s=60)
+    assert (asked.answer, asked.how) == (None, "could not be started: No such file or directory")
     assert psutil.Process().num_fds() == before
+
+
+def test_where_descriptors_run_out_a_child_is_there_in_whole_or_not_at_all():
+    """However few of them are left: its pipes, its process, its guard and what looks for daemons need some."""
+    process, (limit, most) = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    before, hows = process.num_fds(), []
+    holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]  # the limit is on the highest number
+    top = max(holes) + 1
+    try:
+        for left in range(16):
+            for descriptor in holes[len(holes) - left :]:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (top, most))
+            try:
+                hows.append(ask_child(("-c", ""), (), str, time_limit_s=60).how)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+            holes = holes[: len(holes) - left] + [os.open("/dev/null", os.O_RDONLY) for _ in range(left)]
+            assert (process.num_fds(), process.children()) == (before + 40, [])
+    finally:
+        for descriptor in holes:
+            os.close(descriptor)
+    assert set(hows) == {"could not be started: Too many open files", "ended with status 0"}
+    assert hows == sorted(hows)  # and with enough of them it is there
 
 
 STUBBORN = """

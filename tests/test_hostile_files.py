@@ -86,6 +86,9 @@ CONTENTS = {
 @pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
 def test_every_reader_refuses_what_is_no_file_of_its_kind(tmp_path, reader: Reader, make):
     path = tmp_path / f"x{reader.ending}"
+    path.write_bytes(reader.sample())
+    outcome(reader, path)  # loads what it needs
+    path.unlink()
     make(path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     said = outcome(reader, path)

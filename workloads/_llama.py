@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.models import Checkpointing, Recipe, TaskKind, Trainable, WeightType
+from gpubench.models import Checkpointing, ParallelMode, Recipe, TaskKind, Trainable, WeightType
 from gpubench.workload import CASTS, Task, Workload, draw_labels, seeded
 from gpubench_workloads._decoder_blocks import (
     DecoderLayer,
@@ -187,6 +187,7 @@ EIGHT_FSDP = replace(
     precisions=("bf16",),
     variants=(_LARGE,),
     checkpointing_from=((1, Checkpointing.FULL), (8, Checkpointing.SELECTIVE)),
+    parallel_mode=ParallelMode.FSDP,
 )
 SEVENTY = replace(
     EIGHT_FSDP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import told
+from gpubench.blocks.parts import held_together, told
 from gpubench.blocks.sorting import sort_value
 from gpubench.shipped import package_path
 from gpubench.units import isolated
@@ -29,7 +29,12 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"kind": lambda part: type(part).__name__, "told": told, "sort_value": sort_value}
+    made.filters |= {
+        "kind": lambda part: type(part).__name__,
+        "told": told,
+        "sort_value": sort_value,
+        "held_together": held_together,
+    }
     return made
 
 

@@ -7,6 +7,7 @@ figures and names. Every ``Charts`` part carries its table twin, which is what a
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -166,6 +167,16 @@ def table(
         folded=folded,
         filters=filters,
     )
+
+
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+"""Within what stays on one line while a cell is laid out; a terminal draws a plain space."""
+
+
+def held_together(cell: str) -> str:
+    """Return a cell whose details keep each figure on the line of its unit."""
+    value, *details = cell.split("\n")
+    return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
 
 
 def told(shown: Table) -> Table:

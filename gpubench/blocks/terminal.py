@@ -15,7 +15,19 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
-from gpubench.blocks.parts import Bullets, Charts, Column, Facts, Paragraph, Part, Table, printable, told
+from gpubench.blocks.parts import (
+    NO_BREAK_SPACE,
+    Bullets,
+    Charts,
+    Column,
+    Facts,
+    Paragraph,
+    Part,
+    Table,
+    held_together,
+    printable,
+    told,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -38,9 +50,6 @@ TALLEST = 3
 
 LAID_OUT_BY = 100
 """Rows of a table by which its columns are shared out."""
-
-NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-"""While the lines of a cell are laid out; a plain space is drawn."""
 
 INDENT = 2
 """Before the details of a first column."""
@@ -181,7 +190,7 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     if _sum(natural) <= width:
         return joined, natural, []
     hidden: list[str] = []
-    table = replace(table, rows=tuple(tuple(map(_held_together, row)) for row in table.rows))
+    table = replace(table, rows=tuple(tuple(map(held_together, row)) for row in table.rows))
     while most := max(column.optional for column in table.columns):
         if most >= WHERE_THERE_IS_ROOM:
             stays = _sum(_widths(table, _natural)) <= width
@@ -256,12 +265,6 @@ def _height(cell: str, width: int) -> int:
                 lines += whole + bool(rest)
                 room = width - rest if rest else 0
     return lines
-
-
-def _held_together(cell: str) -> str:
-    """Return a cell whose details keep each figure on the line of its unit."""
-    value, *details = cell.split("\n")
-    return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
 
 
 def _sum(widths: Sequence[int]) -> int:

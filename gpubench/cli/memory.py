@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 3
 """Cards of one size that are named; the others are counted."""
+_SHARED = {
+    "ddp": "one job that holds all weights on each GPU (--jobs ddp)",
+    "fsdp": "one job that holds a share of the weights on each GPU (--jobs fsdp)",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -116,6 +120,8 @@ def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
 
     need = answer.need
     yield answer.label
+    if answer.case.gpu_count > 1:
+        yield f"  {_SHARED[answer.case.parallel_mode]}"
     yield f"  by {basis_words(need)}"
     for name, figure in (
         ("allocated by tensors", need.allocated),

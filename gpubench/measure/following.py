@@ -67,9 +67,12 @@ def _take_part(
     """
     variables = environment_of(device, os.environ, strict=False, peers=plan.peers)
     begun = False
-    child = control.child = Child(
-        variables | meeting.variables(variables), JOB_MODULE, arguments=meeting.arguments()
-    )
+    try:
+        child = control.child = Child(
+            variables | meeting.variables(variables), JOB_MODULE, arguments=meeting.arguments()
+        )
+    except ChildEndedError as error:
+        return messages.JobOver(status=Status.FAILED, reason=f"the launching process {error}")
     try:
         child.send(messages.Setup(device=device, budget=plan.budget, seed=plan.seed, peers=plan.peers))
         while not control.stopping.is_set():

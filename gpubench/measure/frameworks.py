@@ -6,6 +6,8 @@ No framework is imported here.
 from __future__ import annotations
 
 import os
+import platform
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -56,6 +58,7 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
     usual: tuple[Execution, ...]
 
 
+TENSORFLOW_CPU = "tensorflow-cpu"
 KERAS = {
     Framework.KERAS_TORCH: KerasFacts(
         backend="torch",
@@ -68,7 +71,7 @@ KERAS = {
     Framework.KERAS_TENSORFLOW: KerasFacts(
         backend="tensorflow",
         module="tensorflow",
-        on_cpu="tensorflow-cpu",
+        on_cpu=TENSORFLOW_CPU,
         on_cuda='"tensorflow[and-cuda]"',
         executions=(Execution.EAGER, Execution.COMPILE, Execution.TF_GRAPH),
         usual=(Execution.COMPILE, Execution.TF_GRAPH),
@@ -84,10 +87,13 @@ KERAS = {
 }
 
 
-def pip_line(framework: Framework, device: DeviceProfile) -> str:
-    """Return the line that installs a framework for a device."""
+def pip_line(framework: Framework, device: DeviceProfile, lacking: Sequence[str]) -> str:
+    """Return the line that installs the modules that a framework lacks on a device."""
     facts = KERAS[framework]
-    return f"pip install keras {facts.on_cpu if device.is_cpu else facts.on_cuda}"
+    package = facts.on_cuda if not device.is_cpu else facts.on_cpu
+    if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        package = "tensorflow"  # the smaller package is built for no other machine
+    return f"pip install {' '.join(package if name == facts.module else name for name in lacking)}"
 
 
 PACKAGES = {
@@ -117,11 +123,12 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
     for framework in wanted:
         if framework is Framework.TORCH:
             continue
-        for module in ("keras", KERAS[framework].module):
-            if find_spec(module) is None:
-                raise MisuseError(
-                    f"{framework} needs {module}, which is not installed: {pip_line(framework, device)}"
-                )
+        lacking = [name for name in ("keras", KERAS[framework].module) if find_spec(name) is None]
+        if lacking:
+            raise MisuseError(
+                f"{framework} needs {' and '.join(lacking)}, not installed here: "
+                f"{pip_line(framework, device, lacking)}"
+            )
 
 
 @cache

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from gpubench.errors import MisuseError
 from gpubench.measure import keras_steps
 from gpubench.measure.keras_own import Build, build_of
 from gpubench.measure.keras_steps import NotHereError, Steps
@@ -56,7 +55,7 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
         ):
             time_job(order, bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
-    return conduct(order, bench, seen, measure, (NotHereError, MisuseError))
+    return conduct(order, bench, seen, measure, (NotHereError,))
 
 
 def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
@@ -64,7 +63,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
     bench.phase("build")
     with seen.timing("build"):
         task = keras_steps.built(build, case, bench.seed)
-        steps = Steps(order.reference, task, bench.framework)
+        steps = Steps(case.workload, task, bench.framework)
         seen.batch_count = len(steps.batches)
     in_time(deadline_s)
     bench.phase("check")

@@ -17,14 +17,14 @@ import numpy as np
 
 from gpubench.discovery import keras_models
 from gpubench.errors import MisuseError
+from gpubench.measure.keras_loss import check_fit, draw_targets, loss_of
 from gpubench.measure.keras_steps import check_backend
 from gpubench.models import Framework, WorkloadProfile
 from gpubench.own_model import import_own, own_name, takes_seed, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask, import_foreign, is_own
 
-LABELS = 4
-"""Targets that are drawn, where the model has as many classes: few enough to be learned."""
 DEFAULT_BATCHES = (8, 32, 128)
+PROFILED_BATCH = 2
 
 Build = Callable[[int, int], KerasTask]
 
@@ -80,7 +80,7 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
     return KerasTask(
         model=model,
         batches=((inputs, targets),),
-        loss=_loss(parts[3]),
+        loss=loss_of(parts[3]),
         optimizer=keras.optimizers.get(optimizer),
     )
 
@@ -99,28 +99,17 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
             f"{name}: batches are drawn for one input and one output of known shape: return model, inputs, "
             "targets, loss"
         )
-    loss = _loss(model.loss)
-    draw = np.random.default_rng(seed)
+    loss = loss_of(model.loss)
+    draw, shape = np.random.default_rng(seed), tuple(outputs[0].shape)[1:]
     batches = tuple(
-        (_inputs(model, specs[0], batch_size, draw), _targets(loss, outputs[0], batch_size, draw))
+        (
+            _inputs(model, specs[0], batch_size, draw),
+            draw_targets(loss, shape, batch_size, draw),
+        )
         for _ in range(BATCH_COUNT)
     )
     optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     return KerasTask(model=model, batches=batches, loss=loss, optimizer=optimizer)
-
-
-class _MeanLoss(keras.losses.Loss):  # type: ignore[misc]
-    """The mean of a function of targets and outputs over the batch, as Keras makes one of ``loss="mse"``."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        super().__init__(name=getattr(function, "__name__", "loss"))
-        self.call = function
-
-
-def _loss(found: Any) -> keras.losses.Loss:
-    """Return a loss by its name, as a function or as an object of Keras."""
-    loss = keras.losses.get(found)
-    return loss if isinstance(loss, keras.losses.Loss) else _MeanLoss(loss)
 
 
 def _inputs(model: Any, spec: Any, batch_size: int, draw: np.random.Generator) -> Any:
@@ -132,15 +121,6 @@ def _inputs(model: Any, spec: Any, batch_size: int, draw: np.random.Generator) -
     return draw.standard_normal(shape, dtype=np.float32)
 
 
-def _targets(loss: keras.losses.Loss, output: Any, batch_size: int, draw: np.random.Generator) -> Any:
-    shape: tuple[int, ...] = (batch_size, *tuple(output.shape)[1:])
-    if loss.name.startswith("sparse_categorical"):
-        return draw.integers(min(LABELS, shape[-1]), size=shape[:-1], dtype=np.int32)
-    if loss.name.startswith("categorical"):
-        return np.eye(shape[-1], dtype=np.float32)[draw.integers(min(LABELS, shape[-1]), size=shape[:-1])]
-    return draw.integers(2, size=shape).astype(np.float32)
-
-
 def profile_of_own(reference: str, framework: Framework, return_home: Callable[[], None]) -> WorkloadProfile:
     """Read of a model of the user's own what can be known without a trace: parameters and shapes.
 
@@ -148,9 +128,14 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         reference: The file, or module, and what it names.
         framework: Keras on one of its backends.
         return_home: Goes back to the folder that the reference is a path from: a model may have left it.
+
+    Raises:
+        MisuseError: Where it is no such model, or its output does not fit its loss.
     """
     build, module = _own_build(reference, framework)
-    task = build(2, 0)
+    task = build(PROFILED_BATCH, 0)
+    outputs = import_foreign(own_name(reference), lambda: task.model(task.batches[0][0], training=False))
+    check_fit(own_name(reference), task.loss, [targets for _, targets in task.batches], outputs)
     return_home()
     shape = tuple(int(n) for n in task.batches[0][0].shape[1:])
     is_image = len(shape) == 3

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure.frameworks import KERAS, POLICIES
+from gpubench.measure.keras_loss import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
 from gpubench.probe.identity import check_same_device
 from gpubench.workload import KerasTask, import_foreign, one_line
@@ -147,17 +148,17 @@ class Steps:
         self.framework = framework
         self.model = task.model
         self.batches = [tuple(map(keras.ops.convert_to_tensor, batch)) for batch in task.batches]
-        import_foreign(name, lambda: self._compile(task))
+        import_foreign(name, lambda: self._compile(name, task))
         self._state: tuple[list[Any], ...] | None = None
         if framework is Framework.KERAS_JAX:
             self._state = tuple([v.value for v in group] for group in self._groups())
         self._no_metrics = [_host(v) for v in self.model.metrics_variables]
 
-    def _compile(self, task: KerasTask) -> None:
+    def _compile(self, name: str, task: KerasTask) -> None:
         """Compile and build all that a step creates when it is first taken."""
         inputs, targets = self.batches[0]
         outputs = self.model(inputs, training=False)
-        _check_loss(task.loss, targets, outputs)
+        check_fit(name, task.loss, [targets for _, targets in task.batches], outputs)
         self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
         self.model._symbolic_build(data_batch=(inputs, targets))  # noqa: SLF001 - what fit does before its first step
         if not self.model.optimizer.built:
@@ -266,29 +267,6 @@ def _copy(value: Any) -> Any:
 
 def _device(value: Any) -> Any:
     return keras.ops.convert_to_tensor(value)
-
-
-def _check_loss(loss: Any, targets: Any, outputs: Any) -> None:
-    """Refuse a model whose output does not fit its loss, before a step fails somewhere inside.
-
-    Raises:
-        MisuseError: With both shapes.
-    """
-    shapes = f"an output of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
-    try:
-        value = _host(loss(targets, outputs))
-    except Exception as error:  # a loss of the user's own may raise anything; the cause is kept
-        why = f"{shapes} ({type(error).__name__})"
-        raise MisuseError(f"the model's output does not fit its loss: {why}") from error
-    if value.ndim:
-        raise MisuseError(f"the loss is no single number but of shape {value.shape}, from {shapes}")
-    classes = outputs.shape[-1]
-    is_sparse = getattr(loss, "name", "").startswith("sparse_categorical")
-    if is_sparse and int(_host(keras.ops.max(targets))) >= classes:
-        raise MisuseError(
-            f"the model's output does not fit its loss: {classes} outputs for targets up to "
-            f"{int(_host(keras.ops.max(targets)))}"
-        )
 
 
 def seed_all(seed: int) -> None:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 from gpubench.children import ParentChannel
+from gpubench.errors import GpuBenchError
 from gpubench.measure import energy, messages, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
@@ -318,7 +319,7 @@ def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
     """Status and reason of an exception: type, words, and the line of the user's code that it came from."""
     if lacks_memory(error):
         return Status.OUT_OF_MEMORY, f"batch {batch_size}: {one_line(error)}"
-    return Status.FAILED, one_line(error)
+    return Status.FAILED, str(error) if isinstance(error, GpuBenchError) else one_line(error)
 
 
 def skipped_steps(scales: list[float]) -> int:

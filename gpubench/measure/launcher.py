@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.children import ChildEndedError, ChildLateError, not_started
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
@@ -24,7 +24,17 @@ from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.measure.quality_goals import GOALS, SEEDS
-from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Finding,
+    Launch,
+    Measurement,
+    MicroResult,
+    Precision,
+    Round,
+    Status,
+)
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.quality import TimeToQuality
 from gpubench.profile.log import write_log
@@ -158,6 +168,7 @@ class Launcher:
     on_event: OnEvent = say_nothing
     control: Control = field(default_factory=Control)
     ready: messages.Ready | None = None
+    device_findings: list[Finding] = field(default_factory=list)
     phase_limits_s: dict[str, Seconds] = field(default_factory=lambda: dict(PHASE_LIMITS_S))
     module: str = MODULE
     meeting: Meeting | None = None
@@ -453,6 +464,8 @@ class Launcher:
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
+                if report.finding is not None:
+                    self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, _JobOverError) as error:
             self._end_child()
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
@@ -481,7 +494,7 @@ class Launcher:
         self.on_event(events.MicroEnded(result=result))
 
     def _micro_report(self, child: Child) -> messages.MicroDone:
-        if len(self.micro) > MOST_REPORTS:
+        if len(self.micro) + len(self.device_findings) > MOST_REPORTS:
             raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
         while True:
             match report := child.receive(self._until_s("micro")):
@@ -559,7 +572,10 @@ class Launcher:
         """Start a process for one GPU, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        meeting = self.meeting or alone()
+        try:
+            meeting = self.meeting or alone()
+        except OSError as error:
+            raise not_started(error) from error
         try:
             return Child(
                 variables | meeting.variables(variables),

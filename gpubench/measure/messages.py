@@ -200,9 +200,10 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
 
 
 class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """One micro-benchmark; ``last`` closes the series."""
+    """One micro-benchmark, or what was seen of the device; ``last`` closes the series."""
 
     result: MicroResult | None = None
+    finding: Finding | None = None
     last: bool = False
 
 

@@ -42,7 +42,7 @@ from gpubench.measure.micro import (
 )
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult
-from gpubench.units import Bytes, Seconds
+from gpubench.units import Bytes, Seconds, format_bytes
 
 CHAINS = 8
 """Chains of dependent operations in one work-item: enough to hide the latency of each."""
@@ -135,10 +135,11 @@ def open_queue(profile: DeviceProfile) -> Queue:
 
 def run_micro(
     opened: Queue, profile: DeviceProfile, budget: Budget, *, strict: bool, time_s: Seconds | None = None
-) -> Iterator[MicroResult]:
+) -> Iterator[MicroResult | Finding]:
     """Run the micro-benchmarks of one process: arithmetic of strict fp32, or all else.
 
-    A device that promises more memory than it has refuses a buffer: that probe is tried at half its size.
+    A device that promises more memory than it has refuses a buffer: that probe is tried at half its size, and
+    its result carries the finding. Where no size is given the finding comes alone, after all results.
 
     Args:
         opened: Where.
@@ -151,8 +152,11 @@ def run_micro(
     chosen = [*arithmetic(opened, strict=strict), *(() if strict else other_probes(opened))]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
 
+    alone: list[Finding] = []
+
     def measure(probe: Probe) -> MicroResult | None:
         smaller: Probe | None = probe
+        refused: tuple[Finding, ...] = ()
         while smaller is not None and time.perf_counter() < deadline_s:
             try:
                 action = smaller.make(opened)
@@ -160,12 +164,22 @@ def run_micro(
             except cl.Error as error:
                 if error.code not in _TOO_LARGE:
                     raise
+                refused = refused or (_refused(smaller, profile),)
                 smaller = smaller.halved()
                 continue
+            result = msgspec.structs.replace(result, findings=(*result.findings, *refused))
             return proved(result, smaller, opened)
+        alone.extend(refused)
         return None
 
-    return one_by_one(fitting(chosen, limit), measure)
+    yield from one_by_one(fitting(chosen, limit), measure)
+    yield from alone
+
+
+def _refused(probe: Probe, profile: DeviceProfile) -> Finding:
+    """Name what was refused of what is promised."""
+    seen = f"{probe.name} of {probe.size}, of {format_bytes(profile.memory_bytes)} promised"
+    return Finding(kind=FindingKind.MEMORY_REFUSED, value=seen)
 
 
 def timer(probe: Probe, opened: Queue) -> Timer:

@@ -10,6 +10,7 @@ from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
+from gpubench.models import Finding
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
@@ -40,8 +41,11 @@ def main() -> None:
         if not isinstance(order, messages.MeasureMicro):
             raise TypeError(f"no such command through OpenCL: {type(order).__name__}")
         line.send(messages.Phase(name="micro"))
-        for result in run_micro(opened, setup.device, setup.budget, strict=order.strict, time_s=order.time_s):
-            line.send(messages.MicroDone(result=result))
+        for each in run_micro(opened, setup.device, setup.budget, strict=order.strict, time_s=order.time_s):
+            if isinstance(each, Finding):
+                line.send(messages.MicroDone(finding=each))
+                continue
+            line.send(messages.MicroDone(result=each))
             if line.stop.is_set():
                 break
         line.send(messages.MicroDone(last=True))

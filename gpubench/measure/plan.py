@@ -275,7 +275,7 @@ def _every_case(
                 sample_unit=profile.sample_unit,
                 gpu_count=count,
                 framework=framework,
-                parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
+                parallel_mode=_mode(request, profile, task) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
                 threads=used,
                 **profile.recipe.at(precision).fields,
@@ -289,6 +289,13 @@ def _every_case(
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
+
+
+def _mode(request: RunRequest, profile: WorkloadProfile, task: TaskKind) -> ParallelMode:
+    """How the GPUs work together: as asked for, else as the workload is made for."""
+    if request.jobs is not None:
+        return ParallelMode(request.jobs)
+    return profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
 
 
 def _why_no_precision(precision: Precision, devices: Sequence[DeviceProfile]) -> str | None:
@@ -416,7 +423,7 @@ def _check_what(request: RunRequest) -> None:
         raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")
     if request.thread_scaling and request.micro == "only":
         raise MisuseError("--micro-only measures no workload: leave out --thread-scaling")
-    if not several and (request.strong or request.jobs != "ddp") and request.resume is None:
+    if not several and (request.strong or request.jobs not in {None, "ddp"}) and request.resume is None:
         option = "--strong" if request.strong else f"--jobs {request.jobs}"
         raise MisuseError(f"{option} is of several GPUs: give --gpus N too")
     if request.strong and (request.jobs == "independent" or request.task == "infer"):

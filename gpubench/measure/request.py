@@ -10,6 +10,8 @@ from gpubench.measure.budget import BudgetName
 from gpubench.options import Flag, Option, said
 from gpubench.shared_options import (
     BATCH,
+    JOB_MODES,
+    JOBS,
     TASKS,
     WORKLOAD,
     Device,
@@ -94,13 +96,14 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = 1
     jobs: Annotated[
-        str,
-        Option(
-            "With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or one "
-            "on each at once.",
-            choices=("ddp", "fsdp", "independent"),
+        str | None,
+        said(
+            JOBS,
+            help="With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or "
+            "one on each at once.",
+            choices=(*JOB_MODES, "independent"),
         ),
-    ] = "ddp"
+    ] = None
     thread_scaling: Annotated[
         bool, Option("Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
     ] = False

@@ -248,6 +248,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         precisions: Those that it is measured at by default; empty is those of the device.
         checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, unless told otherwise;
             empty is that of the recipe for any number.
+        parallel_mode: How the GPUs of one job share it, unless told otherwise.
         is_classic: Whether it is among "all".
         is_run: Whether it is ever built and measured; else memory and ranking alone know it.
         tokens_per_sample: Of a sample of tokens; None where the input is something else.
@@ -280,6 +281,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     checkpointing_from: tuple[tuple[int, Checkpointing], ...] = ()
+    parallel_mode: ParallelMode = ParallelMode.DDP
     is_classic: bool = True
     is_run: bool = True
     tokens_per_sample: int | None = None

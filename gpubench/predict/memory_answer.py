@@ -344,7 +344,6 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
         profiles = [_by_recipe(each, by_name, asked, request.count) for each in request.workloads]
     own = newest_runs(results_root(request.results)).runs
-    shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     questions = [
         question_of(
             profile,
@@ -362,7 +361,11 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             question,
             specs,
             own=own,
-            changes=shared | _of_any_model(question.profile, asked),
+            changes={
+                "gpu_count": request.count,
+                "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
+                **_of_any_model(question.profile, asked),
+            },
             accumulate=request.accumulate,
         )
         for question in questions

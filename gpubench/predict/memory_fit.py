@@ -34,6 +34,10 @@ _START = (1000 * MIB, 1.1)
 _DIGITS = 4
 
 
+WITHOUT_CONVOLUTIONS = frozenset({"bert_mlm", "reformer", "t5_small"})
+"""Of the models whose memory in use was read; on other vendors' cards the others are a class of their own."""
+
+
 class ReadingKind(StrEnum):
     """What was read: memory in use on the device, held by torch's allocator, or not stated."""
 
@@ -73,6 +77,11 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
         return class_of(load_specs()[self.gpu_key])
 
     @property
+    def convolves(self) -> bool:
+        """Whether the model has convolutions."""
+        return self.model not in WITHOUT_CONVOLUTIONS
+
+    @property
     def compiles_loss(self) -> bool:
         """Whether no scores in float32 were ever held, which an eager step holds."""
         return self.compiled is not None and "loss" in self.compiled
@@ -96,17 +105,19 @@ def load_readings() -> tuple[MemoryReading, ...]:
 def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = None) -> Allowance:
     """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
 
-    NVIDIA cards share one factor, for their libraries are the same; every other vendor's are one class.
+    All share one factor, for their products of matrices take alike: but for models that convolve on other
+    vendors' cards, whose library of convolutions takes memory of its own.
 
     Args:
         readings: Those of memory in use are fitted, censored ones left out.
         fitted: Date to write into it; None is today.
     """
     usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
-    nvidia = [r for r in usable if r.card_class is not CardClass.OTHER]
-    others = [r for r in usable if r.card_class is CardClass.OTHER]
-    classes = _fit(nvidia) | (_fit(others) if others else {})
-    return Allowance(fitted=fitted or today().isoformat(), classes=classes)
+    apart = [r.card_class is CardClass.OTHER and r.convolves for r in usable]
+    classes = _fit([r for r, is_apart in zip(usable, apart, strict=True) if not is_apart])
+    alone = [r for r, is_apart in zip(usable, apart, strict=True) if is_apart]
+    convolving = _fit(alone)[CardClass.OTHER] if alone else None
+    return Allowance(fitted=fitted or today().isoformat(), classes=classes, convolving=convolving)
 
 
 def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
@@ -172,12 +183,14 @@ def score_left_out(readings: Sequence[MemoryReading]) -> dict[str, Score]:
     for model in sorted({r.model for r in usable}):
         fit = fit_allowance([r for r in usable if r.model != model], fitted="")
         for reading in (r for r in usable if r.model == model):
-            allowance = fit.classes[reading.card_class]
+            allowance = fit.of(reading.card_class, convolves=reading.convolves)
             likely = device_bytes(allowance, reading.traced_bytes)
             ratio = likely / reading.memory_bytes
             outcome = ratio, ratio * math.exp(allowance.half_width)
             vendor = "others" if reading.card_class is CardClass.OTHER else "nvidia"
-            for group in (vendor, f"{reading.source} {reading.card_class}", f"{vendor} {reading.model}"):
+            how = "convolving" if reading.convolves else "not convolving"
+            by_class = f"{reading.source} {reading.card_class}"
+            for group in ("all", vendor, f"{vendor} {how}", by_class, f"{vendor} {reading.model}"):
                 outcomes.setdefault(group, []).append(outcome)
     return {group: _score(pairs) for group, pairs in outcomes.items()}
 

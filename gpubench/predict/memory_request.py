@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from gpubench.options import Option, said
 from gpubench.predict.request import read_workload_or_profile
 from gpubench.shared_options import (
+    JOBS,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
@@ -16,7 +17,6 @@ from gpubench.shared_options import (
 )
 
 SEVERAL = "Several GPUs"
-MODES = ("ddp", "fsdp")
 
 
 class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
-    parallel: Annotated[
-        str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)
-    ] = "ddp"
+    jobs: Annotated[
+        str | None, said(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
+    ] = None
     results: Results = None

@@ -44,7 +44,10 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         What was seen, and how to fix it; None as the second where torch reaches the same device.
     """
     environment = {**(os.environ if variables is None else variables), **child_environment(device)}
-    child = ChildProcess(_PROGRAM, _decoder, environment=environment)
+    try:
+        child = ChildProcess(_PROGRAM, _decoder, environment=environment)
+    except ChildEndedError as error:
+        return f"the process of torch {error}", _UNKNOWN
     view, until_s = View(), time.monotonic() + _LIMIT_S
     try:
         while not (view.computed or view.error):

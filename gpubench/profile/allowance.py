@@ -46,10 +46,22 @@ class ClassAllowance(Record, frozen=True, kw_only=True):
 
 
 class Allowance(Record, frozen=True, kw_only=True):
-    """The fit, by class of card, with its date."""
+    """The fit, by class of card, with its date.
+
+    Attributes:
+        convolving: Of other vendors' cards, for models that convolve: their library of convolutions takes
+            memory of its own. None where no such reading was fitted: the class of the card then.
+    """
 
     fitted: str
     classes: dict[CardClass, ClassAllowance]
+    convolving: ClassAllowance | None = None
+
+    def of(self, card_class: CardClass, *, convolves: bool) -> ClassAllowance:
+        """What is added on a class of card to a step of such a model."""
+        if card_class is CardClass.OTHER and convolves and self.convolving is not None:
+            return self.convolving
+        return self.classes[card_class]
 
 
 @cache

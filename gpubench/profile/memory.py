@@ -101,7 +101,7 @@ def need_of(
         accumulate: Micro-batches that the batch is cut into, run one after the other: their gradients are
             summed, and so alive through the whole step. Cases are measured with 1.
     """
-    allowance = load_allowance().classes[card_class]
+    allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
     held = traced or _formula(profile, case, accumulate)
     if_free = _if_free_bytes(profile, _micro(case, accumulate), card_class)
@@ -111,7 +111,8 @@ def need_of(
         high = figures.allocated.high
         assert high is not None
         given_back = 0.0 if measured.same_card else min(if_free, max(0.0, measured.allocated_bytes - high))
-        figures = _measured(allowance, measured, given_back, held.pinned)
+        there = None if measured.card_class is None else _allowance(profile, case, measured.card_class)
+        figures = _measured(allowance, there, measured, given_back, held.pinned)
         basis = MemoryBasis.MEASURED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
@@ -160,7 +161,7 @@ def largest_batch(
 
     Args as ``judge``; the batch of the case is not looked at.
     """
-    allowance = load_allowance().classes[card.card_class]
+    allowance = _allowance(profile, case, card.card_class)
     step = step_of(profile, case)
 
     def spare_bytes(batch_size: int) -> float:
@@ -206,9 +207,9 @@ def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> i
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
-    """Memory in use of a traced step alone, on one GPU of a class of card [B]."""
+    """Memory in use of a traced step of a language model alone, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
-    return _estimated(load_allowance().classes[card_class], held, gpu_count=1).device
+    return _estimated(load_allowance().of(card_class, convolves=False), held, gpu_count=1).device
 
 
 def scale_of(
@@ -239,6 +240,11 @@ def scale_of(
     return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
 
 
+def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
+    """What a trace cannot know of the case on a class of card."""
+    return load_allowance().of(card_class, convolves=profile.convolves(case.task))
+
+
 # --- three figures -------------------------------------------------------------------------------------
 
 
@@ -249,7 +255,11 @@ class _Figures(NamedTuple):
 
 
 def _measured(
-    allowance: ClassAllowance, measured: MeasuredMemory, given_back_bytes: float, pinned_bytes: float
+    allowance: ClassAllowance,
+    there: ClassAllowance | None,
+    measured: MeasuredMemory,
+    given_back_bytes: float,
+    pinned_bytes: float,
 ) -> _Figures:
     """What was read stands as it is; what was not is what the allocator and the driver add to it.
 
@@ -271,10 +281,9 @@ def _measured(
     overhead = allowance.overhead_bytes
     most = (overhead + reserved.value) * spread
     device = Interval(overhead + reserved.value, overhead / spread + reserved.low, most + pinned_bytes)
-    if measured.device_bytes is not None and measured.card_class is not None:
-        other = load_allowance().classes[measured.card_class]
-        used = min(max(reserved.low, measured.device_bytes + overhead - other.overhead_bytes), most)
-        moved = abs(overhead - other.overhead_bytes) / 2
+    if measured.device_bytes is not None and there is not None:
+        used = min(max(reserved.low, measured.device_bytes + overhead - there.overhead_bytes), most)
+        moved = abs(overhead - there.overhead_bytes) / 2
         moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
         device = Interval(used, max(reserved.low, used - moved), used + moved + pinned_bytes)
     return _Figures(Interval(peak, peak, peak), reserved, device)

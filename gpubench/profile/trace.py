@@ -246,6 +246,7 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         settings=workload.settings,
         precisions=workload.precisions,
         checkpointing_from=workload.checkpointing_from,
+        parallel_mode=workload.parallel_mode,
         is_classic=workload.is_classic,
         is_run=workload.is_run,
         tokens_per_sample=one.tokens,

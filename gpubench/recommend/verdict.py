@@ -236,13 +236,10 @@ def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> st
     if sure is None:
         return ""
     best = _best_of(by, decision)
-    if choice.p_best is None or choice.p_best_of_gpu is None or sure.p_best > CERTAIN:
+    of_gpu = choice.p_best_of_gpu if of_the_gpu else None
+    if of_gpu is None or sure.p_best > CERTAIN or format_percent(choice.p_best) == format_percent(of_gpu):
         return _sureness_words(by, sure, best)
-    if format_percent(choice.p_best) == format_percent(choice.p_best_of_gpu):
-        return _sureness_words(by, sure, best)
-    if not of_the_gpu:
-        return f"offer {_sureness_words(by, sure, best)}"
-    return f"GPU {_share(choice.p_best_of_gpu)} {best}; offer {_near(sure)}, {_regret(by, sure)}"
+    return f"GPU {_share(of_gpu)} {best}; offer {_near(sure)}, {_regret(by, sure)}"
 
 
 def _best_of(by: SortedBy, decision: Decision) -> str:

@@ -68,14 +68,16 @@ Facts: TypeAlias = tuple[tuple[int, int, int, int] | None, tuple[int, int, int, 
 """Size, times and number of a run's file and of its ledger; None for one that is not there."""
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """The head of a run, and the facts of the files that it was made of."""
+
     facts: Facts
     head: Head
 
 
 class _Index(msgspec.Struct, frozen=True):
     version: int
-    entries: dict[str, _Entry]
+    entries: dict[str, Entry]
 
 
 class _Case(msgspec.Struct):
@@ -189,8 +191,11 @@ def read_heads(
         read: Reads the head of one file; None where it holds no run, which is then not asked of the index.
     """
     place = _index_path(root)
-    known = _known(place)
-    found: dict[str, _Entry] = {}
+    try:
+        known = read_index(place)
+    except GpuBenchError:
+        known = {}
+    found: dict[str, Entry] = {}
     heads: dict[Path, Head] = {}
     for path in paths:
         facts = facts_of(path)
@@ -199,11 +204,11 @@ def read_heads(
             head = read(path)
             if head is None or facts is None:
                 continue
-            entry = _Entry(facts, head)
+            entry = Entry(facts, head)
         found[str(path)] = entry
         heads[path] = entry.head
     if found != known:
-        _keep(place, found)
+        write_index(place, found)
     return heads
 
 
@@ -232,15 +237,13 @@ def _index_path(root: Path) -> Path:
     return Path(platformdirs.user_cache_dir("gpubench", appauthor=False)) / "heads" / f"{name}.json"
 
 
-def _known(place: Path) -> dict[str, _Entry]:
-    try:
-        index = read_json(place, _Index, _INDEX_BYTES, what="index of runs")
-    except GpuBenchError:
-        return {}
+def read_index(place: Path) -> dict[str, Entry]:
+    """Read an index, of which nothing counts where it is of another version; errors as ``read_json``."""
+    index = read_json(place, _Index, _INDEX_BYTES, what="index of runs")
     return index.entries if index.version == _VERSION else {}
 
 
-def _keep(place: Path, entries: dict[str, _Entry]) -> None:
+def write_index(place: Path, entries: dict[str, Entry]) -> None:
     """Write the index; where that fails, the next reader makes it anew."""
     try:
         write_file(place, msgspec.json.encode(_Index(_VERSION, entries)), mode=0o600)

@@ -6,14 +6,13 @@ the file is behind, or was damaged, the ledger is what counts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import append_line, read_bytes, remove_file
+from gpubench.files import append_line, is_there, read_bytes, remove_file
 from gpubench.models import Case, Launch, Measurement, Run, Status
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
@@ -102,7 +101,7 @@ def read(path: Path) -> tuple[Line, ...]:
 
 def _lines(path: Path) -> Iterator[Line]:
     ledger = ledger_path(path)
-    if os.path.lexists(ledger):
+    if is_there(ledger):
         yield from map(_decoded, read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"))
 
 

@@ -116,15 +116,25 @@ def refuse_if_held(folder: Path, run_id: str) -> None:
     """
     path = lock_path(folder, run_id)
     try:
-        descriptor = _open(path, os.O_RDONLY)
-        try:
-            holder = _read(descriptor)
-        finally:
-            os.close(descriptor)
+        holder = holder_of(path)
     except OSError:
         return
     if holder is not None and (_is_elsewhere(holder, by_kernel=True) or _is_alive(holder)):
         raise RunLockedError(_refusal(run_id, holder, path))
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Return who is named in a lock file; None where it says nothing.
+
+    Raises:
+        StorageError: If it is no regular file.
+        OSError: If it cannot be opened or read.
+    """
+    descriptor = _open(path, os.O_RDONLY)
+    try:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _acquire(path: Path, run_id: str) -> tuple[int, str | None]:

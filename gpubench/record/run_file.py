@@ -6,14 +6,13 @@ which run, its head, and by which facts a copy of that head is told to be as new
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import BadContentError, decode_json, read_bytes
+from gpubench.files import BadContentError, decode_json, is_there, read_bytes
 from gpubench.models import SCHEMA_VERSION, Run
 from gpubench.record import ledger
 from gpubench.record.heads import Facts, Head, head_of, head_of_run
@@ -44,9 +43,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
     """Return which are there of a run's JSON file, ``path``, and its ledger.
 
     Raises:
-        OSError: If that cannot be told.
+        MisuseError: If that cannot be told.
     """
-    return tuple(file for file in (path, ledger.ledger_path(path)) if _facts(file) is not None)
+    return tuple(filter(is_there, (path, ledger.ledger_path(path))))
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -83,11 +82,11 @@ def stored_run(path: Path) -> tuple[Run, bool]:
     """Return the run, and whether its file is bad and only its ledger tells it; errors as ``read_run``."""
     lines = ledger.read(path)  # first: whoever finishes the run replaces the file, then removes the ledger
     name = ledger.ledger_path(path).name
-    is_there = os.path.lexists(path)
-    if not lines and (is_there or not os.path.lexists(path.with_name(name))):
+    there = files_of(path)
+    if not lines and there in {(), (path,)}:
         return _read_file(path), False
     run, bad = None, None
-    if is_there:
+    if path in there:
         try:
             run = _read_file(path)
         except BadContentError as error:
@@ -111,7 +110,7 @@ def stored_run(path: Path) -> tuple[Run, bool]:
 
 def read_head(path: Path) -> Head:
     """Return the head of a run; errors as ``read_run``, but a rule may be broken where no ledger is."""
-    if os.path.lexists(ledger.ledger_path(path)):
+    if is_there(ledger.ledger_path(path)):
         return head_of_run(read_run(path), path)
     head, version = head_of(read_bytes(path, MAX_FILE_BYTES), path)
     _refuse_later(version, path)

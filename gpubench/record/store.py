@@ -64,8 +64,15 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    return default_results() if option is None else Path(option)
+    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder.
+
+    Raises:
+        MisuseError: If that is there and is no folder.
+    """
+    root = default_results() if option is None else Path(option)
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
+        raise MisuseError(f"{plain(str(root), 1000)} is no folder: results lie in one, such as --results DIR")
+    return root
 
 
 def run_path(root: Path, run: Run) -> Path:
@@ -101,12 +108,14 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     name, top = f"{id_of(run)}.json", root / "runs"
     try:
         with os.scandir(top) as entries:
-            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return tuple(folder / name for folder in (top, *sorted(folders)) if files_of(folder / name))
+            places = (top, *(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)))
+        return tuple(place / name for place in sorted(places) if files_of(place / name))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise StorageError(f"cannot look for run {id_of(run)} in {top}: {cause_of(error)}") from error
+    except MisuseError as error:
+        raise StorageError(str(error)) from error
 
 
 def _top(root: Path) -> Path:

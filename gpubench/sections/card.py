@@ -30,8 +30,8 @@ from gpubench.sections.choices import beside_words, fits_words, if_bought, offer
 from gpubench.sections.words import merit_unit, merit_words
 from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
-JOB, FIRST = "Job", "First"
-"""The terms of what the job takes, and of what to do before paying."""
+JOB, OLD_PRICES, FIRST = "Job", "-day-old prices", "First"
+"""How the terms end of what the job takes, and of what to do before paying."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -261,7 +261,8 @@ def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     if not sentence or sentence.startswith(CAUTION):
         return
     if prices_decide(decision):
-        wordings = [Fact(term=FIRST, value=todays_price(decision.choice))]
+        age_days = decision.choice.price_age_days or 0
+        wordings = [Fact(term=f"{age_days}{OLD_PRICES}", value=todays_price(decision.choice))]
     elif (found := decision.finding_out) is not None:
         measure, net = f"measure {gpu_name(found.gpu_key)}", f"saves {format_usd(found.net_usd)} net"
         wordings = [

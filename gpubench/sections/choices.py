@@ -109,7 +109,7 @@ def offered(choice: Choice, *, aged: bool) -> str:
     conditions = f" ({listed})" if (listed := ", ".join(_conditions(choice, aged=aged))) else ""
     if choice.source == "own":
         return f"own {gpus_and_where(choice)}{conditions}"
-    about = " for " if choice.is_expected_as_listed else ", about "
+    about = " for " if choice.is_expected_as_listed else ", ~"
     price = f"{about}{format_usd(choice.expected_usd_per_hour)}/h"
     return f"rent {gpus_and_where(choice)}{price}{conditions}"
 

@@ -114,10 +114,12 @@ def _sentence(shared: dict[Case, list[_On]]) -> str:
 
 
 def _times(one: _On, other: _On) -> str:
-    """How many times as fast, in as many digits as its interval supports."""
+    """How many times as fast, in three digits; in as many as there are where three would say 1.00."""
     if not _rate(other):
         return f"{UNKNOWN} times"
-    return ratio(one.result.measurement, other.result.measurement).text(" times")
+    times = ratio(one.result.measurement, other.result.measurement)
+    in_three = times.by(format_number, " times")
+    return times.text(" times") if "1.00 " in in_three else in_three
 
 
 def _is_equal(one: _On, other: _On) -> bool:

@@ -22,6 +22,8 @@ from gpubench.units import (
     plain,
 )
 
+NO_LINK = "No link between host and device is measured: this CPU works in the host's own memory."
+
 
 def _render(data: ReportData) -> Block | None:
     run = next((run for run in data.device_runs if run.micro), None)
@@ -37,8 +39,9 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     shown = Charts(figures=(_figure(compared),), twin=made) if compared else made
+    link = (Paragraph(text=NO_LINK),) if run.device.core_count is not None else ()
     title = made.caption if run.device.runs_steps else f"{made.caption} through OpenCL"
-    return Block(title=title, parts=(what, shown), brief=(made,))
+    return Block(title=title, parts=(what, shown, *link), brief=(made, *link))
 
 
 def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:

@@ -6,7 +6,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.models import Ranking
 from gpubench.recommend.verdict import CAUTION, SURENESS
-from gpubench.sections.card import FIRST, JOB, card_of
+from gpubench.sections.card import FIRST, JOB, OLD_PRICES, card_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import measured_facts
@@ -21,8 +21,8 @@ def _render(data: ReportData) -> Block:
         return Block(title="The answer", parts=(answer, *measured), brief=(answer,))
     card = card_of(data.ranking)
     answer = Paragraph(text=card.headline, tone="headline")
-    facts = tuple(fact for fact in card.facts if fact.term not in _NOTES)
-    notes = [_note(fact) for fact in card.facts if fact.term in _NOTES]
+    facts = tuple(fact for fact in card.facts if not fact.term.endswith(_NOTES))
+    notes = [_note(fact) for fact in card.facts if fact.term.endswith(_NOTES)]
     return Block(
         title="The answer",
         parts=(answer, Facts(rows=facts), *notes),
@@ -30,7 +30,7 @@ def _render(data: ReportData) -> Block:
     )
 
 
-_NOTES = (CAUTION, FIRST)
+_NOTES = (CAUTION, OLD_PRICES, FIRST)
 """Facts of no offer, but of what to know or do before paying: on a page a sentence below the others."""
 
 

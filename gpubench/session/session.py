@@ -373,7 +373,9 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     return msgspec.structs.replace(
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
-        findings=together(state.findings, (*(ready.findings if ready else ()), *forced)),
+        findings=together(
+            state.findings, (*(ready.findings if ready else ()), *launcher.device_findings, *forced)
+        ),
         micro=tuple(launcher.micro),
     )
 

@@ -13,8 +13,8 @@ from memory_cases import BY_VALUE, GPT
 
 from gpubench.cli.app import main
 from gpubench.models import ParallelMode
-from gpubench.predict.memory_request import MODES
 from gpubench.profile import load_profiles
+from gpubench.shared_options import JOB_MODES
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
@@ -89,7 +89,7 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     shared = "--gpu", "nvidia-h100-sxm-80gb", "--precision", "fp32", "--json"
     alone, four = (
         json.loads(ask("bert_base", *more, *shared)[1])
-        for more in ((), ("--count", "4", "--parallel", "fsdp", "--checkpointing", "full"))
+        for more in ((), ("--count", "4", "--jobs", "fsdp", "--checkpointing", "full"))
     )
     assert (four["gpu_count"], four["parallel_mode"], four["checkpointing"]) == (4, "fsdp", "full")
     assert (alone["gpu_count"], alone["parallel_mode"], alone["checkpointing"]) == (1, "single", "none")
@@ -98,15 +98,30 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     assert four["parts"]["saved_bytes"] < 0.3 * alone["parts"]["saved_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("more", "mode"),
+    [((), "fsdp"), (("--jobs", "ddp"), "ddp"), (("--parallel", "ddp"), "ddp")],
+)
+def test_a_model_made_for_shares_has_them_in_a_job_unless_told_otherwise(
+    ask: Any, more: tuple[str, ...], mode: str
+) -> None:
+    """8 H100s have room for a share each of what no one of them has room for; which is told."""
+    wanted = "llama_8b_fsdp", "--gpu", "nvidia-h100-sxm-80gb", "--batch-size", "2", "--count", "8", *more
+    document = json.loads(ask(*wanted, "--json")[1])
+    assert document["parallel_mode"] == mode
+    assert (document["cards"][0]["verdict"] == "fits") is (mode == "fsdp")
+    assert f"--jobs {mode}" in ask(*wanted)[1]
+
+
 def test_the_recipe_of_a_job_is_that_of_its_number_of_gpus(ask: Any) -> None:
     for count, how in ((1, "full"), (7, "full"), (8, "selective")):
-        job = "llama_8b_fsdp", "--gpu", "nvidia-h200-sxm-141gb", "--parallel", "fsdp", "--count", f"{count}"
+        job = "llama_8b_fsdp", "--gpu", "nvidia-h200-sxm-141gb", "--jobs", "fsdp", "--count", f"{count}"
         answer, told = (
             json.loads(ask(*job, *given, "--json")[1]) for given in ((), ("--checkpointing", how))
         )
         assert (answer["checkpointing"], answer["gpu_count"]) == (how, count)
         assert answer == told
-    _, out, _ = ask("llama_8b_fsdp", "--gpu", "nvidia-l4-24gb", "--json")
+    _, out, _ = ask("llama_8b_fsdp", "--gpu", "nvidia-geforce-rtx-5090-32gb", "--json")
     (card,) = json.loads(out)["cards"]
     shared = [fix["what"] for fix in card["fixes"] if "FSDP" in fix["what"] and fix["verdict"] == "fits"]
     assert shared == ["8 GPUs with FSDP, batch 1 on each, activation checkpointing of every block"]
@@ -155,7 +170,7 @@ def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
 
 
 def test_choices_are_those_of_a_case() -> None:
-    assert set(MODES) <= set(ParallelMode)
+    assert set(JOB_MODES) <= set(ParallelMode)
 
 
 def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
@@ -207,7 +222,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
         (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) alone"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),
         (("vgg16", "--count", "0"), "--count 0"),
-        (("vgg16", "--parallel", "pipeline"), "--parallel 'pipeline' is unknown"),
+        (("vgg16", "--jobs", "pipeline"), "--jobs 'pipeline' is unknown"),
         (("vgg16", "--accumulate", "0"), "--accumulate 0 must be at least 1"),
         (("vgg16", "--accumulate", "65"), "accumulate 65: a batch of 64 has fewer samples"),
         (("vgg16", "--accumulate", "2", "--task", "infer"), "accumulate 2: a step of inference"),

@@ -8,13 +8,14 @@ import platform
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cuda_check.builders import blocks, check, clock
 from gpubench.cuda_check import run
 from gpubench.cuda_check.bench import ProcessLostError
 from gpubench.cuda_check.judge import CORE, confirms, failed, judge
-from gpubench.cuda_check.plan import LIMIT_S, STARTS
+from gpubench.cuda_check.plan import AMOUNTS, LIMIT_S, STARTS, make_plan
 from gpubench.cuda_check.store import file_name, read_check, scrubbed, write_check
 from gpubench.models import CudaCheck, PartState
 
@@ -97,6 +98,25 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now_s
+
+
+@pytest.mark.parametrize("path", sorted(CONFIRMED.glob("*.json")), ids=lambda path: path.stem)
+def test_what_proves_the_harness_is_expected_to_take_what_it_took(path):
+    """By today's arithmetic, at the amounts of the file: its comparisons were of five times four blocks, not three.
+
+    No part took longer; of the first case the plan cannot know whether cuDNN's trials will take 3 s or 22.
+    """
+    stored = read_check(path)
+    fours = len(stored.clock.by_hand.first_s) // 2
+    expected_s = make_plan(stored.device, amounts=msgspec.structs.replace(AMOUNTS, fours=fours)).expected_s
+    over_s = {
+        log.name: expected_s[log.name] - log.took_s
+        for log in stored.parts
+        if log.name in {"precision", "clock", "graph", "load", "faults"}
+    }
+    assert min(over_s.values()) >= 0.0, over_s
+    assert max(over_s.values()) <= 5.5, over_s
+    assert max(over_s["graph"], over_s["load"]) <= 1.0, over_s
 
 
 @pytest.mark.parametrize("late_start_s", [0.0, 1.0, 3.0, 10.0])

@@ -13,8 +13,21 @@ import msgspec
 import pytest
 import torch
 from memory_cases import case_of
+from torch import nn
 
-from definitions import bert_mlm, convnext, diffusion, llama, lora, regnet, resnets, t5, whisper
+from definitions import (
+    bert_mlm,
+    convnext,
+    diffusion,
+    focalnet,
+    llama,
+    lora,
+    reformer,
+    regnet,
+    resnets,
+    t5,
+    whisper,
+)
 from gpubench.discovery import load_workload
 from gpubench.models import Checkpointing, ParallelMode, Precision, Recipe, TaskKind, WeightType
 from gpubench.predict.memory_fit import MemoryReading, load_readings
@@ -44,6 +57,8 @@ MODELS = {
     "whisper_tiny": Traced(whisper.DEFINITION, 8.307),
     "bert_mlm": Traced(bert_mlm.DEFINITION, 109.514),
     "convnext_large": Traced(convnext.DEFINITION, 197.767),
+    "focalnet_base_lrf": Traced(focalnet.DEFINITION, 88.750, keep_gradients=False),
+    "reformer": Traced(reformer.DEFINITION, 5.976),
     "regnet_y_128gf": Traced(regnet.DEFINITION, 644.813),
     "t5_small": Traced(t5.DEFINITION, 60.507),
     "stable_diffusion_1.5": Traced(
@@ -68,6 +83,14 @@ def test_a_definition_has_the_published_number_of_parameters(name: str) -> None:
 
 def test_every_reading_has_its_definition() -> None:
     assert {r.model for r in READINGS} == {*MODELS, *LORA, LLAMA}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_reading_knows_whether_its_model_convolves(name: str) -> None:
+    with torch.device("meta"):
+        modules = list(MODELS[name].workload.build(1, 0).model.modules())
+    convolves = any(isinstance(module, (nn.Conv1d, nn.Conv2d)) for module in modules)
+    assert {r.convolves for r in READINGS if r.model == name} == {convolves}
 
 
 @pytest.mark.slow

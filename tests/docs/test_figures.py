@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -9,7 +10,7 @@ import pytest
 
 from gpubench.models import CardClass
 from gpubench.predict.decode import decode_fit
-from gpubench.predict.memory_fit import load_readings
+from gpubench.predict.memory_fit import Score, load_readings, score_left_out
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.units import GIB
 
@@ -33,10 +34,29 @@ def sharded_gib() -> float:
     return load_allowance().classes[CardClass.HBM].factor * eager.traced_bytes / GIB
 
 
+def left_out_row(words: str, group: str, digits: int = 1) -> str:
+    """Row of the table of models left out."""
+    score = scores()[group]
+    error, above = (
+        f"{100 * score.mean_error:.{digits}f} %",
+        f"{100 * score.above:.1f} %".replace("0.0 %", "0 %"),
+    )
+    return f"| {words} ({score.readings}) | {error} | {above} | {score.bound_over_reading:.2f} |"
+
+
+@cache
+def scores() -> dict[str, Score]:
+    return score_left_out(load_readings())
+
+
 FIGURES = {
     "a generated token": lambda: ("workloads.md prediction.md", f"{100 * fmean(decode_fit().errors):.1f} % in the mean"),
     "LoRA of Qwen 7B": lambda: ("workloads.md memory.md", f"at most {100 * off_by('qwen_7b_lora'):.1f} % off"),
     "LoRA of Qwen 1.8B": lambda: ("workloads.md", f"1.8B at most {100 * off_by('qwen_1.8b_lora'):.0f} %"),
+    "memory in use, all": lambda: ("memory.md", left_out_row("all, memory in use", "all")),
+    "memory in use, NVIDIA": lambda: ("memory.md", left_out_row("NVIDIA", "nvidia")),
+    "memory in use, products": lambda: ("memory.md", left_out_row("others, without convolutions", "others not convolving")),
+    "memory in use, MIOpen": lambda: ("memory.md", left_out_row("others, with convolutions", "others convolving", 0)),
     "Llama 3.1 8B by FSDP": lambda: ("workloads.md memory.md", f"| {sharded_gib():.1f} GiB |"),
 }  # fmt: skip
 

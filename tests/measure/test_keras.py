@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ from gpubench.sections.frameworks import SECTION
 from gpubench.sections.host import SECTION as HOST
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
+GPU = DeviceProfile(backend="nvidia", name="a card")
 KERAS = (Framework.KERAS_TORCH, Framework.KERAS_TENSORFLOW, Framework.KERAS_JAX)
 
 BACKEND = """
@@ -132,7 +134,7 @@ def test_a_case_is_measured_whole_on_each_backend(framework: Framework, orders: 
 
 
 @pytest.mark.slow
-def test_a_model_whose_output_does_not_fit_is_unsupported_with_both_shapes(tmp_path: Path) -> None:
+def test_a_model_whose_output_does_not_fit_fails_with_both_shapes(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     model = tmp_path / "narrow.py"
     model.write_text(
@@ -144,8 +146,69 @@ def test_a_model_whose_output_does_not_fit_is_unsupported_with_both_shapes(tmp_p
         encoding="utf-8",
     )
     (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile")["ends"]
-    assert end["status"] == "unsupported"
-    assert "2 outputs" in end["reason"]
+    assert end["status"] == "failed"
+    assert "2 outputs for labels from 5 to 5" in end["reason"]
+    asked = ask_child(
+        ("-m", "gpubench.measure.keras_own_child"),
+        (str(model), Framework.KERAS_JAX),
+        Answer,
+        time_limit_s=200,
+        environment={**os.environ, **frameworks.variables_of(Framework.KERAS_JAX, CPU)},
+    )
+    assert asked.answer is not None
+    assert "2 outputs for labels" in (asked.answer.error or ""), "told before anything is measured"
+
+
+FITS = """
+import keras, numpy as np
+from keras import losses
+from gpubench.errors import MisuseError
+from gpubench.measure.keras_loss import check_fit, loss_of
+
+def told(loss, targets, shape):
+    outputs = keras.ops.convert_to_tensor(np.full(shape, 0.5, "float32"))
+    try:
+        check_fit("mine", loss_of(loss), [np.asarray(targets)], outputs)
+    except MisuseError as error:
+        return str(error)
+
+sparse = losses.SparseCategoricalCrossentropy
+ones = lambda *shape: np.ones(shape, "float32")
+FITTING = [
+    ("mse", ones(8, 3), (8, 3)), ("mse", ones(8), (8, 1)), ("mse", ones(8, 1), (8,)),
+    ("binary_crossentropy", ones(8), (8, 1)), ("categorical_crossentropy", np.eye(3, dtype="float32"), (3, 3)),
+    (sparse(), [0, 1, 2], (3, 3)), (sparse(), [[0], [1], [2]], (3, 3)), (sparse(ignore_class=-1), [-1, 1, 2], (3, 3)),
+    (sparse(ignore_class=255), [255, 1, 2], (3, 3)),
+    (lambda y, p: keras.ops.mean((y - p) ** 2, axis=-1), ones(8, 1), (8, 3)),
+]
+MISFITS = [
+    ("mse", ones(8, 1), (8, 3)), ("mse", ones(8), (8, 8)), (losses.MeanAbsoluteError(name="mine"), ones(8, 8), (8,)),
+    ("binary_crossentropy", ones(8, 3), (8, 1)), ("categorical_crossentropy", ones(8, 1), (8, 1)),
+    (sparse(name="mine"), [0, 1, 5], (3, 3)), ("sparse_categorical_crossentropy", [0, 1, 5], (3, 3)),
+    (sparse(), [0, -1, 1], (3, 3)), (sparse(ignore_class=-1), [-1, 1, 3], (3, 3)), (sparse(), [0, 0, 0], (3, 1)),
+    (sparse(), [0, 1], (3, 3)), (losses.MeanSquaredError(reduction=None), ones(8, 3), (8, 3)),
+]
+for case in FITTING:
+    assert told(*case) is None, (case, told(*case))
+for case in MISFITS:
+    assert (told(*case) or "").startswith("mine: "), case
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", KERAS)
+def test_what_a_backend_would_compute_of_a_misfit_in_silence_is_refused(framework: Framework) -> None:
+    """Shapes that would be stretched, labels that are no class, a loss that is 0 whatever the weights."""
+    pytest.importorskip(frameworks.KERAS[framework].module)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FITS],
+        env={**os.environ, **frameworks.variables_of(framework, CPU)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.slow
@@ -208,7 +271,7 @@ def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile")["ends"]
-    assert end["status"] == "unsupported"
+    assert end["status"] == "failed"
     assert "tensorflow" in end["reason"]
     assert "--framework keras-tensorflow" in end["reason"]
 
@@ -315,16 +378,32 @@ def test_parameters_are_those_of_torch_but_for_the_second_bias_of_the_lstm() -> 
         assert trained == in_torch[name].trainable_parameters - fewer, name
 
 
-def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_it(
+@pytest.mark.parametrize(
+    ("absent", "framework", "machine", "device", "line"),
+    [
+        ("jax", "keras-jax", "x86_64", CPU, "pip install jax"),
+        ("keras jax", "keras-jax", "x86_64", CPU, "pip install keras jax"),
+        ("keras", "keras-tensorflow", "x86_64", CPU, "pip install keras"),
+        ("keras tensorflow", "keras-tensorflow", "x86_64", CPU, "pip install keras tensorflow-cpu"),
+        ("tensorflow", "keras-tensorflow", "aarch64", CPU, "pip install tensorflow"),
+        ("keras jax", "keras-jax", "x86_64", GPU, 'pip install keras "jax[cuda13]"'),
+        ("tensorflow", "keras-tensorflow", "aarch64", GPU, 'pip install "tensorflow[and-cuda]"'),
+    ],
+)
+def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_what_lacks(
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    absent: str,
+    framework: str,
+    machine: str,
+    device: DeviceProfile,
+    line: str,
 ) -> None:
-    monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name == "jax" else object())
-    frameworks.need_frameworks([Framework.TORCH, Framework.KERAS_TENSORFLOW], CPU)
-    with pytest.raises(MisuseError, match=r"pip install keras jax$"):
-        frameworks.need_frameworks(KERAS, CPU)
-    gpu = DeviceProfile(backend="nvidia", name="a card")
-    with pytest.raises(MisuseError, match=r'pip install keras "jax\[cuda13\]"$'):
-        frameworks.need_frameworks(KERAS, gpu)
+    monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name in absent.split() else object())
+    monkeypatch.setattr(frameworks.platform, "machine", lambda: machine)
+    frameworks.need_frameworks([Framework.TORCH, Framework.KERAS_TORCH] if absent == "jax" else [], device)
+    with pytest.raises(MisuseError, match=f": {re.escape(line)}$"):
+        frameworks.need_frameworks([Framework(framework)], device)
 
 
 def _planned(**given: object) -> dict[tuple[Framework, Execution, Precision], str | None]:

@@ -18,9 +18,22 @@ from gpubench.measure.busy import LATENCY_PASSES
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record, _Progress
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import FindingKind, Launch, Measurement, MicroResult, Precision, Round, Status, TaskKind
+from gpubench.models import (
+    Environment,
+    Finding,
+    FindingKind,
+    Launch,
+    Measurement,
+    MicroResult,
+    Precision,
+    Round,
+    Run,
+    Status,
+    TaskKind,
+)
 from gpubench.probe.no_readings import NoReadings
 from gpubench.profile import load_profiles
+from gpubench.session import session
 
 
 @pytest.fixture
@@ -416,6 +429,26 @@ def test_a_process_that_serves_every_precision_runs_the_micro_benchmarks_of_all(
             launcher._measure_micro(strict=group.strict)
     assert asked == groups
     assert told == [(False, True), (True, False)]
+
+
+def test_what_is_seen_of_the_device_in_its_micro_benchmarks_stands_with_the_run(make_plan, cpu, monkeypatch):
+    """As of memory that it promises and refuses, where no row came of it."""
+    refused = Finding(kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB, of 64 GiB promised")
+    told = iter([messages.MicroDone(finding=refused), messages.MicroDone(last=True)])
+
+    class Child:
+        def send(self, command):
+            pass
+
+        def receive(self, until_s):
+            return next(told)
+
+    launcher = Launcher(make_plan(micro="also"), cpu)
+    monkeypatch.setattr(launcher, "_child_of", lambda group: Child())
+    launcher._measure_micro(strict=True)
+    machine = Environment(gpubench="1", python="3", os="any")
+    before = Run(run_id="r", started_at="", budget="quick", seed=0, device=cpu, environment=machine)
+    assert session._so_far(before, None, launcher).findings == (refused,)
 
 
 def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):

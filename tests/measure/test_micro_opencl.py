@@ -16,9 +16,9 @@ from gpubench.measure import micro
 from gpubench.measure.budget import QUICK
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import FindingKind
+from gpubench.models import Finding, FindingKind
 from gpubench.probe.opencl import BACKEND, ask_listing
-from gpubench.units import MIB
+from gpubench.units import MIB, format_bytes
 
 cl = pytest.importorskip("pyopencl")
 from gpubench.measure import opencl  # noqa: E402 - needs pyopencl
@@ -93,7 +93,10 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
     monkeypatch.setattr(opencl, "arithmetic", lambda *_args, **_options: [])
     monkeypatch.setattr(micro, "LEAST_COPY_BYTES", size // 4)
     lies = msgspec.structs.replace(profile, memory_bytes=64 * size)
-    assert [*opencl.run_micro(opened, lies, BRIEF, strict=False)] == []
+    (none_given,) = opencl.run_micro(opened, lies, BRIEF, strict=False)
+    assert isinstance(none_given, Finding), "a size that is never given is no row, and is said all the same"
+    assert none_given.kind is FindingKind.MEMORY_REFUSED
+    assert f"of {format_bytes(lies.memory_bytes)} promised" in str(none_given.value)
     monkeypatch.setattr(micro, "LEAST_COPY_BYTES", 64 * MIB)
     refused = opencl.Queue.buffer
     monkeypatch.setattr(
@@ -101,6 +104,8 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
     )
     (copied,) = opencl.run_micro(opened, lies, BRIEF, strict=False)
     assert copied.size == "128 MiB"
+    (said,) = (f for f in copied.findings if f.kind is FindingKind.MEMORY_REFUSED)
+    assert f"device copy of {micro.mebibytes(size)}" in str(said.value)
 
 
 def test_a_device_that_has_gone_is_named(profile) -> None:

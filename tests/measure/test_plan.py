@@ -20,6 +20,7 @@ from gpubench.models import (
     Execution,
     Framework,
     MemoryFormat,
+    ParallelMode,
     Precision,
     Status,
     TaskKind,
@@ -312,6 +313,14 @@ def test_a_job_that_cannot_be_sharded_is_refused_before_one_gpu_is_timed(h100, m
     request = RunRequest(workloads=("net",), gpus=2, jobs="fsdp", executions=("eager",), **options)
     with pytest.raises(MisuseError, match=f"2 GPUs at once: .*{reason}"):
         plan(request, h100, {"net": make_profile("net", blocks=BLOCKS)}, (h100,))
+
+
+@pytest.mark.parametrize(("jobs", "mode"), [(None, "fsdp"), ("ddp", "ddp"), ("independent", "independent")])
+def test_a_workload_made_for_shares_is_sharded_unless_told_otherwise(h100, make_profile, jobs, mode):
+    request = RunRequest(workloads=("net",), gpus=2, jobs=jobs, executions=("eager",), precisions=("fp32",))
+    profile = make_profile("net", blocks=BLOCKS, parallel_mode=ParallelMode.FSDP)
+    made = plan(request, h100, {"net": profile}, (h100,))
+    assert {p.case.parallel_mode for p in made.cases} == {"single", mode}
 
 
 def test_what_cannot_be_sharded_beside_what_can_is_unsupported_with_its_reason(h100, make_profile):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+import time
 
 import msgspec
 import pytest
@@ -186,3 +189,16 @@ def test_a_run_to_a_quality_is_stored_and_never_gone_on_with(tmp_path, monkeypat
     assert read_run(next(tmp_path.glob("runs/*/*.json"))) == made
     with pytest.raises(MisuseError, match="gone on with"):
         run(resume=made.run_id, results=tmp_path)
+
+
+@pytest.mark.timing
+def test_the_digits_are_trained_at_every_precision_in_a_minute_on_two_cores(tmp_path) -> None:
+    """The whole command, its start and five seeds of each precision included."""
+    command = [sys.executable, "-m", "gpubench", "run", "cnn", "--to-quality", "--device", "cpu", "--json"]
+    began_s = time.perf_counter()
+    done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True, check=True)
+    took_s = time.perf_counter() - began_s
+    rows = msgspec.json.decode(done.stdout)["quality"]
+    assert {row["case"]["precision"] for row in rows} >= {"fp32", "amp-bf16"}
+    assert all(run["reached"] for row in rows for run in row["runs"])
+    assert took_s < 60, "on two cores and a machine with nothing else to do"

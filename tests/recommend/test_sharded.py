@@ -67,26 +67,26 @@ def test_the_fewest_gpus_are_those_that_the_memory_model_says_and_not_one_less()
 def test_a_batch_that_fits_shared_out_over_no_number_says_which_one_does():
     asked = question_of(profile_of(NAME, {"checkpointing": "selective"}), None, batch_size=3)
     answer = predict_all(asked, [load_specs()[L40S]], most_sharing=MOST_SHARING)[L40S]
-    assert "largest batch 2 each" in answer.reason
+    assert "largest batch 1 each" in answer.reason
 
 
 def test_what_fits_on_one_and_what_must_be_shared_out_stand_in_one_ranking():
-    ranking = ranking_of([*offers_of(H200, 1, 8), *offers_of(H100, 1, 2, 8)], checkpointing="selective")
+    ranking = ranking_of([*offers_of(H200, 1, 8), *offers_of(H100, 1, 3, 8)], checkpointing="selective")
     rows = {(row.offer.gpu_key, row.offer.gpu_count): row for row in ranking.rows}
-    assert set(rows) == {(H200, 1), (H200, 8), (H100, 2), (H100, 8)}
-    assert (rows[H200, 1].estimate.fewest_gpus, rows[H100, 2].estimate.fewest_gpus) == (1, 2)
+    assert set(rows) == {(H200, 1), (H200, 8), (H100, 3), (H100, 8)}
+    assert (rows[H200, 1].estimate.fewest_gpus, rows[H100, 3].estimate.fewest_gpus) == (1, 3)
     modes = {at: row.parallel_mode for at, row in rows.items()}
     assert modes == {
         (H200, 1): ParallelMode.SINGLE,
         (H200, 8): ParallelMode.DDP,
-        (H100, 2): ParallelMode.FSDP,
+        (H100, 3): ParallelMode.FSDP,
         (H100, 8): ParallelMode.FSDP,
     }
     (too_few,) = ranking.excluded
-    assert "needs 2 with FSDP" in too_few.reason
+    assert "needs 3 with FSDP" in too_few.reason
     shown = offers_table(ReportData(ranking=ranking, today=TODAY), ranking, ranking.rows, "")
     at = [column.title for column in shown.columns].index("Memory")
-    assert {row[at] for row in shown.rows} == {"fits on 1", "needs 2 with FSDP"}
+    assert {row[at] for row in shown.rows} == {"fits on 1", "needs 3 with FSDP"}
 
 
 def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():

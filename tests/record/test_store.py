@@ -480,3 +480,16 @@ def test_shipped_reference_runs_are_those_of_the_example():
     shipped = {path.name: path.read_bytes() for path in data_path("reference").glob("*.json")}
     assert shown == shipped
     assert len(store.reference_runs()) == len(shipped) > 0
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_what_is_no_folder_holds_no_results(tmp_path, monkeypatch, option):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("GPUBENCH_RESULTS", str(tmp_path / "pipe"))
+    with pytest.raises(MisuseError, match="is no folder"):
+        store.results_root(tmp_path / "pipe" if option else None)
+
+
+def test_a_name_that_no_file_can_have_is_no_run(tmp_path):
+    with pytest.raises(MisuseError, match="no run"):
+        store.find_run(tmp_path, "a" * 300)

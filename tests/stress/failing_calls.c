@@ -1,4 +1,5 @@
-/* Fails one system call of a process: the n-th of a kind on a path below a folder, with a given error.
+/* Fails one system call of a process: the n-th of a kind, with a given error. Of files those calls count that are of
+   the empty device or of a path below a folder; of pipes and processes all.
 
    cc -shared -fPIC -o failing_calls.so failing_calls.c -ldl; preloaded, and armed by arm() through ctypes. */
 #define _GNU_SOURCE
@@ -9,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,12 +27,17 @@ void arm(const char *folder, const char *call, int nth, int number) {
 
 int calls(void) { return counted; }
 
-static int fails_path(const char *call, const char *path) {
-    if (!below[0] || !path || strcmp(call, kind) || strncmp(path, below, strlen(below))) return 0;
+static int fails(const char *call) {
+    if (!below[0] || strcmp(call, kind)) return 0;
     counted++;
     if (--countdown) return 0;
     errno = error_number;
     return 1;
+}
+
+static int fails_path(const char *call, const char *path) {
+    if (!path || (strncmp(path, below, strlen(below)) && strcmp(path, "/dev/null"))) return 0;
+    return fails(call);
 }
 
 static int fails_fd(const char *call, int fd) {
@@ -62,6 +69,47 @@ int openat64(int at, const char *path, int flags, ...) {
     mode_t mode = va_arg(more, mode_t);
     va_end(more);
     return fails_path("open", path) ? -1 : NEXT(openat64)(at, path, flags, mode);
+}
+
+int openat(int at, const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = va_arg(more, mode_t);
+    va_end(more);
+    return fails_path("open", path) ? -1 : NEXT(openat)(at, path, flags, mode);
+}
+
+int close(int fd) {  // the descriptor is free all the same
+    int fails = fails_fd("close", fd), number = errno, done = NEXT(close)(fd);
+    if (!fails) return done;
+    errno = number;
+    return -1;
+}
+
+struct dirent64 *readdir64(DIR *folder) { return fails_fd("readdir", dirfd(folder)) ? NULL : NEXT(readdir64)(folder); }
+struct dirent *readdir(DIR *folder) { return fails_fd("readdir", dirfd(folder)) ? NULL : NEXT(readdir)(folder); }
+int pipe(int ends[2]) { return fails("pipe") ? -1 : NEXT(pipe)(ends); }
+int pipe2(int ends[2], int flags) { return fails("pipe") ? -1 : NEXT(pipe2)(ends, flags); }
+pid_t fork(void) { return fails("fork") ? -1 : NEXT(fork)(); }
+int flock(int fd, int operation) { return fails_fd("flock", fd) ? -1 : NEXT(flock)(fd, operation); }
+
+#define ON_FD(type, name, call, declared, given) \
+    type name(int fd, declared) { return fails_fd(call, fd) ? -1 : NEXT(name)(fd, given); }
+#define AND ,
+ON_FD(off_t, lseek, "lseek", off_t at AND int whence, at AND whence)
+ON_FD(off64_t, lseek64, "lseek", off64_t at AND int whence, at AND whence)
+ON_FD(int, ftruncate, "ftruncate", off_t size, size)
+ON_FD(int, ftruncate64, "ftruncate", off64_t size, size)
+ON_FD(ssize_t, pread, "pread", void *data AND size_t size AND off_t at, data AND size AND at)
+ON_FD(ssize_t, pread64, "pread", void *data AND size_t size AND off64_t at, data AND size AND at)
+ON_FD(int, fstat, "fstat", struct stat *facts, facts)
+ON_FD(int, fstat64, "fstat", struct stat64 *facts, facts)
+
+int fstatat64(int at, const char *path, struct stat64 *facts, int flags) {
+    return (path[0] == '/' ? fails_path("stat", path) : fails_fd("stat", at)) ? -1 : NEXT(fstatat64)(at, path, facts, flags);
+}
+int fstatat(int at, const char *path, struct stat *facts, int flags) {
+    return (path[0] == '/' ? fails_path("stat", path) : fails_fd("stat", at)) ? -1 : NEXT(fstatat)(at, path, facts, flags);
 }
 
 ssize_t read(int fd, void *data, size_t size) { return fails_fd("read", fd) ? -1 : NEXT(read)(fd, data, size); }

@@ -1,7 +1,7 @@
 """Runs commands with one system call failed in each, in forked processes; prints a line of JSON for each.
 
-Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE PLAN``, where the plan is a list of
-``[arguments, call, nth, errno]``. A copy of the template is the folder of each. Every command runs once before, in
+Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``, with a list of
+``[arguments, call, nth, errno]`` on its standard input. A copy of the template is the folder of each. Every command runs once before, in
 this process, so that no copy has to load it.
 
 ``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is noted.
@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import shutil
+import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -67,19 +68,21 @@ def warm_up(template: Path, place: Path, arguments: list[str]) -> None:
 def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str], str, int, int]) -> dict:
     arguments, call, nth, number = order
     root = place / "results"
+    said, count = place.with_name("said"), place.with_name("count")  # out of the reach of what fails
     fresh(template, place)
     pid = os.fork()
     if pid == 0:
-        said = os.open(place / "said", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
         os.chdir(place)
-        library.arm(os.fsencode(root), call.encode(), nth, number)
+        library.arm(os.fsencode(place), call.encode(), nth, number)
         try:
             main_of(arguments)
         finally:
-            with (place / "count").open("w") as file:
-                file.write(str(library.calls()))
+            calls = library.calls()
+            library.arm(b"", b"", 0, 0)
+            count.write_text(str(calls))
     _, status = os.waitpid(pid, 0)
     stored = store.read_runs(root)
     return {
@@ -88,22 +91,26 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
         "nth": nth,
         "errno": number,
         "code": os.waitstatus_to_exitcode(status),
-        "said": (place / "said").read_text(errors="replace"),
-        "calls": int((place / "count").read_text()),
+        "said": said.read_text(errors="replace"),
+        "calls": int(count.read_text()),
         "launches": sorted(set().union(*map(launches, stored.runs))),
         "problems": stored.problems,
-        "aside": [path.name for path in root.rglob("*.corrupt")],
+        "aside": sorted(path.name for path in root.rglob("*.corrupt")),
     }
 
 
 if __name__ == "__main__":
+    subprocess._USE_VFORK = False  # what is preloaded cannot stand between it and a process
+    store.MANY_RUNS = 1  # heads and their index are read first, whole runs then
     session.module_of = lambda device: "scripted_child"
     if sys.argv[1] == "begin":
         begin(*sys.argv[2:])
     loaded = ctypes.CDLL(sys.argv[1])
-    template, place, plan = Path(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
+    template, place, plan = Path(sys.argv[2]), Path(sys.argv[3]), json.load(sys.stdin)
     del os.environ["LD_PRELOAD"]  # a run that goes on elsewhere is refused
     for arguments in {tuple(each[0]): each[0] for each in plan}.values():
         warm_up(template, place, arguments)
+    warm_up(template, place, ["results", "list"])
+    shutil.copytree(place / "cache", template / "cache", dirs_exist_ok=True)  # an index to read
     for each in plan:
         print(json.dumps(one(loaded, template, place, each)), flush=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
@@ -23,8 +25,12 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).parent
-CALLS = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "opendir", "stat")
-WRITING = ("write", "fsync", "rename")
+FILES = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "opendir", "stat")
+DESCRIPTORS = ("close", "flock", "fstat", "ftruncate", "lseek", "pread", "readdir")
+CALLS = (*FILES, *DESCRIPTORS, "pipe", "fork")
+SHORT = {"add": FILES, "resume": ("pipe", "fork"), "mend": ("write", "fsync", "rename")}
+"""Of a short form: what files need, what children need, and what writes in place of a damaged file."""
+DAMAGED = "20261117t000000z-00000003"
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
 RUN = ("run", "cnn", "lstm", "--no-micro", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {
@@ -33,6 +39,7 @@ COMMANDS = {
     "rank": ("rank", "cnn", "--gpu", "h200"),
     "report": ("report", "-o", "page.html"),
     "resume": ("run", "--resume", "latest", "--device", "cpu", "--json"),
+    "mend": ("run", "--resume", DAMAGED, "--device", "cpu", "--json"),
     "run": RUN,
 }
 
@@ -55,13 +62,22 @@ ENVIRONMENT = os.environ | {
 
 @pytest.fixture
 def template(tmp_path, make_run):
-    """A store of a finished run, and one whose process died after a launch that its file does not have yet."""
+    """A store of a finished run, and two whose process died after a launch that only their ledger has.
+
+    The file of one of these is damaged.
+    """
     place = tmp_path / "template"
     store.write_run(
         place / "results", make_run(run_id="20261119t000000z-00000001", finished_at="2026-11-19T01:00:00Z")
     )
     begun = driver("begin", str(place), json.dumps(RUN), GPUBENCH_RESULTS=str(place / "results"))
     assert begun.returncode == 9, begun.stderr
+    (lines,) = (place / "results").rglob("*.launches.jsonl")
+    run_id = lines.name.partition(".")[0]
+    for file in (lines, lines.with_name(f"{run_id}.json")):
+        content = file.read_bytes().replace(run_id.encode(), DAMAGED.encode())
+        other = file.with_name(file.name.replace(run_id, DAMAGED))
+        other.write_bytes(content if file == lines else content[: len(content) // 2])
     path = store.write_run(tmp_path / "theirs", make_run(run_id="20261118t000000z-00000002"))
     shutil.copy(path, place / "theirs.json")
     for stored in (place / "results").rglob("*.json"):
@@ -69,17 +85,18 @@ def template(tmp_path, make_run):
     return place
 
 
-def driver(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def driver(*arguments: str, told: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(HERE / "failing_calls.py"), *arguments],
-        env=ENVIRONMENT | environment, capture_output=True, text=True, check=False,
+        env=ENVIRONMENT | environment, input=told, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
 def run_all(library: Path, template: Path, place: Path, plan: list) -> list[dict]:
     done = driver(
-        str(library), str(template), str(place), json.dumps(plan),
-        LD_PRELOAD=str(library), GPUBENCH_RESULTS=str(place / "results"),
+        str(library), str(template), str(place), told=json.dumps(plan),
+        LD_PRELOAD=str(library), GPUBENCH_RESULTS=str(place / "results"), XDG_CACHE_HOME=str(place / "cache"),
+        XDG_DATA_HOME=str(place / "data"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -97,10 +114,8 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
         for m in run.measurements
         for x in m.launches
     }
-    assert len(before) == 2
-    # The short form: every call of `add`, and those of a run that goes on which write.
-    chosen = COMMANDS if every else ("add", "resume")
-    calls_of = {name: CALLS if every or name == "add" else WRITING for name in chosen}
+    assert len(before) == 3
+    calls_of = dict.fromkeys(COMMANDS, CALLS) if every else SHORT
     never = [[COMMANDS[name], call, 0, 0] for name, calls in calls_of.items() for call in calls]
     counted = {
         (tuple(r["arguments"]), r["call"]): r["calls"]
@@ -113,13 +128,20 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
         for nth in range(1, calls + 1)
         for number in (ERRORS if every else ERRORS[nth % len(ERRORS) :][:1])
     ]
+    chance = random.Random(int(os.environ.get("GPUBENCH_STRESS_SEED", "20261122")))
+    whole = len(plan)
+    plan = chance.sample(plan, min(whole, int(os.environ.get("GPUBENCH_STRESS_COUNT", whole))))
     results = run_all(library, template, tmp_path / "place", plan)
     assert len(results) == len(plan)
     for result in results:
         assert before <= set(result["launches"]), result
-        assert (result["aside"], result["problems"]) == ([], []), result
+        assert set(result["aside"]) <= {f"{DAMAGED}.json.corrupt"}, result
+        assert result["problems"] == [], result
         assert result["code"] in {0, 1, 2, 3, 4, 5}, result
         assert "Traceback" not in result["said"], result
         if result["code"] == 0 and "run" in result["arguments"]:
             assert len(result["launches"]) > len(before), result
-    print(f"\n{len(results)} failed calls: exit codes {sorted({result['code'] for result in results})}")
+    codes = Counter(result["code"] for result in results)
+    print(
+        f"\n{len(results)} of {whole} failed calls of {len(counted)} kinds: exit codes {dict(sorted(codes.items()))}"
+    )

@@ -20,7 +20,7 @@ from gpubench.measure import busy, precision, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
-from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, Recipe, TaskKind
+from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.probe import torch_build
 from gpubench.probe.probe import probe
 from gpubench.workload import Task
@@ -90,7 +90,7 @@ class Gpu:
             "sample_unit": "sample",
         } | changes
         asked = Case(**fields)
-        built = built or _tiny(name, asked.batch_size, asked.recipe)
+        built = built or load_workload(name).at(asked.recipe).tiny(asked.batch_size, 0)
         inputs = built.batches[0][0]
         if not isinstance(inputs, tuple) and inputs.dim() == 4:
             wanted = (
@@ -125,12 +125,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@cache
-def _tiny(name: str, batch_size: int, recipe: Recipe) -> Task:
-    """Build the tiny preset of a workload, once: what is measured is a copy of it, here as in the product."""
-    return load_workload(name).at(recipe).tiny(batch_size, 0)
 
 
 @cache

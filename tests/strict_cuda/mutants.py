@@ -161,7 +161,7 @@ MUTANTS = (
         old='    if not counters["stats"]["unique_graphs"]:\n',
         new="    if False:\n",
         misleads="a row says compile where nothing was compiled",
-        killer="test_every_case.py::test_a_case_is_measured_whole",
+        killer="test_every_case.py::test_a_case_is_measured_whole[lstm-fp32]",
     ),
     Mutant(
         name="the end of a capture hides what ended it",
@@ -250,7 +250,7 @@ MUTANTS = (
         old="        job.tokens_at_s.clear()\n",
         new="",
         misleads="the slow first generations are in the times to the first token",
-        killer="test_every_case.py::test_a_generation_is_measured_token_by_token",
+        killer="test_every_case.py::test_a_case_is_measured_whole[llama_8b-bf16]",
     ),
     # --- memory --------------------------------------------------------------------------------------------
     Mutant(

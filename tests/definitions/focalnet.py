@@ -1,0 +1,99 @@
+"""FocalNet-B with large fields of view: context gathered by depthwise convolutions modulates each place."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from definitions.convnext import NormOfChannels
+from gpubench.workload import Task, Workload, image_batches, seeded
+
+DEPTHS, WIDTH, LEVELS, NARROWEST, CLASSES = (2, 2, 18, 2), 128, 3, 3, 1000
+SMOOTHING = 0.1
+
+
+class Modulation(nn.Module):
+    """A query at each place, times what ever wider depthwise convolutions gathered around it, each gated.
+
+    Shapes:
+        x, out: (N, width, S, S).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.split = (width, width, LEVELS + 1)
+        self.enter = nn.Conv2d(width, sum(self.split), 1)
+        sizes = [NARROWEST + 2 * level for level in range(LEVELS)]
+        self.levels = nn.ModuleList(
+            nn.Conv2d(width, width, size, padding=size // 2, groups=width, bias=False) for size in sizes
+        )
+        self.modulator, self.leave = nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gather level by level; the last level is the mean of the whole image."""
+        query, context, gates = torch.split(self.enter(x), self.split, 1)
+        gathered: Tensor | int = 0
+        for number, level in enumerate(self.levels):
+            context = nn.functional.gelu(level(context))
+            gathered = gathered + context * gates[:, number : number + 1]
+        whole = nn.functional.gelu(context.mean((2, 3), keepdim=True))
+        gathered = gathered + whole * gates[:, LEVELS:]
+        return self.leave(query * self.modulator(gathered))
+
+
+class Block(nn.Module):
+    """Modulation, then two layers on each place, each behind a norm and beside a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(NormOfChannels(width) for _ in range(2))
+        self.modulate = Modulation(width)
+        self.enter, self.leave = nn.Conv2d(width, 4 * width, 1), nn.Conv2d(4 * width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept."""
+        x = x + self.modulate(self.norms[0](x))
+        return x + self.leave(nn.functional.gelu(self.enter(self.norms[1](x))))
+
+
+def network() -> nn.Module:
+    """Four stages, each after a convolution that shrinks the image, and its norm."""
+    layers: list[nn.Module] = []
+    before = 3
+    for number, depth in enumerate(DEPTHS):
+        width, step = WIDTH * 2**number, 2 if number else 4
+        layers += [nn.Conv2d(before, width, step, stride=step), NormOfChannels(width)]
+        layers += [Block(width) for _ in range(depth)]
+        before = width
+    head = [NormOfChannels(before), nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(before, CLASSES)]
+    return nn.Sequential(*layers, *head)
+
+
+def build(batch_size: int, seed: int) -> Task:
+    """Build one training step, with momentum.
+
+    Shapes:
+        inputs: (N, 3, 224, 224) float32; targets: (N,) int64; logits: (N, 1000).
+    """
+    with seeded(seed):
+        return Task(
+            model=network(),
+            batches=image_batches(batch_size, (3, 224, 224), (0, 1, 2, 3), count=1),
+            loss=partial(nn.functional.cross_entropy, label_smoothing=SMOOTHING),
+            optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, foreach=True),
+        )
+
+
+DEFINITION = Workload(
+    name="focalnet_base_lrf",
+    summary="FocalNet-B, large fields of view",
+    version=1,
+    sample_unit="image",
+    sample_shape=(3, 224, 224),
+    batches=(64,),
+    is_image=True,
+    source="Yang, Li, Dai and Gao 2022, arXiv:2203.11926, section 3 and table 1; 88.7 M parameters",
+    build=build,
+)
