@@ -47,6 +47,7 @@ class FindingKind(StrEnum):
     LAUNCHES_MISSING = "LAUNCHES_MISSING"
     STALE_PRICE = "STALE_PRICE"
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
+    EAGER_MEMORY = "EAGER_MEMORY"
     FEED_BOUND = "FEED_BOUND"
     SCALING = "SCALING"
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
@@ -220,6 +221,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.OUT_OF_DOMAIN: (
         "far from every GPU with published measurements",
         "treat the figure as a guess",
+    ),
+    FindingKind.EAGER_MEMORY: (
+        "the step fits this card in eager steps, and maybe not in a CUDA graph",
+        "a smaller batch fits in either; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
         "its vCPUs prepare fewer photographs than its GPUs take (assumed)",

@@ -273,6 +273,8 @@ def _predicted(
         )
     if not load_calibration().of(case.task).ratio.knows(spec):
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
+    if fit is not None and fit.in_eager_steps:
+        findings.append(Finding(kind=FindingKind.EAGER_MEMORY))
     factor = math.exp(prediction.half_width)
     estimate = Estimate(
         case=case,

@@ -384,7 +384,7 @@ def _by_recipe(
     usual = by_name[each] if isinstance(each, str) else each
     its_own = {name: value for name, value in asked.items() if name not in _of_any_model(usual, asked)}
     if its_own and isinstance(each, str):
-        return profile_of(each, its_own, gpu_count=gpu_count)
+        return profile_of(each, its_own, gpu_count=gpu_count, usual=usual)
     return usual.at(usual.recipe_over(gpu_count)) or usual
 
 

@@ -101,6 +101,7 @@ def profile_of(
     *,
     gpu_count: int = 1,
     time_limit_s: float | None = None,
+    usual: WorkloadProfile | None = None,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -112,12 +113,13 @@ def profile_of(
         asked: What its recipe is to be, by field; the rest is the workload's own.
         gpu_count: GPUs of the job, by which some workloads choose what they compute again.
         time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
+        usual: Its profile by its own recipe, where that is known already.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
     limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
-    usual = _usual_profile(reference, limit_s)
+    usual = _usual_profile(reference, limit_s) if usual is None else usual
     recipe = usual.recipe_over(gpu_count).changed(asked)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
@@ -200,7 +202,7 @@ def called(reference: str) -> str:
 def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = called(reference)
-    with _notice(name, time_limit_s):
+    with _notice(name if recipe is None else f"{name}, as asked for,", time_limit_s):
         asked = ask_child(
             ("-m", "gpubench.profile.child"),
             [reference, "" if recipe is None else msgspec.json.encode(recipe).decode()],

@@ -41,7 +41,7 @@ def _answer(reference: str, return_home: Callable[[], None] = _stay, recipe: Rec
         profile, notes = _profile(reference, return_home, recipe)
         folder, files = _files(reference)
     except MisuseError as error:
-        theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
+        theirs = None if _is_plain(error) else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
         return Answer(
@@ -49,6 +49,13 @@ def _answer(reference: str, return_home: Callable[[], None] = _stay, recipe: Rec
             traceback="".join(traceback.format_exception(error)),
         )
     return Answer(profile=profile, notes=notes, folder=folder, files=files)
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether a refusal is our own from its first cause on: its one line says it all."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, MisuseError)
 
 
 def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpubench.blocks.parts import Fact, Facts
+from gpubench.findings import FindingKind
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
@@ -25,6 +26,9 @@ def fits_words(choice: Choice) -> str:
         return "may not fit in memory"
     margin = choice.memory_margin_bytes
     fits = "fits with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
+    in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.findings)
+    if in_eager_steps and choice.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
+        fits = f"{fits} in eager steps"
     return fits if margin is None else f"{fits}, {format_bytes(margin)} spare"
 
 

@@ -27,7 +27,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     shown = best_of_each_gpu(ranking.rows)
     tied = sum(row.rank == shown[0].rank for row in shown)
-    caption = "The best offer of each GPU: ● measured, ◆ reference, ○ predicted, with intervals."
+    caption = "Best offer of each GPU: ● measured, ◆ reference, ○ predicted."
     if tied > 1:
         caption += f" The {tied} on the band are statistically tied.{_parting(shown[:tied])}"
     twin = table(

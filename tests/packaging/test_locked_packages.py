@@ -12,6 +12,7 @@ import pytest
 from lock import LEFT_OUT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
@@ -39,6 +40,45 @@ def test_the_lock_and_the_constraints_name_the_same_versions(locked, told):
     del told["torch"]
     assert {name: locked.get(name) for name in told} == told, RENEW
     assert not LEFT_OUT & locked.keys()
+
+
+UNBROKEN = frozenset({"amdsmi", "jinja2", "platformdirs", "psutil", "pyopencl", "rich"})
+"""No major version of these has changed what is relied on; those of pyopencl are years."""
+
+
+def test_a_ceiling_stands_where_a_major_version_broke_something_or_there_has_been_none(locked):
+    """torch has none: an environment that has one keeps it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        name: lines for name, lines in project["optional-dependencies"].items() if name not in {"test", "dev"}
+    }
+    asked = [
+        Requirement(line)
+        for line in (*project["dependencies"], *(each for lines in extras.values() for each in lines))
+    ]
+    bare = {
+        canonicalize_name(each.name) for each in asked if not any(s.operator == "<" for s in each.specifier)
+    }
+    assert bare == UNBROKEN | {"torch", "gpubench"}
+    for each in asked:
+        floor, ceiling = (
+            next((Version(s.version).major for s in each.specifier if s.operator == operator), None)
+            for operator in (">=", "<")
+        )
+        assert floor != 0 or ceiling == 1, each
+        assert canonicalize_name(each.name) in LEFT_OUT or each.specifier.contains(
+            locked.get(canonicalize_name(each.name), "1")
+        ), each
+
+
+def test_what_may_write_to_the_repository_installs_by_hash():
+    for path in (ROOT / ".github" / "workflows").iterdir():
+        text = path.read_text(encoding="utf-8")
+        installs = [line for line in text.splitlines() if "pip install" in line]
+        if "contents: write" in text:
+            assert installs
+            assert all("--no-deps" in line for line in installs)
+            assert "--require-hashes -r constraints.lock" in installs[0]
 
 
 def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:

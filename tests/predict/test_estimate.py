@@ -258,7 +258,9 @@ def test_the_largest_batch_that_is_named_does_fit():
     refusal = ask(Question(profile=profile, batch_size=128), key)[key]
     largest = int(re.search(r"largest batch (\d+)", refusal.reason)[1])
     assert ask(Question(profile=profile, batch_size=largest), key)[key].memory_text.startswith("fits (")
-    assert "in eager steps" in ask(Question(profile=profile, batch_size=largest + 1), key)[key].memory_text
+    eager_alone = ask(Question(profile=profile, batch_size=largest + 1), key)[key]
+    assert "in eager steps" in eager_alone.memory_text
+    assert FindingKind.EAGER_MEMORY in {finding.kind for finding in eager_alone.findings}
     eager = Question(profile=profile, batch_size=128, execution=Execution.EAGER)
     largest = int(re.search(r"largest batch (\d+)", ask(eager, key)[key].reason)[1])
     assert isinstance(ask(msgspec.structs.replace(eager, batch_size=largest), key)[key], Estimate)

@@ -17,6 +17,7 @@ from gpubench.profile import profile_of
 from gpubench.recommend.gather import MOST_SHARING, Runs, gather
 from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.skypilot import runs_of
+from gpubench.sections.choices import fits_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.value import offers as offers_table
 from gpubench.specs import load_specs
@@ -200,3 +201,10 @@ def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selecti
     assert "with selective checkpointing on each of 8 GPUs" in fallen.reason
     told = ranking_of(offers_of(RTX5090, 6, 8), batch_size=2, checkpointing="full")
     assert {row.offer.gpu_count for row in told.rows} == {6, 8}
+
+
+@pytest.mark.parametrize(("gpu_count", "words"), [(1, "fits in eager steps, "), (8, "fits, ")])
+def test_a_card_whose_memory_holds_eager_steps_alone_is_ranked_and_says_so(gpu_count, words):
+    """Several of them run eager steps anyway."""
+    ranking = ranking_of(offers_of(RTX5090, gpu_count), workloads=("transformer",), batch_size=22)
+    assert fits_words(ranking.decision.choice).startswith(words)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import pytest
 from plotly import graph_objects
 
 from gpubench.blocks.block import Block
@@ -48,52 +47,54 @@ def block_of(section: Section, name: str) -> Block | None:
 
 
 class SectionContract:
-    """What holds for every section, whatever the data."""
+    """What holds for every section, whatever the data: each test takes every sample of ``DATA``."""
 
-    @pytest.fixture(params=list(DATA))
-    def name(self, request) -> str:
-        return request.param
+    def test_gives_a_block_or_nothing(self, section: Section):
+        for name in DATA:
+            block = block_of(section, name)
+            assert block is None or (isinstance(block, Block) and block.title and block.parts), name
 
-    def test_gives_a_block_or_nothing(self, section: Section, name):
-        block = block_of(section, name)
-        assert block is None or (isinstance(block, Block) and block.title and block.parts)
+    def test_says_the_same_twice(self, section: Section):
+        for name in DATA:
+            assert section.render(data_called(name)) == block_of(section, name), name
 
-    def test_says_the_same_twice(self, section: Section, name):
-        assert section.render(data_called(name)) == block_of(section, name)
-
-    def test_text_holds_no_control_character(self, section: Section, name):
-        for text in _texts_of(section, name):
+    def test_text_holds_no_control_character(self, section: Section):
+        for text in (text for name in DATA for text in _texts_of(section, name)):
             assert not [c for c in text if unicodedata.category(c).startswith("C") and c != "\n"], text
 
-    def test_every_chart_has_words_and_a_table_with_rows(self, section: Section, name):
-        for charts in _charts_of(section, name):
-            assert charts.figures
-            assert charts.twin.rows
-            assert all(len(figure.alt) > 20 and figure.height_px > 0 for figure in charts.figures)
+    def test_every_chart_has_words_and_a_table_with_rows(self, section: Section):
+        for name, charts in _charts_of(section):
+            assert charts.figures, name
+            assert charts.twin.rows, name
+            assert all(len(figure.alt) > 20 and figure.height_px > 0 for figure in charts.figures), name
 
-    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: Section, name):
-        for charts in _charts_of(section, name):
+    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: Section):
+        for _, charts in _charts_of(section):
             for figure in charts.figures:
                 json.dumps(figure.figure, allow_nan=False)
                 for text in _strings(figure.figure):
                     assert "<" not in text.replace("<br>", "").replace("<extra></extra>", ""), text
 
-    def test_figures_keep_to_the_schema_of_plotly(self, section: Section, name):
-        for charts in _charts_of(section, name):
+    def test_figures_keep_to_the_schema_of_plotly(self, section: Section):
+        for name, charts in _charts_of(section):
             for figure in charts.figures:
                 made = graph_objects.Figure(
                     figure.figure
                 )  # refuses a property or a value that plotly does not know
-                assert len(made.data) == len(figure.figure["data"])
+                assert len(made.data) == len(figure.figure["data"]), name
 
-    def test_stands_on_the_page(self, section: Section, name):
-        block = block_of(section, name)
-        assert block is None or f"\n## {escape(block.title)}\n" in markdown_of(name)
+    def test_stands_on_the_page(self, section: Section):
+        for name in DATA:
+            block = block_of(section, name)
+            assert block is None or f"\n## {escape(block.title)}\n" in markdown_of(name), name
 
 
-def _charts_of(section: Section, name: str) -> list[Charts]:
-    block = block_of(section, name)
-    return [part for part in block.parts if isinstance(part, Charts)] if block else []
+def _charts_of(section: Section) -> list[tuple[str, Charts]]:
+    """The charts of a section, each with the name of the sample that it is made of."""
+    blocks = ((name, block_of(section, name)) for name in DATA)
+    return [
+        (name, part) for name, block in blocks if block for part in block.parts if isinstance(part, Charts)
+    ]
 
 
 def texts(block: Block) -> list[str]:

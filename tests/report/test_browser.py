@@ -173,7 +173,7 @@ WORDS = """bottom => {
 }"""
 
 
-@pytest.mark.parametrize("name", ["gpu", "shipped", "ten", "nothing"])
+@pytest.mark.parametrize("name", ["gpu", "shipped", "ten", "nothing", "hostile"])
 def test_one_screen_gives_one_answer(visit, name):
     """Few words on the first screen and on the closed page, those in charts not counted."""
     page = visit(name, viewport={"width": 1280, "height": 800}).page

@@ -17,6 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, Precision, TaskKind, Trainable, WeightType
 from gpubench.own_model import files_of, own_name
+from gpubench.profile import child
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import Workload
 
@@ -182,6 +183,16 @@ def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
     assert missing.value.__cause__ is None  # so that no message of it names a log
     with pytest.raises(MisuseError, match=r"65 tokens: .* 64 tokens"):
         at(config(), context_tokens=65).build(1, 0)
+
+
+def test_a_sequence_longer_than_the_context_is_told_without_a_traceback(config):
+    """What is raised on purpose is misuse, wherever in the trace: no message names a log of it."""
+    asked = load_workload(config()).recipe.changed({"context_tokens": 65})
+    answer = child._answer(config(), recipe=asked)
+    assert "65 tokens" in answer.error
+    assert answer.traceback is None
+    broken = child._answer(config(LLAMA | {"hidden_size": 2**40, "vocab_size": 2**40}))
+    assert "Traceback" in broken.traceback
 
 
 def test_sizes_that_no_machine_holds_are_one_line(config):

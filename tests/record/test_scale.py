@@ -1,0 +1,60 @@
+"""Ten thousand stored runs: listed, ranked and reported within the CPU time and memory that a person waits for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.timing, pytest.mark.skipif(os.name != "posix", reason="asks what a child has used")]
+
+COUNT = 10_000
+RUN = next((Path(__file__).parents[1] / "golden" / "data" / "results" / "runs" / "cpu").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    root = tmp_path_factory.mktemp("many")
+    folder = root / "runs" / "cpu"
+    folder.mkdir(parents=True)
+    content = RUN.read_bytes()
+    for number in range(COUNT):
+        run_id = f"20261119t{number:06d}z-{number:08x}"
+        (folder / f"{run_id}.json").write_bytes(content.replace(RUN.stem.encode(), run_id.encode()))
+    return root
+
+
+def used(environment: dict[str, str], *arguments: str) -> tuple[float, float]:
+    """Return the seconds of CPU and the MB of memory that a command takes, what it starts included."""
+    command = [sys.executable, "-m", "gpubench", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit_s", "limit_mb"),
+    [(("results", "list"), 3.0, 200), (("rank",), 3.0, 300), (("report",), 10.0, 500)],
+    ids=["list", "rank", "report"],
+)
+def test_ten_thousand_runs(tmp_path, stored, arguments, limit_s, limit_mb):
+    """The first time, without an index of them, and the least of three later ones."""
+    environment = os.environ | {"GPUBENCH_RESULTS": str(stored), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    page = ("-o", str(tmp_path / "page.html")) if arguments == ("report",) else ()
+    first, *later = (used(environment, *arguments, *page) for _ in range(4))
+    least_s = min(taken_s for taken_s, _ in later)
+    most_mb = max(mb for _, mb in (first, *later))
+    print(
+        f"\n{arguments[-1]} of {COUNT:,} runs: {first[0]:.2f} s, then {least_s:.2f} s of CPU, {most_mb:.0f} MB"
+    )
+    assert least_s <= limit_s
+    assert first[0] <= limit_s
+    assert most_mb <= limit_mb
