@@ -36,7 +36,9 @@ def misses(request: RankRequest, pool: Candidates, photograph_share: float = 0.0
     rows = slice(None)
     _, _, slowest = job_rates(pool)
     slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
-    fed = np.array([fed_rate(offer, photograph_share) for offer in pool.offers])
+    fed = np.full(len(pool), np.inf)
+    if photograph_share:  # else no offer need be looked at
+        fed = np.array([fed_rate(offer, photograph_share) for offer in pool.offers])
     likely, slow = (hours(request, pool, np.minimum(rate, fed), rows) for rate in (pool.rate, slow_rate))
     likely_usd, _, dear_usd = cost_with_ends(request, pool, rows)
     dear_usd = np.where(np.isnan(dear_usd), likely_usd, dear_usd)

@@ -396,6 +396,7 @@ def check(request: RankRequest) -> RankRequest:
     check_fields(request)
     _check_task(request)
     _check_ranges(request)
+    _check_shares(request)
     _check_job(request)
     _check_mix(request)
     return request
@@ -421,6 +422,14 @@ def _check_ranges(request: RankRequest) -> None:
         raise MisuseError("--rent contradicts --own; leave one of them out")
     if request.rent_or_buy == "rent" and request.max_purchase_usd is not None:
         raise MisuseError("--rent contradicts --max-purchase-usd; leave one of them out")
+
+
+def _check_shares(request: RankRequest) -> None:
+    tax, lost = request.tax, request.spot_lost
+    if tax >= 1:
+        raise MisuseError(f"--tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}")
+    if lost and not request.spot:
+        raise MisuseError(f"--spot-lost {lost:g} is of spot prices: add --spot, or leave it out")
 
 
 def _check_job(request: RankRequest) -> None:

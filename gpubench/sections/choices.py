@@ -122,7 +122,16 @@ def _conditions(choice: Choice, *, aged: bool) -> list[str]:
     """The date of a price, and what stands between asking a seller and having it."""
     if choice.source == "own" and choice.purchase_usd is None:
         return []
-    return [_dated(choice, aged=aged), *([] if choice.source == "own" else _hurdles(choice))]
+    dated = _dated(choice, aged=aged)
+    return [dated] if choice.source == "own" else [dated, *_asked(choice), *_hurdles(choice)]
+
+
+def _asked(choice: Choice) -> list[str]:
+    """The one price that anybody was seen to ask, where less than that is expected."""
+    listed_usd = choice.price_usd_per_hour
+    if choice.is_expected_as_listed or listed_usd < choice.expected_usd_per_hour:
+        return []
+    return [f"asked {format_usd(listed_usd)}"]
 
 
 def _dated(choice: Choice, *, aged: bool) -> str:

@@ -231,6 +231,15 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
         assert "feeding takes " in words
 
 
+def test_an_ask_above_what_is_expected_stands_on_the_first_line(gpubench):
+    """Nobody was seen to ask so little: the one price that is known is named beside it."""
+    choice = rank(region=["us"]).decision.choice
+    assert choice.price_usd_per_hour > 1.1 * choice.expected_usd_per_hour
+    first = gpubench("--region", "us", "--limit", "1").stdout.splitlines()[0]
+    assert f"${choice.expected_usd_per_hour:.3f}/h" in first
+    assert f"asked ${choice.price_usd_per_hour:.3f}" in first
+
+
 def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
     shown = gpubench("vgg16", "--provider", "aws", "--limit", "1").stdout
     assert ", quota)." in shown.splitlines()[0]
@@ -277,6 +286,8 @@ def test_the_table_is_ascii_where_the_locale_is():
         (["--own", "RTX 5090"], "has no price"),
         (["--try", "2"], "--try N and --out DIR go together"),
         (["--spot", "--spot-lost", "20"], "--spot-lost 20 must be from 0 to below 10"),
+        (["--spot-lost", "0.2"], "--spot-lost 0.2 is of spot prices: add --spot"),
+        (["--tax", "19"], "--tax 19 is a share and must be below 1: 19 % is 0.19"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
