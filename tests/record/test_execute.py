@@ -36,6 +36,7 @@ def executed(make_run, monkeypatch, tmp_path):
 
             def __init__(self, plan, device, on_event, control, **more):
                 self.micro = []
+                self.device_findings = []
 
             def close(self):
                 pass
