@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import re
 import signal
@@ -20,6 +21,8 @@ from gpubench.units import listing, plain
 MESSAGE_LIMIT = 2000
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     name="gpubench",
@@ -84,6 +87,11 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
+        if (
+            error.filename is None and error.errno in _NO_ROOM
+        ):  # files of ours are named, a stream has no name
+            leave_quietly()
+            _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
         if error.filename is None:
             _fail_unexpectedly(error)
         _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)

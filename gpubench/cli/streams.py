@@ -14,7 +14,14 @@ _HANDLER = "gpubench-plain"
 
 
 def make_safe() -> None:
-    """Write plain ASCII in place of what a stream's encoding lacks, rather than fail at the last line."""
+    """Write plain ASCII in place of what a stream's encoding lacks, rather than fail at the last line.
+
+    A stream that was closed before the start (`>&-`) is None to Python: what goes there goes nowhere.
+    """
+    if sys.stdout is None:
+        sys.stdout = open_sink()
+    if sys.stderr is None:
+        sys.stderr = open_sink()
     codecs.register_error(_HANDLER, _replace)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream):
@@ -31,8 +38,13 @@ def escaped(document: str) -> str:
     return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found.group())[1:-1], document)
 
 
+def open_sink() -> io.TextIOWrapper:
+    """A stream that takes everything and keeps nothing."""
+    return io.TextIOWrapper(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"), encoding="utf-8")
+
+
 def leave_quietly() -> None:
-    """The reader of our output has gone (`| head`): write no more, and say nothing at exit."""
+    """The output takes no more (`| head`, a full disk): write no more, and say nothing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

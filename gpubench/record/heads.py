@@ -244,8 +244,8 @@ def read_index(place: Path) -> dict[str, Entry]:
 
 
 def write_index(place: Path, entries: dict[str, Entry]) -> None:
-    """Write the index; where that fails, the next reader makes it anew."""
+    """Write the index; where that fails, or a path is no UTF-8, the next reader makes it anew."""
     try:
         write_file(place, msgspec.json.encode(_Index(_VERSION, entries)), mode=0o600)
-    except GpuBenchError:
+    except (GpuBenchError, UnicodeEncodeError):
         return

@@ -216,7 +216,10 @@ def _open(path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | _FLAGS, 0o644)
     except OSError:
-        _require_regular(path, path.lstat())  # a link, or a socket
+        with contextlib.suppress(
+            OSError
+        ):  # where nothing lies there, what kept it from being made is the cause
+            _require_regular(path, path.lstat())  # a link, or a socket
         raise
     try:
         _require_regular(path, os.fstat(descriptor))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from nvml.script import change, load_dump
@@ -52,6 +53,23 @@ probe.overview = broken
 sys.argv = ["gpubench"]
 app.main()
 """
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
+def test_an_output_without_room_is_one_line(fake_nvml) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            COMMAND, env=fake_nvml("four"), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == ExitCode.STORAGE
+    assert done.stderr.splitlines() == ["gpubench: cannot write the output: No space left on device"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes descriptors")
+def test_an_output_that_was_closed_is_written_nowhere(fake_nvml) -> None:
+    command = ["sh", "-c", '"$@" >&-', "sh", *COMMAND]
+    done = subprocess.run(command, env=fake_nvml("four"), stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
 
 
 def test_an_unexpected_error_is_one_line_with_a_log(tmp_path) -> None:

@@ -50,6 +50,12 @@ def stored(tmp_path, make_run):
     return root
 
 
+def test_a_file_name_that_is_no_utf_8_costs_the_index_alone(stored):
+    some = next((stored / "runs").rglob("*.json"))
+    os.link(some, os.fsencode(some.parent) + b"/20261119t999999z-\xff.json")
+    assert len(store.list_runs(stored)[0]) >= 22
+
+
 def test_figures_rest_on_the_newest_of_each_case_and_that_is_said(stored):
     read = store.newest_runs(stored)
     assert [run.run_id[13:15] for run in read.runs if run.started_at > "2026-11-03"] == [

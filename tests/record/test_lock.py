@@ -167,6 +167,16 @@ def test_what_is_no_lock_file_is_named_at_once_and_waited_for_by_nobody(tmp_path
     assert file_of(tmp_path).lstat()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EMFILE])
+def test_what_keeps_it_from_being_made_is_told(tmp_path, monkeypatch, number):
+    def fail(*arguments, **more):
+        raise OSError(number, os.strerror(number), str(file_of(tmp_path)))
+
+    monkeypatch.setattr(lock.os, "open", fail)
+    with pytest.raises(StorageError, match=os.strerror(number)), lock.hold(tmp_path, RUN):
+        pass
+
+
 def test_a_link_in_its_place_is_not_written_through(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
