@@ -175,11 +175,14 @@ class Choice(Record, frozen=True, kw_only=True):
         return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
 
     @property
+    def fed_share(self) -> float | None:
+        """Photographs that its vCPUs prepare, as a share of what its GPUs take; None where not known."""
+        return None if self.vcpus is None or not self.feed_vcpus else self.vcpus / self.feed_vcpus
+
+    @property
     def can_feed(self) -> bool | None:
         """Whether its vCPUs prepare as many photographs as its GPUs take; None where that is not known."""
-        if self.vcpus is None or self.feed_vcpus is None:
-            return None
-        return self.vcpus >= self.feed_vcpus
+        return None if self.fed_share is None else self.fed_share >= 1
 
 
 class Sureness(Record, frozen=True, kw_only=True):

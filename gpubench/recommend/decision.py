@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -27,7 +27,6 @@ from gpubench.offers.moves import AskKey
 from gpubench.recommend.break_even import pays
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.choices import choice_of, source_by
-from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
@@ -39,6 +38,7 @@ def decide(
     chances: Chances,
     specs: Mapping[str, GpuSpec],
     *,
+    changes: Iterable[Change] = (),
     job: Job | None = None,
     machines: Mapping[Offer, Ownership] = MappingProxyType({}),
     to_own: RankedOffer | None = None,
@@ -55,6 +55,7 @@ def decide(
         rows: Every row of the ranking, best first; at least one.
         chances: How sure their order is.
         specs: The specification table.
+        changes: What would make the best offer of another GPU the better.
         job: What hours and dollars are of.
         machines: What owning means, for owned offers.
         to_own: The best hardware to buy where none is among the rows.
@@ -72,10 +73,9 @@ def decide(
         return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
 
     best = rows.at(rows.best_to_rent_and_to_own)
-    other = next((row for row in best if row.offer.gpu_key != best[0].offer.gpu_key), None)
     by_gpu = tuple(found for row in best if (found := choice(row)))
     first = by_gpu[0]
-    runner_up = choice(other)
+    runner_up = next((each for each in by_gpu if each.gpu_key != first.gpu_key), None)
     return Decision(
         job=job,
         choice=first,
@@ -83,7 +83,7 @@ def decide(
         sureness=chances.sureness,
         sureness_independent=chances.sureness_independent,
         sureness_at_these_prices=chances.sureness_at_these_prices,
-        changes=tuple(_changes(request, best[0], other)),
+        changes=tuple(changes),
         rather_rent=_rather_rent(first, to_rent, buy_or_rent),
         best_cloud=choice(_best(rows, "cloud")) or _of_source(to_rent, "cloud"),
         best_marketplace=choice(_best(rows, "marketplace")) or _of_source(to_rent, "marketplace"),
@@ -161,47 +161,3 @@ def _best(rows: Rows, source: Source) -> RankedOffer | None:
     of_source = [source_by(*each) == source for each in alike.values]
     among = np.flatnonzero(np.array(of_source, dtype=bool)[alike.codes])
     return rows[int(among[0])] if len(among) else None
-
-
-def _changes(request: RankRequest, first: RankedOffer, other: RankedOffer | None = None) -> Iterator[Change]:
-    """Yield what would make the best offer of another GPU as good: the price, the speed, the work lost.
-
-    Of two costs in dollars the ratio says how much dearer the first may become; start-up and billing move
-    it little.
-    """
-    if other is None:
-        return
-    ratio = _headroom(request, first, other)
-    if ratio is None:
-        return
-    offer = first.offer
-    if sorted_by(request) in {"cost", "value"}:
-        price = first.expected_usd_per_hour
-        yield Change(
-            kind="price", gpu_key=offer.gpu_key, provider=offer.provider, value=price, threshold=price * ratio
-        )
-    rate = first.samples_per_s
-    yield Change(
-        kind="throughput", gpu_key=offer.gpu_key, provider=offer.provider, value=rate, threshold=rate / ratio
-    )
-    if offer.pricing is Pricing.SPOT and other.offer.pricing is not Pricing.SPOT:
-        lost = (1 + request.spot_lost) * ratio - 1
-        yield Change(
-            kind="spot",
-            gpu_key=offer.gpu_key,
-            provider=offer.provider,
-            value=request.spot_lost,
-            threshold=lost,
-        )
-
-
-def _headroom(request: RankRequest, first: RankedOffer, other: RankedOffer) -> float | None:
-    """Return by which factor the first is the better of the two, at least 1."""
-    by = sorted_by(request)
-    if by == "cost":
-        return None if not first.cost_usd or other.cost_usd is None else other.cost_usd / first.cost_usd
-    if by == "time":
-        return None if not first.hours or other.hours is None else other.hours / first.hours
-    if by == "value":
-        return first.samples_per_usd / other.samples_per_usd
-    return first.samples_per_s / other.samples_per_s

@@ -31,6 +31,7 @@ from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import Chances, chances_of
+from gpubench.recommend.changes import changes_of
 from gpubench.recommend.choices import choice_of
 from gpubench.recommend.decision import beside, decide
 from gpubench.recommend.filters import (
@@ -199,6 +200,7 @@ def judge(
         rows,
         found.chances,
         left.specs,
+        changes=changes_of(request, pool, found.order, rows),
         job=None if pool.work is None else pool.work.job,
         machines={**left.for_sale, **left.owned},
         to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,

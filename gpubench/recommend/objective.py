@@ -133,7 +133,7 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     by price, then by name, so that the order of the input is nothing.
     """
     by = merit(request, pool, pool.rate, slice(None))
-    next_best = _tie_break(request, pool)
+    next_best = _tie_break(request, pool, pool.rate, slice(None), pool.price)
     found = np.lexsort((pool.price, next_best, -by))
     alike = np.logical_and.reduce(
         [column[found][1:] == column[found][:-1] for column in (by, next_best, pool.price)]
@@ -141,6 +141,25 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     for run in _runs(np.flatnonzero(alike)):
         found[run] = found[run][_by_name(pool.offers.take(found[run]))]
     return found
+
+
+def standing(
+    request: RankRequest, pool: Candidates, row: int, *, rate: float | None = None, price: float | None = None
+) -> tuple[float, float]:
+    """Return what puts a row in order, larger is better: its merit, and what parts it from an equal one.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        row: Which of them.
+        rate: Another rate of the instance than its own [samples/s].
+        price: Another price of the instance than the expected one [USD/h].
+    """
+    rows = np.array([row])
+    rates = pool.rate[rows] if rate is None else np.array([rate])
+    prices = pool.price[rows] if price is None else np.array([price])
+    next_best = _tie_break(request, pool, rates, rows, prices)
+    return float(merit(request, pool, rates, rows, prices)[0]), -float(next_best[0])
 
 
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
@@ -252,13 +271,15 @@ def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Float
     return likely * np.exp(-down), likely * np.exp(up)
 
 
-def _tie_break(request: RankRequest, pool: Candidates) -> Floats:
+def _tie_break(
+    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats
+) -> Floats:
     """Return what parts rows of equal merit, less is better: the other figure of a job, else the price."""
     by = sorted_by(request)
     if by in {"value", "throughput"}:
-        return pool.price
-    time, money = time_and_cost(request, pool, slice(None))
-    return time if by == "cost" else money
+        return price
+    job_hours = hours(request, pool, rate, rows)
+    return job_hours if by == "cost" else cost(request, pool, job_hours, rows, price)
 
 
 def _beside(column: Floats, like: Floats) -> Floats:

@@ -128,6 +128,11 @@ class Rows(Sequence[RankedOffer]):
         return [int(rows[0]) for rows in _alike(kinds).values()]
 
     @property
+    def runner_up(self) -> int | None:
+        """The best row of another GPU than that of the first."""
+        return next((int(rows[0]) for rows in list(self.of_gpu.values())[1:]), None)
+
+    @property
     def one_a_gpu(self) -> Sequence[int]:
         """The best row of each GPU to rent, and each of what is owned or could be; of one GPU every row."""
         if len(self.of_gpu) == 1:

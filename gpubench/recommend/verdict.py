@@ -294,27 +294,38 @@ def caution(ranking: Ranking) -> str:
     return _doubts(ranking) or _advice(ranking)
 
 
-def _doubts(ranking: Ranking) -> str:
-    """Flag a price that nobody bears out, too few vCPUs, an extrapolation or no fit, where it decides."""
-    decision = ranking.decision
-    if decision is None:
-        return ""
+class Doubt(NamedTuple):
+    """What the answer rests on and should not: in full, and in a few words where room is short."""
+
+    text: str
+    in_a_word: str
+
+
+def decisive_doubts(decision: Decision) -> list[Doubt]:
+    """Return what is doubtful where it decides, first what would be paid for and not used: too few vCPUs."""
     decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
-    words = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
-    words += _underfed(decision.choice)
-    words += [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
-    words += [decision.unfitted] if decision.unfitted else []
-    text = "; ".join(words)
-    return f"{CAUTION}: {text}." if text else ""
+    prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    return [
+        *_underfed(decision.choice),
+        *([Doubt("; ".join(prices), "doubtful price")] if prices else []),
+        *([Doubt(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
+        *([Doubt(decision.unfitted, "few measurements")] if decision.unfitted else []),
+    ]
 
 
-def _underfed(choice: Choice) -> list[str]:
+def _doubts(ranking: Ranking) -> str:
+    """Flag all that is doubtful where it decides."""
+    found = [] if ranking.decision is None else decisive_doubts(ranking.decision)
+    return f"{CAUTION}: {'; '.join(each.text for each in found)}." if found else ""
+
+
+def _underfed(choice: Choice) -> list[Doubt]:
     """Say that the vCPUs of the choice prepare fewer photographs than its GPUs take."""
-    if choice.vcpus is None or choice.feed_vcpus is None or choice.vcpus >= choice.feed_vcpus:
+    if choice.fed_share is None or choice.fed_share >= 1:
         return []
-    share = format_percent(choice.vcpus / choice.feed_vcpus)
-    return [f"its {choice.vcpus:g} vCPUs feed {share} of that speed"]
+    share = format_percent(choice.fed_share)
+    return [Doubt(f"its {choice.vcpus:g} vCPUs feed {share} of that speed", f"vCPUs feed {share}")]
 
 
 def _advice(ranking: Ranking) -> str:

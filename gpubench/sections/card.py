@@ -21,6 +21,7 @@ from gpubench.recommend.verdict import (
     NO_GPU_NEEDED,
     SURENESS,
     caution,
+    decisive_doubts,
     how_sure,
     prices_decide,
     todays_price,
@@ -154,7 +155,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     else:
         yield from _sureness(ranking, decision)
         yield from _runner_up(decision)
-    yield from _caution(ranking, decision)
+    yield from _caution(decision)
     yield from _measured(decision)
     yield from _first(ranking, decision)
     yield from _winners(decision)
@@ -229,22 +230,14 @@ def _how_sure_against_buying(weighed: BuyOrRent) -> str:
     )
 
 
-def _caution(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
-    """A doubt that decides; in a word where its sentence has no room, which then stands below the table."""
-    sentence = caution(ranking).rstrip(".")
-    if sentence.startswith(CAUTION):
-        values = (sentence.removeprefix(f"{CAUTION}: "), listing(_doubts_in_a_word(decision)))
-        yield _Line(_Tier.NEXT, tuple(Fact(term=CAUTION, value=value) for value in values))
-
-
-def _doubts_in_a_word(decision: Decision) -> list[str]:
-    """What the caution is about."""
-    decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
-    return [
-        *(["doubtful price"] if any(each.price_doubt for each in decisive) else []),
-        *(["extrapolated"] if any(each.extrapolated for each in decisive) else []),
-        *(["few measurements"] if decision.unfitted else []),
-    ]
+def _caution(decision: Decision) -> Iterator[_Line]:
+    """The doubts that decide; where room is short the first few in a word, and all below the table."""
+    found = decisive_doubts(decision)
+    if found:
+        words = [each.in_a_word for each in found]
+        shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
+        values = ("; ".join(each.text for each in found), *shorter)
+        yield _promised(*(Fact(term=CAUTION, value=value) for value in values))
 
 
 def _measured(decision: Decision) -> Iterator[_Line]:

@@ -8,7 +8,7 @@ from gpubench.models import Choice, Decision, Ranking
 from gpubench.recommend.verdict import NO_GPU_NEEDED
 from gpubench.sections import verdict
 from gpubench.sections.data import of_ranking
-from gpubench.units import format_bytes, format_duration, format_usd
+from gpubench.units import format_bytes, format_duration, format_percent, format_usd
 
 MOST_WORDS, MOST_WORDS_OF_HOW_SURE = 60, 15
 
@@ -41,6 +41,7 @@ def assert_card_is_whole(ranking: Ranking) -> None:
     block = verdict.SECTION.render(of_ranking(ranking))
     for parts in (block.brief, block.parts):
         assert len(words_of(*parts)) <= MOST_WORDS, " ".join(words_of(*parts))
+        assert all(fact.value for part in parts if isinstance(part, Facts) for fact in part.rows)
     headline, facts = card_of(ranking)
     decision = ranking.decision
     if decision is None or headline.startswith(NO_GPU_NEEDED):
@@ -55,6 +56,9 @@ def assert_card_is_whole(ranking: Ranking) -> None:
         assert gpu_name(second.gpu_key) in facts["Runner-up"].value
     if decision.changes and not decision.rather_rent:
         assert "better " in facts["Runner-up"].detail
+    if decision.choice.can_feed is False:
+        share = format_percent(decision.choice.vcpus / decision.choice.feed_vcpus)
+        assert f"vCPUs feed {share}" in facts["Caution"].value
 
 
 def _assert_what(headline: str, paid: Choice) -> None:

@@ -61,6 +61,30 @@ def test_the_verdict_has_at_most_sixty_words_with_each_sign_and_so_has_the_card(
     assert_card_is_whole(ranking)
 
 
+UNDERFED = {
+    "spot": (("resnet50",), {"spot": True}),
+    "the fastest of a cloud": (("resnet50",), {"provider": ["azure"], "sort": "time"}),
+    "the fastest, extrapolated": (("resnet50",), {"provider": ["aws"], "sort": "time"}),
+    "spot of a cloud": (("resnet50",), {"provider": ["aws"], "spot": True}),
+    "one card, spot": (("resnet50",), {"gpu": ["V100"], "spot": True}),
+    "a reseller": (("resnet50",), {"provider": ["spheron"]}),
+}
+
+
+@pytest.mark.parametrize(("names", "asked"), UNDERFED.values(), ids=UNDERFED)
+def test_too_few_vcpus_stand_on_the_card_however_little_room_there_is(names, asked):
+    found = rank(*names, **asked, draws=50, as_of="2026-11-20")
+    assert found.decision.choice.can_feed is False
+    assert_card_is_whole(found)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"gpu": ["V100"], "spot": True}, {"provider": ["aws"], "spot": True}, {"provider": ["spheron"]}]
+)
+def test_no_line_of_the_card_is_empty_where_no_workload_is_named(asked):
+    assert_card_is_whole(rank(**asked, draws=50, as_of="2026-11-20"))
+
+
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
 def test_the_verdict_as_printed_is_short(words):
     shown = screen(*words)

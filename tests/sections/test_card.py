@@ -45,6 +45,8 @@ def decisions(draw) -> Decision:
         findings=draw(st.sampled_from([(), (Finding(kind=FindingKind.EAGER_MEMORY),)])),
         parallel_mode=draw(st.sampled_from([ParallelMode.SINGLE, ParallelMode.FSDP])),
         extrapolated=draw(st.booleans()),
+        vcpus=6,
+        feed_vcpus=draw(st.sampled_from([None, 6, 6.3, 12.8])),
         price_doubt=draw(st.sampled_from([None, "$0.01, a hundredth of what four other providers list"])),
         p_best=0.3,
         p_best_of_gpu=draw(st.sampled_from([0.3, 0.56])),

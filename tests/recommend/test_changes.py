@@ -1,0 +1,118 @@
+"""Where the order turns: at a threshold the runner-up is as good, and beyond it the better, whatever else is paid."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.models import Pricing
+from gpubench.recommend.changes import turn
+
+from .builders import A100, H100, offer, rank_of
+
+JUST = 1e-6
+"""Relative step to either side of a threshold."""
+
+EXTRAS = st.fixed_dictionaries(
+    {
+        "startup_minutes": st.sampled_from([0, 10, 45]),
+        "storage_usd_per_month": st.sampled_from([0, 73, 900]),
+        "egress_usd": st.sampled_from([0, 5, 40]),
+        "tax": st.sampled_from([0, 0.2]),
+        "billing_minutes": st.sampled_from([None, 1, 60]),
+        "sort": st.sampled_from(["cost", "time"]),
+        "samples": st.sampled_from([2e7, 1e8]),
+    }
+)
+OFFERS = {H100: 2.0, A100: 1.7}
+RATES = {H100: 3000.0, A100: 1700.0}
+
+
+def ranked(prices, rates, *, spot=None, **extras):
+    offers = [
+        offer(key, f"{usd:.12f}", instance=key, pricing=Pricing.SPOT if key == spot else Pricing.ON_DEMAND)
+        for key, usd in prices.items()
+    ]
+    return rank_of(offers, rates, draws=1, spot=spot is not None, **extras)
+
+
+def merits(ranking):
+    """Cost or time of the job by GPU."""
+    figure = {"cost": "cost_usd", "time": "hours"}[ranking.sorted_by]
+    return {row.offer.gpu_key: getattr(row, figure) for row in ranking.rows}
+
+
+def changes(ranking):
+    return {each.kind: each for each in ranking.decision.changes}
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXTRAS, st.floats(0.3, 6), st.floats(0.3, 6), st.floats(300, 5000), st.floats(300, 5000))
+def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
+    extras, usd, other_usd, rate, other_rate
+):
+    prices, rates = {H100: usd, A100: other_usd}, {H100: rate, A100: other_rate}
+    found = ranked(prices, rates, **extras)
+    key = found.decision.choice.gpu_key
+    assert set(changes(found)) == ({"price"} if extras["sort"] == "cost" else set()) | {"throughput"}
+    for kind, each in changes(found).items():
+        at = {
+            step: ranked(
+                prices | ({key: each.threshold * step} if kind == "price" else {}),
+                rates | ({key: each.threshold * step} if kind == "throughput" else {}),
+                **extras,
+            )
+            for step in (1 - JUST, 1, 1 + JUST)
+        }
+        cheaper, dearer = (at[1 - JUST], at[1 + JUST]) if kind == "price" else (at[1 + JUST], at[1 - JUST])
+        if each.threshold != pytest.approx(each.value, rel=2 * JUST):
+            assert cheaper.decision.choice.gpu_key == key
+        assert dearer.decision.choice.gpu_key != key
+        if kind == "price" or extras["sort"] == "time":
+            one, two = merits(at[1]).values()
+            assert one == pytest.approx(two, rel=1e-6)
+        elif extras["billing_minutes"] is None:  # a second more or less is a step of the bill too
+            one, two = merits(at[1]).values()
+            a_second = (max(prices.values()) + extras["storage_usd_per_month"] / 730) * 1.2 / 3600
+            assert one == pytest.approx(two, abs=1.01 * a_second)
+
+
+def test_egress_and_storage_are_not_part_of_the_price_that_may_rise():
+    """1.08e8 images: 10 h at 3,000/s, 17.647 h at 1,700/s. 17.647 x 1.7 + 20 = 50.00 USD, so the ten hours
+    may cost 50 - 20 = 30 USD, 3.00 an hour; with 730 USD of storage a month, 1 USD an hour, 3.765."""
+    for extras, usd in (
+        ({"egress_usd": 20}, 3.0),
+        ({"egress_usd": 20, "tax": 0.25}, 3.0),
+        ({"egress_usd": 20, "storage_usd_per_month": 730}, 3.0 + 7.647 / 10),
+    ):
+        price = changes(ranked(OFFERS, RATES, samples=1.08e8, **extras))["price"]
+        assert price.threshold == pytest.approx(usd, rel=1e-4)
+
+
+def test_both_start_before_the_first_step():
+    """The other takes 17.647 h and 45 min; the first starts in 45 min as well, so that it may be as slow."""
+    speed = changes(ranked(OFFERS, RATES, samples=1.08e8, startup_minutes=45, sort="time"))["throughput"]
+    assert speed.threshold == pytest.approx(1700)
+
+
+def test_a_bill_by_the_hour_turns_where_the_next_hour_begins():
+    """10 h at 2 USD against 17.647 h, billed 18, at 1.7: 30.60 USD buys 15 h, and 1.08e8 / 15 h are 2,000/s."""
+    speed = changes(ranked(OFFERS, RATES, samples=1.08e8, billing_minutes=60))["throughput"]
+    assert speed.threshold == pytest.approx(2000)
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.2])
+def test_the_work_lost_on_spot_turns_the_order_too(lost):
+    """With 40 USD of egress and half an hour of start-up, at the share that is said the two cost the same."""
+    extras = {"samples": 1.08e8, "egress_usd": 40, "startup_minutes": 30, "spot": H100}
+    each = changes(ranked(OFFERS, RATES, spot_lost=lost, **extras))["spot"]
+    assert each.value == lost
+    one, two = merits(ranked(OFFERS, RATES, spot_lost=each.threshold, **extras)).values()
+    assert one == pytest.approx(two, rel=1e-4)
+
+
+def test_what_is_free_stays_the_better_at_any_speed():
+    assert turn(lambda figure: True, 3.0, 0.5) is None
+    assert turn(lambda figure: False, 3.0, 0.5) == 3.0
+    assert turn(lambda usd: usd < 4.5, 0.0, 2.0) == pytest.approx(4.5)
