@@ -255,7 +255,9 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
         "execution": _stated(table.execution),
         "torch": _stated(table.torch),
         "input": _stated(table.data_input),
-        "optimizer in the step": np.where(table.arithmetic.no_optimizer, "no", "yes"),
+        "optimizer in the step": np.where(
+            table.inference, "none (forward pass)", np.where(table.arithmetic.no_optimizer, "no", "yes")
+        ),
         "batch": np.where(table.batch_high > table.batch_low, "not stated", "stated"),
         "doubt": np.where(table.doubt == "", "none", "some"),
         "precision": table.precision,

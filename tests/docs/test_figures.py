@@ -12,7 +12,7 @@ from gpubench.models import CardClass
 from gpubench.predict.decode import decode_fit
 from gpubench.predict.memory_fit import Score, load_readings, score_left_out
 from gpubench.profile.allowance import device_bytes, load_allowance
-from gpubench.units import GIB
+from gpubench.units import GIB, MIB
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,6 +23,12 @@ def off_by(model: str) -> float:
     rows = [reading for reading in load_readings() if reading.model == model]
     assert len(rows) == 6
     return max(abs(device_bytes(classes[r.card_class], r.traced_bytes) / r.memory_bytes - 1) for r in rows)
+
+
+def class_row(words: str, card_class: CardClass) -> str:
+    """First columns of the table of what was fitted."""
+    fitted = load_allowance().classes[card_class]
+    return f"| {words} | {fitted.overhead_bytes / MIB:,.0f} MiB | {fitted.factor} |"
 
 
 def sharded_gib() -> float:
@@ -53,6 +59,9 @@ FIGURES = {
     "a generated token": lambda: ("workloads.md prediction.md", f"{100 * fmean(decode_fit().errors):.1f} % in the mean"),
     "LoRA of Qwen 7B": lambda: ("workloads.md memory.md", f"at most {100 * off_by('qwen_7b_lora'):.1f} % off"),
     "LoRA of Qwen 1.8B": lambda: ("workloads.md", f"1.8B at most {100 * off_by('qwen_1.8b_lora'):.0f} %"),
+    "fitted, HBM": lambda: ("memory.md", class_row("NVIDIA, HBM", CardClass.HBM)),
+    "fitted, GDDR": lambda: ("memory.md", class_row("NVIDIA, GDDR", CardClass.GDDR)),
+    "fitted, others": lambda: ("memory.md", class_row("others (MI325X), models without convolutions", CardClass.OTHER)),
     "memory in use, all": lambda: ("memory.md", left_out_row("all, memory in use", "all")),
     "memory in use, NVIDIA": lambda: ("memory.md", left_out_row("NVIDIA", "nvidia")),
     "memory in use, products": lambda: ("memory.md", left_out_row("others, without convolutions", "others not convolving")),
