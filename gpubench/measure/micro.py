@@ -38,7 +38,8 @@ from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.measure.team import Team
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
-from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
+from gpubench.units import GIB, KIB, MIB, Bytes, Seconds, format_bytes
+from gpubench.workload import lacks_memory
 
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
@@ -109,11 +110,12 @@ def run_micro(
     strict: bool,
     others: bool,
     time_s: Seconds | None = None,
-) -> Iterator[MicroResult]:
+) -> Iterator[MicroResult | Finding]:
     """Run probes: the products of strict fp32 or of the other precisions, and copies and launches.
 
     Setting is not effect: strict fp32 is first proven against float64, and its products are
-    ``TF32_IN_FORCE`` where they are not IEEE.
+    ``TF32_IN_FORCE`` where they are not IEEE. What there is no memory for is made smaller, and said: see
+    ``as_large_as_fits``; where not even the proof has any, nothing is measured.
 
     Args:
         hardware: The device.
@@ -130,8 +132,18 @@ def run_micro(
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
-    doubts = _not_ieee(hardware) if strict else ()
     in_time = takewhile(lambda _: time.perf_counter() < deadline, fitting(chosen, limit))
+    alone: list[Finding] = []
+    doubts: tuple[Finding, ...] | None = None
+    try:
+        doubts = _not_ieee(hardware) if strict else ()
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+    if doubts is None:
+        hardware.release()
+        yield memory_refused("the proof of strict fp32", profile)
+        return
 
     def measure(probe: Probe) -> MicroResult:
         with (
@@ -143,9 +155,12 @@ def run_micro(
             return result
         return msgspec.structs.replace(result, findings=(*result.findings, *doubts))
 
-    for result in one_by_one(in_time, measure):
+    tried = as_large_as_fits(measure, lacks_memory, profile, alone, deadline)
+    for result in one_by_one(in_time, tried):
         yield result
         hardware.release()
+    hardware.release()  # what a probe without a figure took
+    yield from alone
 
 
 def run_all_reduce(
@@ -221,6 +236,54 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
         if smaller is not None and (what := (smaller.name, smaller.precision, smaller.size)) not in seen:
             seen.add(what)
             yield smaller
+
+
+def as_large_as_fits(
+    measure: Callable[[Probe], MicroResult],
+    is_refusal: Callable[[Exception], bool],
+    profile: DeviceProfile,
+    alone: list[Finding],
+    deadline_s: Seconds = math.inf,
+) -> Callable[[Probe], MicroResult | None]:
+    """Return what measures a probe at half its size, and half of that, where the device refuses the memory.
+
+    Other programs may hold it, or a device promise more than it has. The result carries the finding; where
+    no size is given that was not measured before, the finding stands in ``alone``.
+
+    Args:
+        measure: Measures a probe, or raises.
+        is_refusal: Whether an error is a lack of memory; any other is raised.
+        profile: How much memory the device says that it has.
+        alone: Takes the findings without a result.
+        deadline_s: No smaller probe is begun after it, on ``time.perf_counter``.
+    """
+    done: set[tuple[str, str | None, str]] = set()
+
+    def measure_what_fits(probe: Probe) -> MicroResult | None:
+        smaller: Probe | None = probe
+        refused: tuple[Finding, ...] = ()
+        while smaller is not None and (what := (smaller.name, smaller.precision, smaller.size)) not in done:
+            try:
+                result = measure(smaller)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                named = " ".join(filter(None, (smaller.name, smaller.precision)))
+                refused = refused or (memory_refused(f"{named} of {smaller.size}", profile),)
+                smaller = smaller.halved() if time.perf_counter() < deadline_s else None
+                continue
+            done.add(what)
+            return msgspec.structs.replace(result, findings=(*result.findings, *refused))
+        alone.extend(refused)
+        return None
+
+    return measure_what_fits
+
+
+def memory_refused(what: str, profile: DeviceProfile) -> Finding:
+    """Name what was refused of what is promised."""
+    seen = f"{what}, of {format_bytes(profile.memory_bytes)} promised"
+    return Finding(kind=FindingKind.MEMORY_REFUSED, value=seen)
 
 
 def one_by_one(

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from gpubench.measure.micro import (
     Make,
     Probe,
     Timer,
+    as_large_as_fits,
     by_clock,
     device_copy,
     fitting,
@@ -42,7 +44,7 @@ from gpubench.measure.micro import (
 )
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult
-from gpubench.units import Bytes, Seconds, format_bytes
+from gpubench.units import Bytes, Seconds
 
 CHAINS = 8
 """Chains of dependent operations in one work-item: enough to hide the latency of each."""
@@ -154,32 +156,16 @@ def run_micro(
 
     alone: list[Finding] = []
 
-    def measure(probe: Probe) -> MicroResult | None:
-        smaller: Probe | None = probe
-        refused: tuple[Finding, ...] = ()
-        while smaller is not None and time.perf_counter() < deadline_s:
-            try:
-                action = smaller.make(opened)
-                result = repeat(smaller, action, timer(smaller, opened), budget)
-            except cl.Error as error:
-                if error.code not in _TOO_LARGE:
-                    raise
-                refused = refused or (_refused(smaller, profile),)
-                smaller = smaller.halved()
-                continue
-            result = msgspec.structs.replace(result, findings=(*result.findings, *refused))
-            return proved(result, smaller, opened)
-        alone.extend(refused)
-        return None
+    def measure(probe: Probe) -> MicroResult:
+        result = repeat(probe, probe.make(opened), timer(probe, opened), budget)
+        return proved(result, probe, opened)
 
-    yield from one_by_one(fitting(chosen, limit), measure)
+    def is_refusal(error: Exception) -> bool:
+        return isinstance(error, cl.Error) and error.code in _TOO_LARGE
+
+    in_time = takewhile(lambda _: time.perf_counter() < deadline_s, fitting(chosen, limit))
+    yield from one_by_one(in_time, as_large_as_fits(measure, is_refusal, profile, alone, deadline_s))
     yield from alone
-
-
-def _refused(probe: Probe, profile: DeviceProfile) -> Finding:
-    """Name what was refused of what is promised."""
-    seen = f"{probe.name} of {probe.size}, of {format_bytes(profile.memory_bytes)} promised"
-    return Finding(kind=FindingKind.MEMORY_REFUSED, value=seen)
 
 
 def timer(probe: Probe, opened: Queue) -> Timer:

@@ -10,7 +10,6 @@ from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
-from gpubench.models import Finding
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
@@ -42,10 +41,7 @@ def main() -> None:
             raise TypeError(f"no such command through OpenCL: {type(order).__name__}")
         line.send(messages.Phase(name="micro"))
         for each in run_micro(opened, setup.device, setup.budget, strict=order.strict, time_s=order.time_s):
-            if isinstance(each, Finding):
-                line.send(messages.MicroDone(finding=each))
-                continue
-            line.send(messages.MicroDone(result=each))
+            line.send(messages.micro_done(each))
             if line.stop.is_set():
                 break
         line.send(messages.MicroDone(last=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -13,7 +13,7 @@ from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.frameworks import versions
 from gpubench.measure.privacy import scrub
-from gpubench.models import Framework
+from gpubench.models import Finding, Framework, MicroResult
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
@@ -156,6 +156,7 @@ def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentCh
 
     line.send(messages.Phase(name="micro"))
     hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
+    results: Iterator[MicroResult | Finding]
     if context.team is not None:
         results = run_all_reduce(context.team, hardware, budget, telemetry, command.time_s)
     else:
@@ -168,8 +169,8 @@ def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentCh
             others=command.others,
             time_s=command.time_s,
         )
-    for result in results:
-        line.send(messages.MicroDone(result=result))
+    for each in results:
+        line.send(messages.micro_done(each))
         if context.stopped():
             break
     line.send(messages.MicroDone(last=True))

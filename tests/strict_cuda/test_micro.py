@@ -6,10 +6,11 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.measure import micro
-from gpubench.models import FindingKind
+from gpubench.measure import micro, worker
+from gpubench.measure.messages import MeasureMicro, MicroDone
+from gpubench.models import Finding, FindingKind, Status
 from strict_cuda.conftest import BRIEF
-from strict_cuda.machine import Machine
+from strict_cuda.machine import Fault, Machine
 
 MIB = 2**20
 LAUNCHES = 50
@@ -37,13 +38,15 @@ def run(make_gpu):
         found = micro.run_micro(
             desk.hardware, desk.profile, BUDGET, desk.telemetry, strict=strict, **({"others": True} | options)
         )
-        return {(r.name, r.precision): r for r in found}, gpu
+        found = list(found)
+        alone = [f for f in found if isinstance(f, Finding)]
+        return {(r.name, r.precision): r for r in found if r not in alone}, gpu, alone
 
     return results
 
 
 def test_every_figure_is_that_of_the_device(run):
-    found, gpu = run(strict=False)
+    found, gpu, alone = run(strict=False)
     for precision in ("tf32", "fp16", "bf16"):
         product = found["gemm", precision]
         assert product.value == pytest.approx(2 * 256**3 / GEMM_S, rel=0.01), precision
@@ -55,23 +58,82 @@ def test_every_figure_is_that_of_the_device(run):
     assert found["launch device", None].value == pytest.approx(ADD_S, rel=0.5)  # and the gap of its events
     assert found["launch wall", None].value == pytest.approx(ISSUE_S, rel=0.1)
     assert gpu.machine.memory.allocated == 0
+    assert alone == []
+
+
+OTHERS = {
+    ("device copy", None),
+    *(
+        (f"{way} {kind}", None)
+        for way in ("host to device", "device to host")
+        for kind in ("pinned", "pageable")
+    ),
+    *((f"launch {clock}", None) for clock in ("device", "wall")),
+}
+
+
+def no_memory() -> RuntimeError:
+    return RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+
+def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_size_and_says_so(
+    run, monkeypatch
+):
+    monkeypatch.setattr(micro, "LEAST_GEMM", 64)
+    once = Machine(cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory)])
+    found, gpu, alone = run(once, strict=False)
+    first = found.pop(("gemm", "tf32"))
+    assert (first.size, [f.kind for f in first.findings]) == ("128", [FindingKind.MEMORY_REFUSED])
+    assert first.findings[0].value.startswith("gemm tf32 of 256, of ")
+    assert {found["gemm", name].size for name in ("fp16", "bf16")} == {"256"}, (
+        "the others are as large as ever"
+    )
+    assert found.keys() >= OTHERS
+    assert alone == []
+    assert gpu.machine.memory.allocated == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is_measured(run, strict):
+    """Of strict fp32 not even the proof that it is strict."""
+    never = Machine(
+        cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory, times=10**6)]
+    )
+    found, gpu, alone = run(never, strict=strict)
+    assert {f.kind for f in alone} == {FindingKind.MEMORY_REFUSED}
+    assert [f.value.partition(", of ")[0] for f in alone] == (
+        ["the proof of strict fp32"]
+        if strict
+        else [f"gemm {name} of 256" for name in ("tf32", "fp16", "bf16")]
+    )
+    assert (found == {}) if strict else (found.keys() >= OTHERS)
+    assert gpu.machine.memory.allocated == 0
+
+
+def test_a_process_that_lacked_memory_for_a_probe_says_so_and_measures_its_cases(make_gpu):
+    gpu = make_gpu(Machine(cost=lambda name: 1e-4, faults=[Fault("aten::mm", no_memory, times=3)]), BUDGET)
+    worker.serve(MeasureMicro(strict=False, others=False), gpu.desk, gpu.line)
+    told = [each for each in gpu.line.sent if isinstance(each, MicroDone)]
+    assert [each.finding.kind for each in told if each.finding] == [FindingKind.MEMORY_REFUSED] * 3
+    assert [each.last for each in told] == [False] * (len(told) - 1) + [True]
+    assert gpu.measure("cnn").status is Status.OK
 
 
 def test_strict_products_are_of_fp32_alone_and_prove_their_precision(run):
-    found, _ = run(strict=True, others=False)
+    found, *_ = run(strict=True, others=False)
     assert set(found) == {("gemm", "fp32")}
     assert FindingKind.TF32_IN_FORCE not in {f.kind for f in found["gemm", "fp32"].findings}
 
 
 def test_products_that_are_not_ieee_are_doubted(run):
     machine = Machine(cost=lambda name: 1e-3, tf32="always")
-    found, _ = run(machine, strict=True, others=False)
+    found, *_ = run(machine, strict=True, others=False)
     assert FindingKind.TF32_IN_FORCE in {f.kind for f in found["gemm", "fp32"].findings}
 
 
 def test_the_cache_is_cleared_outside_what_is_timed(run):
     """Clearing takes 10 ms here, and no figure has it in."""
-    found, _ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3), strict=False, others=False)
+    found, *_ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3), strict=False, others=False)
     assert found["gemm", "bf16"].value == pytest.approx(2 * 256**3 / 1e-3, rel=0.01)
 
 
