@@ -31,7 +31,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
     except (NotPreparedError, NotQuantizedError) as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as in a measurement
-        status, reason = failure(error, order.case.batch_size)
+        status, reason = failure(error, order.case.batch_size, context.at)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     return CaseDone(
         status=status,

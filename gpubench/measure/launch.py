@@ -38,18 +38,20 @@ class Bench:
     """What a measuring process has, whatever its framework, and how it talks to its parent.
 
     Attributes:
-        phase: Announces a phase; the parent holds each to a deadline.
+        tell_phase: Tells the parent of a phase; it holds each to a deadline.
         report: Hands over one round, with how sure the figure is by then and what the device last said.
         stopped: Whether the parent has asked to stop.
+        at: The phase that this process is in.
     """
 
     budget: Budget
     seed: int
     telemetry: Telemetry
     profile: DeviceProfile
-    phase: Callable[[str], None] = lambda _: None
+    tell_phase: Callable[[str], None] = lambda _: None
     report: Report = lambda *_: None
     stopped: Callable[[], bool] = lambda: False
+    at: str = "build"
 
     @classmethod
     def serving(
@@ -72,11 +74,16 @@ class Bench:
             seed=setup.seed,
             telemetry=telemetry.__enter__(),
             profile=setup.device,
-            phase=lambda name: line.send(messages.Phase(name=name)),
+            tell_phase=lambda name: line.send(messages.Phase(name=name)),
             report=lambda *told: line.send(messages.round_done(*told)),
             stopped=line.stop.is_set,
             **own,
         )
+
+    def phase(self, name: str) -> None:
+        """Begin a phase."""
+        self.at = name
+        self.tell_phase(name)
 
     def clock(self) -> Clock:
         """Return the clock of the rounds."""
@@ -258,7 +265,7 @@ def conduct(
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         bench.tell_of(error)
-        status, reason = failure(error, order.case.batch_size)
+        status, reason = failure(error, order.case.batch_size, bench.at)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     seen.stopped = bench.stopped()
     if lost := bench.telemetry.fault:
@@ -315,10 +322,13 @@ def time_job(
         job.look_again(loop)
 
 
-def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
-    """Status and reason of an exception: type, words, and the line of the user's code that it came from."""
+def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
+    """Status and reason of an exception: type, words, and the line of the user's code that it came from.
+
+    Of a lack of memory the reason names batch and phase, too: both say what to do with less.
+    """
     if lacks_memory(error):
-        return Status.OUT_OF_MEMORY, f"batch {batch_size}: {one_line(error)}"
+        return Status.OUT_OF_MEMORY, f"batch {batch_size}, {phase}: {one_line(error)}"
     return Status.FAILED, str(error) if isinstance(error, GpuBenchError) else one_line(error)
 
 

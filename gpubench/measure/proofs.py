@@ -49,7 +49,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
                     proven = Proven(load=_load(order, context))
     except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
         unsupported = isinstance(error, NotPreparedError)
-        status, reason = failure(error, order.case.batch_size)
+        status, reason = failure(error, order.case.batch_size, context.at)
         return Proven(
             status=Status.UNSUPPORTED if unsupported else status,
             reason=str(error) if unsupported else reason,

@@ -140,7 +140,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
             seed=0,
             telemetry=Telemetry(),
             profile=h100,
-            phase=phases.append,
+            tell_phase=phases.append,
         )
         asked = make_case(workload="own", memory_format=None, **({"batch_size": 4} | changes))
         desk.tasks[("own", asked.batch_size, asked.recipe)] = make_task(step)

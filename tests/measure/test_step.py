@@ -361,4 +361,4 @@ def test_skipped_steps_are_counted_from_the_gradient_scale():
     ],
 )
 def test_an_exception_becomes_a_status(error, status):
-    assert failure(error, 8)[0] is status
+    assert failure(error, 8, "build")[0] is status

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from gpubench.executions import OF_TORCH
-from gpubench.models import Execution, Status, TaskKind
+from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.messages import TryBatch
+from gpubench.models import Execution, Recipe, Status, TaskKind, WeightType
+from strict_cuda import models
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, Fault, Machine
-from strict_cuda.models import acting, recurrent
+from strict_cuda.models import Acting, acting, recurrent
 
 NO_MEMORY = (
     "CUDA error: out of memory",
@@ -112,6 +115,77 @@ def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, ex
     done = small.measure("vgg16", execution=execution)
     assert done.status is Status.OUT_OF_MEMORY
     assert f"batch {4}" in done.reason
+
+
+RECIPE = Recipe(weight_type=WeightType.FLOAT32, prompt_tokens=12, new_tokens=3, cache_tokens=15)
+TRAINING, INFERENCE = {"task": TaskKind.TRAIN}, {"task": TaskKind.INFER}
+GENERATION = INFERENCE | RECIPE.fields
+EAGER_PHASES = ("build", "check", "first steps", "warm-up", "timed", "second look")
+IN_PHASES = [
+    *(("cnn", TRAINING, Execution.EAGER, phase) for phase in EAGER_PHASES),
+    *(("cnn", TRAINING, Execution.GRAPH, phase) for phase in ("capture", "warm-up", "timed", "second look")),
+    *(("cnn", TRAINING, Execution.COMPILE, phase) for phase in ("compile", "timed")),
+    *(("cnn", INFERENCE, Execution.EAGER, phase) for phase in ("build", "first steps", "timed")),
+    *(("cnn", INFERENCE, Execution.GRAPH, phase) for phase in ("capture", "timed")),
+    *(("llama_8b", GENERATION, Execution.EAGER, phase) for phase in ("first steps", "timed")),
+    *(("llama_8b", GENERATION, Execution.GRAPH, phase) for phase in ("capture", "timed")),
+]
+
+
+def no_memory() -> RuntimeError:
+    return torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def ends_in(gpu, phase: str) -> None:
+    """Let the device refuse memory at its first call in a phase."""
+    tell = gpu.desk.tell_phase
+
+    def begin(name: str) -> None:
+        tell(name)
+        if name == phase:
+            gpu.machine.faults.append(Fault("", no_memory))
+
+    gpu.desk.tell_phase = begin
+
+
+@pytest.mark.parametrize(("name", "task", "execution", "phase"), IN_PHASES)
+def test_a_lack_of_memory_names_the_phase_in_which_it_came(make_gpu, name, task, execution, phase):
+    """And the next case, which a run puts into a new process, is sound."""
+    gpu = make_gpu()
+    ends_in(gpu, phase)
+    done = gpu.measure(name, execution=execution, **task)
+    assert (done.status, done.spent) == (Status.OUT_OF_MEMORY, True), done.traceback
+    assert done.reason.startswith(f"batch 4, {phase}: OutOfMemoryError: CUDA out of memory"), done.reason
+    after = make_gpu().measure(name, execution=execution, **task)
+    assert (after.status, after.reason) == (Status.OK, None), after.traceback
+
+
+@pytest.mark.parametrize("execution", OF_TORCH)
+@pytest.mark.parametrize("phase", ["build", "first steps", "prepared"])
+def test_a_batch_that_does_not_fit_names_the_phase_and_the_next_batch_is_tried(make_gpu, execution, phase):
+    """Of the search for the largest one."""
+    name = execution.facts.preparation or "first steps" if phase == "prepared" else phase
+    gpu = make_gpu()
+    ends_in(gpu, name)
+    done = try_batch(TryBatch(reference="cnn", case=gpu.case("cnn", execution=execution)), gpu.desk)
+    assert (done.status, done.spent) == (Status.OUT_OF_MEMORY, True), done.traceback
+    assert done.reason.startswith(f"batch 4, {name}: "), done.reason
+    gpu = make_gpu()
+    order = TryBatch(reference="cnn", case=gpu.case("cnn", execution=execution, batch_size=2))
+    assert try_batch(order, gpu.desk).status is Status.OK
+
+
+def test_a_host_without_memory_for_the_model_names_the_phase(gpu):
+    """A model is copied on the host before it is moved to the device."""
+
+    class Large(Acting):
+        def __deepcopy__(self, memo):
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    done = gpu.measure("own", models.task(Large(lambda out: None), 8))
+    assert done.status is Status.OUT_OF_MEMORY
+    assert done.reason.startswith("batch 4, build: "), done.reason
+    assert gpu.measure("cnn").status is Status.OK
 
 
 def test_nothing_of_a_case_is_left_on_the_device(gpu):

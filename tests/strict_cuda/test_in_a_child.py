@@ -20,6 +20,7 @@ from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, Status, TaskKind
+from gpubench.probe.probe import probe
 from gpubench.profile import load_profiles
 from strict_cuda.conftest import BRIEF
 
@@ -109,3 +110,27 @@ def test_a_scene_reaches_the_child(inside_gpu, start):
     assert report.status is Status.OUT_OF_MEMORY
     assert words in report.reason
     assert report.spent
+
+
+def test_a_job_that_finds_no_memory_names_its_batch_and_phase_and_the_next_job_is_sound(inside_gpu):
+    words = "CUDA out of memory. Tried to allocate 20.00 MiB."
+    inside_gpu(["h200", "h200"], cuda_faults=[{"operator": "convolution", "words": words, "after": 9}])
+    device, peer = (d for d in probe().devices if d.backend == "cuda")
+    request = RunRequest(
+        workloads=("cnn", "lstm"),
+        precisions=("amp",),
+        executions=("eager",),
+        batch_size=8,
+        gpus=2,
+        micro="none",
+    )
+    made = plan(request, device, load_profiles(), (peer,))
+    made = msgspec.structs.replace(
+        made,
+        budget=msgspec.structs.replace(BRIEF, launches=1),
+        cases=tuple(p for p in made.cases if p.case.gpu_count == 2),
+    )
+    jobs = {m.case.workload: m for m in Launcher(made, device).run()}
+    assert jobs["cnn"].status is Status.OUT_OF_MEMORY
+    assert re.match(r"batch 8, [a-z ]+: .*CUDA out of memory", jobs["cnn"].reason), jobs["cnn"].reason
+    assert (jobs["lstm"].status, jobs["lstm"].reason) == (Status.OK, None)
