@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubench.cuda_check.plan import is_strict
 from gpubench.cuda_check.verdict import State, Verdict, passed, state_of
+from gpubench.cuda_check.whole import may_be_unsupported
 from gpubench.interval import Interval
 from gpubench.measure.checks import SCALING_TOLERANCE
 from gpubench.measure.launcher import NO_SIGN
@@ -57,8 +58,8 @@ def of_compile(check: CudaCheck) -> Iterator[Verdict]:
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
     """Say what is wrong with a case; None where nothing is, or where it says nothing against the path.
 
-    A card that is too small for a case runs out of memory, and a model of one recurrent layer may leave
-    nothing to compile.
+    A card that is too small for a case runs out of memory, a model of one recurrent layer may leave nothing
+    to compile, and what computes in 8 bits or 4 hangs on the release of a package.
     """
     if _is_excused(row, memory_bytes):
         return None
@@ -80,7 +81,7 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
 
 def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
     if row.status is Status.UNSUPPORTED:
-        return _is_compiled(row) and row.case.workload in UNCOMPILED
+        return may_be_unsupported(row.case) or (_is_compiled(row) and row.case.workload in UNCOMPILED)
     if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
         return False
     return row.expected_bytes > ROOMY * memory_bytes
@@ -105,7 +106,7 @@ def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[V
     if worst is not None:
         what = "largest difference of losses from eager ones"
         yield Verdict(part=part, what=what, state="shown", found=f"{worst:.1e}")
-    if part == "compile":
+    if rows:
         unsupported = [r for r in rows if r.status is Status.UNSUPPORTED and fault_of(r, memory) is None]
         for row in unsupported:
             why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"

@@ -278,21 +278,22 @@ def _tried(
 
 
 def inject_faults(work: Work) -> None:
-    """Put in a model that waits inside a capture, then a cap on memory; after each, try a sound case."""
+    """Put in a model that waits inside a capture, then a cap on memory; after each, try a sound case.
+
+    The first sound case runs under the cap already: one process less to start.
+    """
     _note(work, waiting=_tried(work, WAITING, _waiting_case(work.plan.proof)))
-    workload, batch = SOUND
-    sound = msgspec.structs.replace(work.plan.capped, batch_size=batch)
-    _note(
-        work, after_waiting=_tried(work, workload, msgspec.structs.replace(sound, execution=Execution.GRAPH))
-    )
-    cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
     _note_libraries(work)
     if work.device.memory_bytes is None:
         raise PartFailedError(
             "neither the driver nor torch tells the memory of this card: it cannot be capped"
         )
+    cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
     share = min(1.0, cap / work.device.memory_bytes)
     _note(work, cap_bytes=cap)
+    workload, batch = SOUND
+    sound = msgspec.structs.replace(_batched(capped, batch), execution=Execution.GRAPH)
+    _note(work, after_waiting=_tried(work, workload, sound, memory_share=share))
     too_large = batch_of(capped, TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))
     _search(work, share)

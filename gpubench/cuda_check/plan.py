@@ -15,10 +15,11 @@ from itertools import product
 
 import msgspec
 
+from gpubench.cuda_check.whole import other_cases
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.estimate import FIRST_CASE_S, PROCESS_START_S, aim_s, estimate_s, pace
-from gpubench.measure.plan import Plan, plan, planned_case
+from gpubench.measure.estimate import PROCESS_START_S, aim_s, estimate_s, pace
+from gpubench.measure.plan import Plan, PlannedCase, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
     Case,
@@ -57,21 +58,30 @@ PARTS = (
 """In their order: what shares a process follows each other, strict fp32 has one of its own."""
 LEAST_FIRST = ("quick", "scaling", "compile", "load", "fp32", "faults", "graph", "clock")
 """What is given up, in this order, on a card so slow that not all parts fit: last what others rest on."""
-LOOK_S: Seconds = 2.0
+LOOK_S: Seconds = 0.5
 """Asking the driver for everything, and looking at the device twice."""
 CASE_S: Seconds = 0.3
 """What any case takes beside its steps and its weights."""
 BUILD_S_PER_PARAMETER = 15e-9
 COPY_S_PER_PARAMETER = 4e-9
 """Drawing weights on a CPU takes 2 s for VGG16; a copy of them on the host and to the device 0.6 s."""
-CPU_FLOPS_PER_S = 300e9
+CPU_FLOPS_PER_S = 400e9
 """Four cores beside a GPU; the reference loss of four samples is computed once a workload and process."""
 REFERENCE_SAMPLES = 4
+WEIGHT_BYTES = 2
+"""Of a weight in half precision, which a pass for one token reads once."""
 TRIALS_S: Seconds = 9.0
+READ_TRIALS_S = {
+    ("vgg16", False): 8.5,
+    ("vgg16", True): 13.5,
+    ("resnet50", False): 13.0,
+    ("resnet50", True): 4.5,
+}
 """cuDNN tries its algorithms for the convolutions of a large network; once a precision and process.
 
-VGG16 and ResNet-50 took 18 s together at fp32 and 19 s at amp-bf16 on two cards, with what is loaded for it;
-the same networks under a new head nothing, for their shapes were seen.
+By workload, and whether it is strict fp32, what the first step took on two cards, with what is loaded for it:
+VGG16 at amp-bf16 5.8 and 8.3 s and at fp32 13.5 on both, ResNet-50 12.5 and 13.1 and at fp32 4.3 and 4.4; any
+other network that is as large their mean. The same under a new head nothing, for their shapes were seen.
 """
 LARGE_IMAGE = 100_000
 """Values of one image of a large network."""
@@ -81,15 +91,25 @@ STEPS = {
     Execution.COMPILE: (4, 8),
 }
 """Eager steps, and replays or compiled steps, of one trial: held by a test on the fake device."""
-COMPILED_S = {"cnn": 18.0, "vgg16": 21.0, "lstm": 1.0}
-"""What is compiled, in that order, and how long that took on an H200, the first with what the compiler loads.
+COMPILED_S = {"cnn": 18.0, "vgg16": 25.0, "lstm": 0.2}
+"""What is compiled, in that order, and how long that took, the first with what the compiler loads.
 
-The last is refused up to torch 2.11, which ends its process.
+The first took 17.5 and 17.6 s on an H200 and an H100, the second 25 s on the H100 beside its steps: the check
+of its losses compiles it once more. The last is refused up to torch 2.11, which ends its process.
 """
-STARTS = {"precision": 1, "faults": 5, "fp32": 1, "quick": 1, "scaling": 2}
+STARTS = {"precision": 1, "faults": 4, "fp32": 1, "quick": 1, "scaling": 2}
 """Processes that a part starts one after the other: each fault ends its own."""
-FIRST_PROOF_S: Seconds = 4.2
-"""The first proof of a precision in a process loads cuBLAS and cuDNN: H200, 4.1 s beside the start."""
+COLD_START_S: Seconds = 0.6
+"""The first process reads its libraries from disk: on an H100 it took 6.1 s to start, others 5.2 to 5.6."""
+FIRST_PROOF_S: Seconds = 4.9
+"""The first proof of a precision in a process loads cuBLAS and cuDNN: 4.1 s on an H200 and 4.8 on an H100."""
+STRICT_PROOF_S: Seconds = 0.5
+"""That of strict fp32, in whose process the first case loads what the others share: 0.5 s on both cards."""
+MOST_FIRST_CASE_S: Seconds = 6.4
+"""The first case of a process, as estimate.FIRST_CASE_S, on the slower host: 5.4 to 6.9 s on the H100's,
+where the H200's took 4.1 to 4.8."""
+FIRST_STEPS_S: Seconds = 1.2
+"""Loading cuDNN in the first step of a process, and its trials for a small network: 1.2 to 1.7 s, mostly."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 MOST_PROOF_STEP_S: Seconds = 0.5
@@ -211,7 +231,10 @@ def make_plan(
     }
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
-    every = tuple(_every_trial(device, amounts.workloads, slower))
+    every, missing = tuple(_every_trial(device, amounts.workloads, slower)), dict[str, str]()
+    if full:
+        others, missing = _others(device, amounts.workloads, slower)
+        every += others
     trials = _chosen([t for t in every if _part_of(t.case) in expected_s], proof, room_s)
     kept = {trial.case for trial in trials}
     for name, strict in (("cases", False), ("fp32", True)):
@@ -225,9 +248,8 @@ def make_plan(
         capped=case_of(load_profiles()["cnn"], amp, Execution.EAGER),
         trials=trials,
         compiled=compiled,
-        left_out={
-            t.case.label: "no time within the limit: --full tries it" for t in every if t.case not in kept
-        },
+        left_out=missing
+        | {t.case.label: "no time within the limit: --full tries it" for t in every if t.case not in kept},
         quick=quick,
         scaling=scaling,
         expected_s=expected_s,
@@ -344,15 +366,27 @@ def _every_trial(
             yield _trial(name, precision, execution, slower)
 
 
+def _others(
+    device: DeviceProfile, workloads: Sequence[str], slower: float
+) -> tuple[tuple[Trial, ...], dict[str, str]]:
+    """What everything has besides, and what of it is not tried, by label, with the reason."""
+    found = [each for each in other_cases(device) if not workloads or each[0].workload in workloads]
+    trials = tuple(_trial_of(case, slower) for case, why_not in found if why_not is None)
+    return trials, {case.label: why_not for case, why_not in found if why_not is not None}
+
+
 def _trial(
     name: str,
     precision: Precision,
     execution: Execution,
     slower: float,
 ) -> Trial:
-    profile = load_profiles()[name]
-    case = case_of(profile, precision, execution)
-    compiling_s = COMPILED_S[name] if execution is Execution.COMPILE else 0.0
+    return _trial_of(case_of(load_profiles()[name], precision, execution), slower)
+
+
+def _trial_of(case: Case, slower: float) -> Trial:
+    profile = load_profiles()[case.workload].at_precision(case.precision)
+    compiling_s = COMPILED_S[case.workload] if case.execution is Execution.COMPILE else 0.0
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
     return Trial(
         case=case,
@@ -385,11 +419,22 @@ def _step_on_an_h200_s(case: Case) -> tuple[Seconds, Seconds]:
     if not at:
         h200 = DeviceProfile(backend="cuda", gpu_key=h200_readings().gpu_key)
         graph = msgspec.structs.replace(case, execution=Execution.GRAPH)
-        expected = pace(planned_case(case.workload, load_profiles()[case.workload], graph), h200)
-        return expected.step_s, expected.eager_s
+        profile = load_profiles()[case.workload].at_precision(case.precision)
+        planned = planned_case(case.workload, profile, graph)
+        expected, (token_s, eager_token_s) = pace(planned, h200), _token_s(planned, h200)
+        new = case.new_tokens
+        return expected.step_s + new * token_s, expected.eager_s + new * eager_token_s
     read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
     samples = max(1.0, case.batch_size / read.batch_size)
     return samples * read.step_s[Execution.GRAPH], samples * read.step_s[Execution.EAGER]
+
+
+def _token_s(planned: PlannedCase, device: DeviceProfile) -> tuple[Seconds, Seconds]:
+    """What a replay and an eager pass for one token take: all weights are read, and each operator issued."""
+    spec = load_specs()[h200_readings().gpu_key]
+    read_s = WEIGHT_BYTES * (planned.parameter_count or 0) / (spec.memory_bandwidth_bytes_per_s or math.inf)
+    issued = pace(msgspec.structs.replace(planned, flops_per_sample=None), device)
+    return max(read_s, issued.step_s), max(read_s, issued.eager_s)
 
 
 def _chosen(every: Sequence[Trial], proof: Case, room_s: Seconds | None) -> tuple[Trial, ...]:
@@ -417,7 +462,9 @@ def _in_order(taken: Sequence[Trial], every: Sequence[Trial], proof: Case) -> tu
     def firsts_s(case: Case) -> Iterator[Seconds]:
         costs_s = {
             ("built", case.workload, is_strict(case)): _build_s(profiles[case.workload]),
-            ("searched", case.workload, case.precision): _search_s(profiles[case.workload]),
+            ("searched", case.workload, case.precision): _search_s(
+                profiles[case.workload], strict=is_strict(case)
+            ),
         }
         yield from (cost_s for what, cost_s in costs_s.items() if what not in met)
         met.update(costs_s)
@@ -426,15 +473,16 @@ def _in_order(taken: Sequence[Trial], every: Sequence[Trial], proof: Case) -> tu
 
 
 def _build_s(profile: WorkloadProfile) -> Seconds:
-    reference_s = REFERENCE_SAMPLES * profile.forward_flops_per_sample / CPU_FLOPS_PER_S
+    samples = min(REFERENCE_SAMPLES, profile.main_batch)
+    reference_s = samples * profile.forward_flops_per_sample / CPU_FLOPS_PER_S
     return BUILD_S_PER_PARAMETER * profile.parameters + reference_s
 
 
-def _search_s(profile: WorkloadProfile) -> Seconds:
+def _search_s(profile: WorkloadProfile, *, strict: bool = False) -> Seconds:
     """What cuDNN's trials take: of a network that trains its convolutions on large images."""
     trains_all = profile.train_flops_per_sample > 2 * profile.forward_flops_per_sample
     large = profile.is_image and math.prod(profile.sample_shape) > LARGE_IMAGE
-    return TRIALS_S if trains_all and large else 0.0
+    return READ_TRIALS_S.get((profile.name, strict), TRIALS_S) if trains_all and large else 0.0
 
 
 # --- the other parts -----------------------------------------------------------------------------------
@@ -456,7 +504,7 @@ def _expected(
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
     step_s = _step_s(proof, slower)
     block_s = _block_s(amounts.block_s, step_s)
-    start_s = copy_s + 1.0 + block_s  # its warm-up; on an H200 1.6 to 1.7 s, and 1.9 by this
+    start_s = copy_s + 1.25 + block_s  # its warm-up; on two cards 1.6 to 1.8 s, and 2.1 by this
     comparison_s = 4 * amounts.fours * block_s
     capped = case_of(load_profiles()["cnn"], proof.precision, Execution.EAGER)
     largest = msgspec.structs.replace(capped, batch_size=batch_of(capped, amounts.cap_bytes))
@@ -464,14 +512,16 @@ def _expected(
     measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * _step_s(largest, slower))
     parts = {
         "device": LOOK_S,
-        "precision": PROCESS_START_S + FIRST_PROOF_S + 2 * CASE_S,
-        "clock": FIRST_CASE_S + build_s + start_s + 2 * comparison_s,
+        "precision": PROCESS_START_S + COLD_START_S + FIRST_PROOF_S + 2 * CASE_S,
+        "clock": MOST_FIRST_CASE_S + build_s + start_s + 2 * comparison_s,
         "graph": start_s + 10 * step_s + comparison_s,
         "load": start_s + amounts.load_s + block_s + comparison_s,  # its two stretches end with a whole block
         "cases": 0.0,
         "compile": sum(t.expected_s for t in compiled),
-        "faults": STARTS["faults"] * (PROCESS_START_S + FIRST_CASE_S) + search_s + measured_s,
-        "fp32": PROCESS_START_S + FIRST_PROOF_S,
+        "faults": STARTS["faults"] * (PROCESS_START_S + MOST_FIRST_CASE_S + FIRST_STEPS_S)
+        + search_s
+        + measured_s,
+        "fp32": PROCESS_START_S + STRICT_PROOF_S + MOST_FIRST_CASE_S,
         "quick": run_s(quick, device),
     }
     if scaling is not None:

@@ -14,7 +14,7 @@ from types import FrameType
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
 from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
-from gpubench.cuda_check.plan import AMOUNTS, Amounts, CheckPlan, make_plan
+from gpubench.cuda_check.plan import AMOUNTS, COLD_START_S, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.measure.child import MODULE
@@ -150,7 +150,8 @@ def _plan_anew(work: Work) -> None:
     Only the start counts: a part that took longer for another reason says nothing of later processes.
     """
     phases_s, made = work.part("precision").phases_s, work.plan
-    late_start_s = sum(phases_s.get(phase, 0.0) for phase in STARTING) - PROCESS_START_S
+    expected_s = PROCESS_START_S + COLD_START_S
+    late_start_s = sum(phases_s.get(phase, 0.0) for phase in STARTING) - expected_s
     if made.limit_s is None or late_start_s <= 0.0:
         return
     peers = made.scaling.peers if made.scaling is not None else ()

@@ -65,9 +65,7 @@ def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, wo
     assert path.name.startswith("cuda-check-nvidia-h200-sxm-141gb-")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"), [((), "at most 5 min"), (("--full",), "all of it, about 7 min")]
-)
+@pytest.mark.parametrize(("arguments", "words"), [((), "at most 5 min"), (("--full",), "all of it, about ")])
 def test_what_it_takes_is_announced_with_each_part(command, arguments, words):
     said = command(check(), *arguments).stderr
     assert words in said.splitlines()[0]
