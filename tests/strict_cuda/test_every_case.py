@@ -45,7 +45,7 @@ SMALLER = {
     "bert_transfer": ONE_LAYER,
     "transformer": ONE_LAYER,
     "vit_b16": ONE_LAYER,
-    "unet_ddpm": {"base": 8, "factors": (1,), "side": 8, "attended_side": 0},
+    "unet_ddpm": {"base": 8, "factors": (1, 1), "side": 8, "attended_side": 0},
     "resnet50": {"depths": (1,)},
     "resnet50_transfer": {"depths": (1,)},
     "vgg16": {"blocks": ((8,), (16,)), "image_size": 16},
@@ -185,14 +185,6 @@ def test_the_cases_are_those_of_all_workloads_precisions_executions_and_tasks():
             for precision in (*usual, Precision.BF16):
                 asked = {(case.execution, case.task) for case in OFFERED[name, precision]}
                 assert asked == set(product(OF_TORCH, workload.tasks))
-
-
-def test_the_whole_u_net_is_captured(gpu):
-    """With its lower level, which it has not above."""
-    done = gpu.measure("unet_ddpm", precision=Precision.AMP_BF16, execution=Execution.GRAPH, batch_size=2)
-    assert (done.status, done.reason) == (Status.OK, None), done.traceback
-    assert done.launch.reference_error <= Precision.AMP_BF16.facts.loss_error
-    assert done.launch.graph_error == 0.0
 
 
 def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
