@@ -1,10 +1,24 @@
-"""What several tests of memory share: a case by its parts, and a model that cannot be traced."""
+"""What several tests of memory share: a case by its parts, a model that cannot be traced, and own readings."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from gpubench.models import Case, Execution, Precision, TaskKind, WorkloadProfile
+from gpubench.models import (
+    CardClass,
+    Case,
+    Execution,
+    MemoryNeed,
+    OperatorKind,
+    Precision,
+    TaskKind,
+    WorkloadProfile,
+)
+from gpubench.profile import load_profiles
+from gpubench.profile.memory import blas_bytes, need_of
+from gpubench.record.store import newest_runs
 
 BY_VALUE = """
 import torch
@@ -79,3 +93,62 @@ def case_of(
         sample_unit=profile.sample_unit,
         **given,
     )
+
+
+def traced_bytes(profile: WorkloadProfile, case: Case, need: MemoryNeed) -> float:
+    """Tensors of a traced step alone: what is told as allocated, without cuBLAS's workspaces."""
+    assert need.allocated.value is not None
+    return need.allocated.value - blas_bytes(profile, case, CardClass.HBM)
+
+
+FIRST_RUN = "20261122t163414z-7514fa86"
+"""The check of a graph, which takes eager steps, kept its cache in this run alone."""
+
+
+class Held(NamedTuple):
+    """What a run read of memory, and what is told of the same case.
+
+    Attributes:
+        is_sound: Whether the memory in use and reserved holds no cache that no step needs.
+    """
+
+    case: Case
+    is_sound: bool
+    allocated: float
+    reserved: float
+    device: float
+    need: MemoryNeed
+
+    @property
+    def allocated_error(self) -> float:
+        """Of the likely figure."""
+        assert self.need.allocated.value is not None
+        return abs(self.need.allocated.value / self.allocated - 1)
+
+
+@cache
+def own_readings() -> tuple[Held, ...]:
+    """Those of the runs beside the package. None has a part in the fit.
+
+    Two kinds hold cache that no step needs: that of cuDNN's trials (eager steps that convolve; a capture
+    empties the cache), and that of the check of a graph.
+    """
+    found = []
+    for run in newest_runs(Path(__file__).parents[1] / "results/example").runs:
+        for row in run.measurements:
+            profile, in_graph = load_profiles()[row.case.workload], row.case.execution is Execution.GRAPH
+            convolves = any(op.kind in {OperatorKind.CONV, OperatorKind.CONV3X3} for op in profile.train)
+            if row.device_bytes is not None:
+                assert row.peak_memory_bytes is not None
+                assert row.peak_reserved_bytes is not None
+                found.append(
+                    Held(
+                        case=row.case,
+                        is_sound=run.run_id != FIRST_RUN if in_graph else not convolves,
+                        allocated=row.peak_memory_bytes,
+                        reserved=row.peak_reserved_bytes,
+                        device=row.device_bytes,
+                        need=need_of(profile, row.case, CardClass.HBM),
+                    )
+                )
+    return tuple(found)

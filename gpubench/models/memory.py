@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.interval import Interval
 from gpubench.models.record import Record
-from gpubench.units import GIB, MIB, format_number
+from gpubench.units import GIB, MIB, format_bytes, format_number
 
 
 class CardClass(StrEnum):
@@ -98,8 +98,10 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         untraced: Why the step could not be traced; None where it was.
         not_linear: How the figure was found where memory does not grow in proportion to the batch; None
             where it does.
-        if_free_bytes: What cuDNN may take beside, of tensors and of all, where it is free, and does without
-            where it is not: no need of the step [B].
+        as_published: Whether the upper ends are what the card has: a published step with as many tensors ran
+            on one of its line with no more memory.
+        algorithm_bytes: What of the upper ends cuDNN may take for its fastest convolution in strict float32;
+            0 of a measured peak, which holds what it took [B].
     """
 
     allocated: Interval
@@ -109,7 +111,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     basis: MemoryBasis
     untraced: str | None = None
     not_linear: str | None = None
-    if_free_bytes: float = 0.0
+    as_published: bool = False
+    algorithm_bytes: float = 0.0
 
     def device_figures(self) -> dict[str, int | None]:
         """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
@@ -127,7 +130,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
                 "basis": str(self.basis),
                 "not_traced": self.untraced,
                 "not_linear": self.not_linear,
-                "if_free_bytes": round(self.if_free_bytes),
+                "as_published": self.as_published,
+                "algorithm_bytes": round(self.algorithm_bytes),
             }
         )
 
@@ -159,7 +163,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         verdict: Too tight is where the likely figure may fit and its upper end does not.
         largest_batch: The largest whose upper end fits; 0 where none does.
         ran: Whether the case was run on such a card: it fits, whatever the upper end.
-        in_eager_steps: Whether it fits so alone, and may not in a CUDA graph.
+        graph_high_bytes: Upper end of the memory in use in a CUDA graph, where it surely fits in eager steps
+            alone, whose need it is; None elsewhere [B].
     """
 
     verdict: Verdict
@@ -167,7 +172,12 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     card: CardMemory
     largest_batch: int
     ran: bool = False
-    in_eager_steps: bool = False
+    graph_high_bytes: float | None = None
+
+    @property
+    def in_eager_steps(self) -> bool:
+        """Whether it fits so alone, and may not in a CUDA graph."""
+        return self.graph_high_bytes is not None
 
     @property
     def fits(self) -> bool:
@@ -180,7 +190,12 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         if self.ran:
             return f"fits (it ran here; {needs})"
         if self.fits:
-            how = " in eager steps, maybe not in a CUDA graph" if self.in_eager_steps else ""
+            graph = self.graph_high_bytes
+            how = (
+                ""
+                if graph is None
+                else f" in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
+            )
             return f"fits{how} ({needs})"
         fix = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
         return f"{self.verdict}; {fix} ({needs})"
@@ -205,6 +220,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
             "verdict": str(self.verdict),
             "fits": self.fits,
             "in_eager_steps": self.in_eager_steps,
+            "graph_bytes_high": None if self.graph_high_bytes is None else round(self.graph_high_bytes),
             "largest_batch": self.largest_batch,
             "memory_bytes": round(self.card.listed_bytes),
             "usable_bytes": round(self.card.usable_bytes),

@@ -84,8 +84,8 @@ def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     """Every measurement whose peak memory tells of the question's workload and task, the newest first.
 
     By any recipe and on any number of GPUs: those start no prediction of the speed of one, but each is the
-    memory of its own case. The peaks of the shipped runs tell nothing: they hold what cases before them in
-    the same process had left in the cache.
+    memory of its own case. Those of the shipped runs are none of them: the model is held against them
+    (docs/memory.md, "Own readings").
     """
     return _read(own, (), partial(_with_peak, question))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubench.models import (
     Case,
@@ -100,15 +100,16 @@ def doubts(
 def need_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryNeed:
-    """What the case needs on a card of this kind. Args as ``fit_of``."""
-    return memory.need_of(
-        question.profile,
-        case,
-        class_of(spec),
-        measured=measured_peak(case, spec.key, readings, accumulate),
-        scale=scale_of(question, case, readings),
-        accumulate=accumulate,
-    )
+    """What the case needs on a card, or on its class where its memory is not known. Args as ``fit_of``."""
+    card = card_of(spec)
+    known: dict[str, Any] = {
+        "measured": measured_peak(case, spec.key, readings, accumulate),
+        "scale": scale_of(question, case, readings),
+        "accumulate": accumulate,
+    }
+    if card is None:
+        return memory.need_of(question.profile, case, class_of(spec), **known)
+    return memory.need_on(question.profile, case, card, **known)
 
 
 def sharded_fit_of(

@@ -26,7 +26,6 @@ from gpubench.models import (
     Run,
     TaskKind,
     Trainable,
-    Verdict,
     WeightType,
     WorkloadProfile,
 )
@@ -36,7 +35,7 @@ from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, question_of, why_impossible
 from gpubench.profile.allowance import card_of
-from gpubench.profile.memory import checkpointed, judge, need_of, with_adapters
+from gpubench.profile.memory import checkpointed, judge, with_adapters
 from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -262,8 +261,7 @@ def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory
     """Into how many the batch must be cut to fit; of one sample each where that does not help either."""
 
     def fits(parts: int) -> bool:
-        need = need_of(profile, case, card.card_class, scale=scale, accumulate=parts)
-        return card.verdict_of(need.device) is Verdict.FITS
+        return judge(profile, case, card, scale=scale, accumulate=parts).fits
 
     cuts = range(2, case.batch_size)
     return cuts.start + bisect.bisect_left(cuts, True, key=fits)
@@ -396,9 +394,16 @@ def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[st
     return {name: Checkpointing(asked[name])}
 
 
+_AS_PUBLISHED = (
+    "the upper ends are what the card has, for a published step with as many tensors ran on one with no more "
+    "memory"
+)
+
+
 def basis_words(need: MemoryNeed) -> str:
     """What the figures rest on, in a sentence without its end."""
     bent = "" if need.not_linear is None else f"; {need.not_linear}"
+    bent += f"; {_AS_PUBLISHED}" if need.as_published else ""
     return {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
         MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
@@ -406,13 +411,13 @@ def basis_words(need: MemoryNeed) -> str:
     }[need.basis]
 
 
-def if_free_words(need: MemoryNeed) -> str | None:
-    """What may be taken beside where it is free, in a sentence without its end; None where nothing is."""
-    if not need.if_free_bytes:
+def algorithm_words(need: MemoryNeed) -> str | None:
+    """What of the upper ends is cuDNN's, in a sentence without its end; None where nothing is."""
+    if not need.algorithm_bytes:
         return None
     return (
-        f"where it is free cuDNN may take up to {format_bytes(need.if_free_bytes)} more, for an algorithm "
-        "that is faster in strict fp32; where it is not, it takes another"
+        f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
+        "fastest convolution in strict fp32"
     )
 
 

@@ -15,6 +15,7 @@ from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
 from gpubench.shipped import data_bytes
 from gpubench.specs import find_spec, load_specs
+from gpubench.units import MIB
 
 ALLOWANCE_FILE = "memory_allowance.json"
 GDDR_SHARE = 15 / 16
@@ -24,6 +25,12 @@ HBM_SHARE = 0.985
 V100."""
 TRACE_SHARE = 0.03
 """Real steps agree with the trace to within this, by the memory events of torch's profiler."""
+
+
+BLAS_BYTES = {CardClass.HBM: 32 * MIB, CardClass.GDDR: 8.125 * MIB, CardClass.OTHER: 32 * MIB}
+"""Workspace that torch keeps for cuBLAS, counted as allocated: one for each thread that multiplies matrices,
+so two where a backward pass runs. 32 MiB on Hopper and AMD's cards (128 on an MI300), 8.1 on NVIDIA's others
+(aten/src/ATen/cuda/CublasHandlePool.cpp); the class of HBM is told as Hopper."""
 
 
 class ClassAllowance(Record, frozen=True, kw_only=True):

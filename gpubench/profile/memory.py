@@ -32,7 +32,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.profile.allowance import TRACE_SHARE, ClassAllowance, device_bytes, load_allowance
+from gpubench.profile.allowance import BLAS_BYTES, TRACE_SHARE, ClassAllowance, device_bytes, load_allowance
 from gpubench.profile.shared_out import Held, held_by_one, on_several
 from gpubench.units import GIB, MIB
 from gpubench.workload import BATCH_COUNT
@@ -58,10 +58,12 @@ LEAST_CONTEXT_SHARE = 0.5
 """Of the usual overhead: an H100 had 767 MiB in use beside what torch held, where 1,300 are usual."""
 OTHER_CARD_BYTES = 256 * MIB
 """By which context and driver may differ between two cards of one class: half of what two classes do."""
-IF_FREE_SHARE = 1.25
-"""Of what the widest convolution reads and writes: what cuDNN's fastest algorithm for it may take in strict
-float32, where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond
-what the same steps took at TF32."""
+ALGORITHM_SHARE = 1.25
+"""Of what the widest convolution reads and writes: what cuDNN's fastest algorithm may take in strict float32,
+where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond what the
+same steps took at TF32."""
+LIKELY_ALGORITHM_SHARE = 1.0
+"""The same, as the two readings have it in the mean."""
 _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
@@ -104,27 +106,42 @@ def need_of(
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
     held = traced or _formula(profile, case, accumulate)
-    if_free = _if_free_bytes(profile, _micro(case, accumulate), card_class)
-    figures = _estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count)
+    scratch = _scratch(profile, _micro(case, accumulate), card_class)
+    figures = _estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count, scratch)
     basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     if measured is not None:
-        high = figures.allocated.high
-        assert high is not None
-        given_back = 0.0 if measured.same_card else min(if_free, max(0.0, measured.allocated_bytes - high))
         there = None if measured.card_class is None else _allowance(profile, case, measured.card_class)
-        figures = _measured(allowance, there, measured, given_back, held.pinned)
+        figures = _measured(allowance, there, measured, held.pinned)
         basis = MemoryBasis.MEASURED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
         allocated=figures.allocated,
         reserved=figures.reserved,
         device=figures.device,
-        parts=_parts(held, figures),
+        parts=_parts(held, figures, scratch),
         basis=basis,
         untraced=untraced,
         not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
-        if_free_bytes=if_free,
+        algorithm_bytes=0.0 if measured is not None else scratch.algorithm,
     )
+
+
+def need_on(
+    profile: WorkloadProfile,
+    case: Case,
+    card: CardMemory,
+    *,
+    measured: MeasuredMemory | None = None,
+    scale: float = 1.0,
+    accumulate: int = 1,
+) -> MemoryNeed:
+    """Estimate what one step needs on a card: as on its class, but for what published steps ran there.
+
+    Args as ``need_of``.
+    """
+    need = need_of(profile, case, card.card_class, measured=measured, scale=scale, accumulate=accumulate)
+    traced = _held(profile, case, accumulate) if measured is None and card.ran_bytes else None
+    return need if traced is None else _as_ran(need, traced.scaled(scale), case, card)
 
 
 def judge(
@@ -141,16 +158,13 @@ def judge(
     The upper end of the memory in use decides. What does not fit in a CUDA graph is judged by its eager
     steps, which need less: a job can take those. Args as ``need_of``.
     """
-    need = need_of(profile, case, card.card_class, measured=measured, scale=scale, accumulate=accumulate)
-    if measured is None and card.ran_bytes:
-        traced = _held(profile, case, accumulate)
-        need = need if traced is None else _as_ran(need, traced.scaled(scale), case, card)
+    need = need_on(profile, case, card, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
     if verdict is not Verdict.FITS and case.execution is Execution.GRAPH:
         eager = msgspec.structs.replace(case, execution=Execution.EAGER)
         fit = judge(profile, eager, card, measured=measured, scale=scale, accumulate=accumulate)
         if fit.fits:
-            return msgspec.structs.replace(fit, in_eager_steps=True)
+            return msgspec.structs.replace(fit, graph_high_bytes=need.device.high)
     largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
     batch = case.batch_size
     largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
@@ -170,7 +184,8 @@ def largest_batch(
     def spare_bytes(batch_size: int) -> float:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _formula(profile, at, accumulate) if step is None else _held_in(step, profile, at, accumulate)
-        high = _estimated(allowance, held.scaled(scale), at.gpu_count).device.high
+        scratch = _scratch(profile, _micro(at, accumulate), card.card_class)
+        high = _estimated(allowance, held.scaled(scale), at.gpu_count, scratch).device.high
         if step is not None and _has_run(held.scaled(scale), at, card):
             high = min(high or math.inf, card.usable_bytes)
         return -math.inf if high is None else card.usable_bytes - high
@@ -179,22 +194,38 @@ def largest_batch(
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
-    """The need with its upper end at what the card has, where as large a step ran on as small a card."""
+    """The need with its upper ends at what the card has, where as large a step ran on as small a card."""
     device = need.device
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case, card):
         return need
-    likely, low = (min(x or 0.0, card.usable_bytes) for x in (device.value, device.low))
+
+    def within(figure: Interval) -> Interval:
+        return Interval(
+            *(min(end or 0.0, card.usable_bytes) for end in (figure.value, figure.low, figure.high))
+        )
+
+    likely = min(device.value or 0.0, card.usable_bytes)
     parts = msgspec.structs.replace(
         need.parts,
         workspace_bytes=need.parts.workspace_bytes - ((device.value or 0.0) - likely),
         margin_bytes=card.usable_bytes - likely,
     )
-    return msgspec.structs.replace(need, device=Interval(likely, low, card.usable_bytes), parts=parts)
+    return msgspec.structs.replace(
+        need,
+        allocated=within(need.allocated),
+        reserved=within(need.reserved),
+        device=within(device),
+        parts=parts,
+        as_published=True,
+    )
 
 
 def _has_run(held: Held, case: Case, card: CardMemory) -> bool:
-    """Whether a step on one GPU with no fewer tensors ran on a card of the line with no more memory."""
-    return case.gpu_count == 1 and held.most * (held.total + held.apart) <= card.ran_bytes
+    """Whether a step on one GPU with no fewer bytes ran on a card of the line with no more memory.
+
+    Published steps are eager ones: what a graph may find pinned comes on top of its tensors.
+    """
+    return case.gpu_count == 1 and held.most * (held.total + held.apart) + held.pinned <= card.ran_bytes
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
@@ -233,7 +264,7 @@ def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> i
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
     """Memory in use of a traced step of a language model alone, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
-    return _estimated(load_allowance().of(card_class, convolves=False), held, gpu_count=1).device
+    return _estimated(load_allowance().of(card_class, convolves=False), held, 1, _Scratch()).device
 
 
 def scale_of(
@@ -259,7 +290,7 @@ def scale_of(
     held = traced or _formula(profile, case)
     if held.total < LEAST_SCALING_BYTES:
         return None
-    beside = WORKSPACE_BYTES + _if_free_bytes(profile, case, card_class)
+    beside = WORKSPACE_BYTES + _algorithm_bytes(profile, case, card_class)
     beyond = max(0.0, measured_bytes - held.total - beside)
     return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
 
@@ -267,6 +298,32 @@ def scale_of(
 def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
     """What a trace cannot know of the case on a class of card."""
     return load_allowance().of(card_class, convolves=profile.convolves(case.task))
+
+
+class _Scratch(NamedTuple):
+    """What libraries are known to take beside the tensors [B]: cuBLAS, and a convolution of cuDNN."""
+
+    blas: float = 0.0
+    algorithm: float = 0.0
+
+    @property
+    def likely(self) -> float:
+        return self.blas + self.algorithm * LIKELY_ALGORITHM_SHARE / ALGORITHM_SHARE
+
+    @property
+    def most(self) -> float:
+        return self.blas + self.algorithm
+
+
+def _scratch(profile: WorkloadProfile, case: Case, card_class: CardClass) -> _Scratch:
+    return _Scratch(blas_bytes(profile, case, card_class), _algorithm_bytes(profile, case, card_class))
+
+
+def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
+    """What torch keeps for cuBLAS: the backward pass has a thread of its own."""
+    operators, threads = (profile.train, 2) if case.task is TaskKind.TRAIN else (profile.infer, 1)
+    multiplies = any(op.kind is OperatorKind.MATMUL for op in operators)
+    return threads * BLAS_BYTES[card_class] if multiplies else 0.0
 
 
 # --- three figures -------------------------------------------------------------------------------------
@@ -282,7 +339,6 @@ def _measured(
     allowance: ClassAllowance,
     there: ClassAllowance | None,
     measured: MeasuredMemory,
-    given_back_bytes: float,
     pinned_bytes: float,
 ) -> _Figures:
     """What was read stands as it is; what was not is what the allocator and the driver add to it.
@@ -293,7 +349,7 @@ def _measured(
     What a graph finds pinned is in what was read of a graph, and in nothing that was read of an eager step.
     """
     spread = math.exp(allowance.half_width_within)
-    peak = measured.allocated_bytes - given_back_bytes
+    peak = measured.allocated_bytes
     usual = allowance.factor * peak
     reserved = Interval(usual, peak, usual * spread + pinned_bytes)
     if measured.reserved_bytes is not None:
@@ -313,9 +369,10 @@ def _measured(
     return _Figures(Interval(peak, peak, peak), reserved, device)
 
 
-def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figures:
+def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: _Scratch) -> _Figures:
     """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
 
+    What torch keeps for cuBLAS is known, and fixed; on the device it is in the overhead that was read.
     In a small step scratch space is more than the factor says, and it is so on the device too. A device never
     holds less than its tensors, however wide the interval of its class; a context may be half of the usual.
     """
@@ -334,23 +391,30 @@ def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figure
     )
     device_high = device_bytes(allowance, most * reserved) * spread
     return _Figures(
-        Interval(peak, low, upper(peak)),
-        Interval(allowance.factor * reserved, low, upper(reserved) + held.pinned),
+        Interval(peak + scratch.likely, low, upper(peak) + scratch.algorithm),
         Interval(
-            device_bytes(allowance, reserved),
+            allowance.factor * reserved + scratch.likely,
+            low,
+            upper(reserved) + scratch.most + held.pinned,
+        ),
+        Interval(
+            device_bytes(allowance, reserved) + scratch.likely - scratch.blas,
             max(low, device_low),
-            max(device_high, allowance.overhead_bytes + upper(reserved)) + held.pinned + joined,
+            max(device_high, allowance.overhead_bytes + upper(reserved))
+            + scratch.algorithm
+            + held.pinned
+            + joined,
         ),
     )
 
 
-def _parts(held: Held, figures: _Figures) -> MemoryParts:
+def _parts(held: Held, figures: _Figures, scratch: _Scratch) -> MemoryParts:
     """Split the likely figure; a measured peak that differs from the trace shows in the transients."""
     allocated, device, high = figures.allocated.value, figures.device.value, figures.device.high
     assert allocated is not None
     assert device is not None
     assert high is not None
-    activations = max(0.0, allocated - held.weights - held.optimizer - held.gradients)
+    activations = max(0.0, allocated - scratch.likely - held.weights - held.optimizer - held.gradients)
     saved = min(held.saved, activations)
     return MemoryParts(
         weights_bytes=held.weights,
@@ -466,17 +530,18 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
 
 
-def _if_free_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """What cuDNN may take for the widest convolution in strict float32 where it is free [B].
+def _algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
+    """What cuDNN may take for the widest convolution in strict float32 [B].
 
-    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory; where the allocator has none
-    left for the one it took, torch looks for another. No more than the workspace is in the upper end already.
+    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. Where there is less, it should
+    take another; an H100 whose allocator was held to less ended with an error of cuDNN. No more than the
+    workspace is in the upper end already.
     """
     if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
         return 0.0
     operators = profile.train if case.task is TaskKind.TRAIN else profile.infer
     widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
-    more = IF_FREE_SHARE * case.batch_size * widest
+    more = ALGORITHM_SHARE * case.batch_size * widest
     return more if more > WORKSPACE_BYTES else 0.0
 
 

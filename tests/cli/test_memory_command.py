@@ -153,6 +153,55 @@ def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask:
     assert "not traced" in out
 
 
+@pytest.mark.parametrize("execution", ["graph", "eager"])
+@pytest.mark.parametrize("batch_size", [6, 12, 40])
+def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> None:
+    """A Radeon of 8 GiB, on which a published step ran that its class alone would refuse."""
+    asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", f"{batch_size}"
+    answer = json.loads(ask(*asked, "--execution", execution, "--json")[1])
+    (card,) = answer["cards"]
+    ends = [f"{figure}{end}" for figure in FIGURES for end in ("", "_low", "_high")]
+    if card["in_eager_steps"]:
+        assert card["graph_bytes_high"] == answer["device_bytes_high"] > card["usable_bytes"]
+    else:
+        assert card["graph_bytes_high"] is None
+        assert [answer[key] for key in ends] == [card[key] for key in ends]
+    assert card["fits"] == (card["device_bytes_high"] <= card["usable_bytes"])
+    assert all(card[key] <= card["usable_bytes"] for key in ends) or not card["fits"]
+    _, text, _ = ask(*asked, "--execution", execution)
+    assert (
+        ("published step" in text)
+        == answer["as_published"]
+        == (answer["basis"] == "traced" and (answer["device_bytes_high"] == card["usable_bytes"]))
+    )
+
+
+def test_what_ran_eagerly_tells_nothing_of_what_a_graph_finds_pinned(ask: Any) -> None:
+    asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--json"
+    graph, eager = (
+        json.loads(ask(*asked, "--batch-size", "12", "--execution", how)[1])["cards"][0]
+        for how in ("graph", "eager")
+    )
+    assert (eager["fits"], eager["in_eager_steps"]) == (True, False)
+    assert (graph["fits"], graph["in_eager_steps"]) == (True, True)
+    assert graph["largest_batch"] >= 12
+    small = json.loads(ask(*asked, "--batch-size", "6")[1])["cards"][0]
+    assert (small["fits"], small["in_eager_steps"]) == (True, False)
+
+
+def test_the_fewest_micro_batches_are_those_by_which_each_is_judged(ask: Any) -> None:
+    """On the Radeon, where only the judge knows what ran: one fewer does not fit."""
+    asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", "40", "--json"
+    (card,) = json.loads(ask(*asked)[1])["cards"]
+    (told,) = (fix for fix in card["fixes"] if fix["what"].startswith("gradients accumulated"))
+    parts = int(told["what"].split()[3])
+    fits = [
+        json.loads(ask(*asked, "--accumulate", f"{n}")[1])["cards"][0]["fits"] for n in (parts - 1, parts)
+    ]
+    assert fits == [False, True]
+    assert told["fits"]
+
+
 def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
     card = "--gpu", "nvidia-geforce-rtx-4090-24gb"
     code, out, _ = ask(*card)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
+from memory_cases import Held, own_readings
 
-from gpubench.models import CardClass
+from gpubench.models import CardClass, Execution, Precision
 from gpubench.predict.decode import decode_fit
-from gpubench.predict.memory_fit import Score, load_readings, score_left_out
+from gpubench.predict.memory_fit import MemoryReading, ReadingKind, Score, load_readings, score_left_out
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.units import GIB, MIB
 
@@ -50,6 +52,92 @@ def left_out_row(words: str, group: str, digits: int = 1) -> str:
     return f"| {words} ({score.readings}) | {error} | {above} | {score.bound_over_reading:.2f} |"
 
 
+def told_bytes(reading: MemoryReading) -> float:
+    """Likely figure of what was read: in use, or held by torch's allocator."""
+    allowance = load_allowance().classes[CardClass.HBM]
+    if reading.kind is ReadingKind.RESERVED:
+        return allowance.factor * reading.traced_bytes
+    return device_bytes(allowance, reading.traced_bytes)
+
+
+def error_of(rows: list[MemoryReading]) -> float:
+    return fmean(abs(told_bytes(r) / r.memory_bytes - 1) for r in rows)
+
+
+def source_row(words: str, read: str, count: int, error: float) -> str:
+    """Row of the table of readings of known length and recipe."""
+    return f"| {words} | {read} | {count} | {100 * error:.1f} % |"
+
+
+def published_row(words: str, read: str, kind: ReadingKind) -> str:
+    rows = [r for r in load_readings() if r.kind is kind and not r.compiles_loss]
+    return source_row(words, read, len(rows), error_of(rows))
+
+
+def own_row(words: str, least_bytes: float) -> str:
+    rows = [r for r in own_readings() if r.allocated > least_bytes]
+    return source_row(words, "tensors", len(rows), fmean(r.allocated_error for r in rows))
+
+
+def sound_row(words: str, executions: set[Execution]) -> str:
+    """Row of the table of own readings of memory in use and reserved."""
+    rows = [r for r in own_readings() if r.is_sound and r.case.execution in executions]
+
+    def cells(pairs: list[tuple[float, float]]) -> str:
+        above = sum(read > high for read, high in pairs)
+        return f"{above} | {median(high / read for read, high in pairs):.2f}"
+
+    device = cells([(r.device, r.need.device.high) for r in rows])
+    reserved = cells([(r.reserved, r.need.reserved.high) for r in rows])
+    return f"| {words} ({len(rows)}) | {device} | {reserved} |"
+
+
+def compiled_loss() -> str:
+    return f"Told as eager steps they are off by {100 * error_of([r for r in load_readings() if r.compiles_loss]):.0f} %"
+
+
+def compiled_ratio() -> str:
+    shares = [r.memory_bytes for r in load_readings() if r.compiles_loss and r.source == "torchao-2025"]
+    return f"differ by {max(shares) / min(shares):.2f} times"
+
+
+def by_a_share(left_out: set[str], others: set[str]) -> float:
+    """Mean error of rows with a compiled loss by one share of the trace, fitted on others, each card's alike."""
+    rows = [r for r in load_readings() if r.compiles_loss]
+    cards: dict[str, list[float]] = {}
+    for row in rows:
+        if {row.source, row.gpu_key} & others:
+            cards.setdefault(row.gpu_key, []).append(math.log(row.memory_bytes / row.traced_bytes))
+    share = math.exp(fmean(fmean(logs) for logs in cards.values()))
+    return fmean(
+        abs(share * r.traced_bytes / r.memory_bytes - 1) for r in rows if {r.source, r.gpu_key} & left_out
+    )
+
+
+def shares_of_others() -> str:
+    torchao, titan = "torchao-2025", "torchtitan-2025-06"
+    cards = {r.gpu_key for r in load_readings() if r.compiles_loss}
+    worst = max(by_a_share({card}, cards - {card}) for card in cards)
+    return (
+        f"tells torchao's twelve to {100 * by_a_share({torchao}, {titan}):.0f} % and\n"
+        f"torchtitan's two to {100 * by_a_share({titan}, {torchao}):.0f} %, but a card by the others to {100 * worst:.0f} %"
+    )
+
+
+def own(workload: str, precision: Precision) -> Held:
+    return [r for r in own_readings() if (r.case.workload, r.case.precision) == (workload, precision)][-1]
+
+
+def own_pair(workload: str, precision: Precision, between: str) -> str:
+    """Tensors as read, and the likely figure, in MiB."""
+    read = own(workload, precision)
+    return f"{read.allocated / MIB:,.0f}{between}{read.need.allocated.value / MIB:,.0f}"
+
+
+def upper_end(workload: str, precision: Precision) -> str:
+    return f"{own(workload, precision).need.device.high / MIB:,.0f}"
+
+
 @cache
 def scores() -> dict[str, Score]:
     return score_left_out(load_readings())
@@ -66,6 +154,24 @@ FIGURES = {
     "memory in use, NVIDIA": lambda: ("memory.md", left_out_row("NVIDIA", "nvidia")),
     "memory in use, products": lambda: ("memory.md", left_out_row("others, without convolutions", "others not convolving")),
     "memory in use, MIOpen": lambda: ("memory.md", left_out_row("others, with convolutions", "others convolving", 0)),
+    "LoRA, by source": lambda: ("memory.md", published_row("Qwen's authors, LoRA", "not stated", ReadingKind.UNSTATED)),
+    "torchtitan, by source": lambda: ("memory.md", published_row("torchtitan, December 2024", "reserved", ReadingKind.RESERVED)),
+    "tensors": lambda: ("memory.md", own_row("gpubench on an H100", 0)),
+    "tensors of large steps": lambda: ("memory.md", own_row("of which above 1 GiB", GIB)),
+    "a compiled loss": lambda: ("memory.md", compiled_loss()),
+    "a compiled loss, one step": lambda: ("memory.md", compiled_ratio()),
+    "a compiled loss, by a share": lambda: ("memory.md", shares_of_others()),
+    "sound, eager": lambda: ("memory.md", sound_row("eager", {Execution.EAGER})),
+    "sound, graphs": lambda: ("memory.md", sound_row("graphs", {Execution.GRAPH})),
+    "sound, both": lambda: ("memory.md", sound_row("both", {Execution.EAGER, Execution.GRAPH})),
+    "tensors of transformer": lambda: ("memory.md", own_pair("transformer", Precision.AMP_BF16, " MiB where ")),
+    "tensors of llama_1b": lambda: ("memory.md", own_pair("llama_1b", Precision.AMP_BF16, " and\n")),
+    "tensors of llama_1b at FP8": lambda: ("memory.md", own_pair("llama_1b", Precision.FP8, " and ")),
+    "tensors of VGG16": lambda: ("memory.md", own_pair("vgg16", Precision.AMP_BF16, " and ")),
+    "tensors of VGG16 at fp32": lambda: ("memory.md", own_pair("vgg16", Precision.FP32, " and ")),
+    "upper end of VGG16 at fp32": lambda: ("memory.md", f"| 30,701 MiB | | {upper_end('vgg16', Precision.FP32)} MiB |"),
+    "upper end of VGG16 at tf32": lambda: ("memory.md", f"| 19,483 | | {upper_end('vgg16', Precision.TF32)} |"),
+    "upper end of VGG16 at amp": lambda: ("memory.md", f"| 7,043 MiB | {upper_end('vgg16', Precision.AMP_BF16)} |"),
     "Llama 3.1 8B by FSDP": lambda: ("workloads.md memory.md", f"| {sharded_gib():.1f} GiB |"),
 }  # fmt: skip
 

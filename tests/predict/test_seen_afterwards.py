@@ -73,22 +73,16 @@ def test_the_errors_are_those_that_the_document_prints(seen, told):
 
 
 def test_memory_of_tensors_was_told(every):
-    """To 1 % beside the libraries' workspace, and what cuDNN takes for strict fp32 convolutions where it is free.
-
-    VGG16 took 1.8 GiB of that and its transfer 1.5, which the upper end alone does not hold.
-    """
-    compared, beyond = 0, set()
+    """To 1 % beside cuDNN's workspace; the upper end holds all, those of strict fp32 convolutions too."""
+    compared = 0
     for m in every:
         need = need_of(load_profiles()[m.case.workload], m.case, CardClass.HBM)
         more = m.peak_memory_bytes - need.allocated.value
-        assert -0.001 * need.allocated.value < more, m.case.label
-        assert more < 0.01 * need.allocated.value + WORKSPACE_READ_BYTES + need.if_free_bytes, m.case.label
-        assert m.peak_memory_bytes <= need.allocated.high + need.if_free_bytes, m.case.label
+        assert -0.03 * need.allocated.value < more, m.case.label
+        assert more < 0.01 * need.allocated.value + WORKSPACE_READ_BYTES + need.algorithm_bytes, m.case.label
+        assert m.peak_memory_bytes <= need.allocated.high, m.case.label
         compared += 1
-        if m.peak_memory_bytes > need.allocated.high:
-            beyond.add((m.case.workload, m.case.precision))
     assert compared >= 30
-    assert beyond == {("vgg16", Precision.FP32), ("vgg16_transfer", Precision.FP32)}
 
 
 def _question(m: Measurement, batch_size: int):
