@@ -12,6 +12,7 @@ from statistics import fmean, median
 import msgspec
 
 from gpubench import stats
+from gpubench.effects import ratio
 from gpubench.measure.energy import LEAST_REGION_S
 from gpubench.measure.peaks import clock_ratio, datasheet_share
 from gpubench.measure.stopping import StopRule
@@ -385,16 +386,22 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
-    """Refuse to believe that N GPUs are faster than N times one of the same run."""
+    """Refuse to believe that N GPUs are faster than N times one of the same run.
+
+    Both rows are uncertain: the lower end of the ratio counts, and the ratio itself where it has none.
+    """
     count = measurement.case.gpu_count
     if count == 1 or measurement.samples_per_s is None:
         return None
     single = measurement.case.on_one_gpu
-    base = next((m.samples_per_s for m in siblings if m.case == single and m.samples_per_s), None)
-    limit = count * SCALING_TOLERANCE
-    if not base or measurement.samples_per_s <= limit * base:
+    base = next((m for m in siblings if m.case == single and m.samples_per_s), None)
+    if base is None:
         return None
-    return Finding(kind=FindingKind.SCALING, value=measurement.samples_per_s / base, limit=limit)
+    times, limit = ratio(measurement, base), count * SCALING_TOLERANCE
+    least = times.value if times.low is None else times.low
+    if least is None or least <= limit:
+        return None
+    return Finding(kind=FindingKind.SCALING, value=times.value, limit=limit)
 
 
 def _size(finding: Finding) -> float:

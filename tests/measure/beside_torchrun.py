@@ -1,25 +1,33 @@
 """The harness beside a plain torchrun script of the same model: two ranks on the CPU, gloo, asked to be within 3 %.
 
-    python tests/measure/beside_torchrun.py blocks [LAUNCHES]
-    python tests/measure/beside_torchrun.py launches [ROUNDS]
+    python tests/measure/beside_torchrun.py blocks
+    python tests/measure/beside_torchrun.py launches
+
+Each rank is pinned to cores of its own, as many threads as cores, on either side; ``--cores 0`` leaves both where
+the kernel puts them. ``--launches``, ``--block-s`` and ``--repeats`` make it longer, ``--within-s`` begins no launch that
+would not end by then. Any torch from 2.4 will do.
 
 Two launches of one script differ: memory lies elsewhere, ranks run on other cores. So each launch gives one
 figure, and the interval is Student's t over launches. ``blocks`` asks what the harness costs: in the ranks of each
 launch its rounds and the loop of a plain script take turns on one model. ``launches`` asks of the whole: launches of the
 harness and of torchrun in random order. A control stands beside both, of the plain script against itself; where that
-is not 1, or too wide, nothing is judged. Exit code 0: within 3 %; 1: not; 6: undecided.
+is not 1, or too wide, nothing is judged. The last line printed is JSON of all that was read, and on what. Exit code 0:
+within 3 %; 1: not; 4: a launch failed; 6: undecided.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
+import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
@@ -27,12 +35,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gpubench import stats
+from gpubench.errors import ExitCode, GpuBenchError
 from gpubench.interval import Interval
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import Case, Execution, Precision, Status, TaskKind
 from gpubench.probe.select import select_device
+from gpubench.units import utc_stamp
 
 LIMIT = 0.03
 CONTROL_LIMIT = 0.015
@@ -40,14 +50,34 @@ CONTROL_LIMIT = 0.015
 LAUNCHES = {"blocks": 8, "launches": 10}
 BATCH = 64
 BLOCK_S = 0.5
+REPEATS = 3
 WARM_S = 3.0
 TIMED_S = 8.0
+MOST_CORES = 4
+"""Of a rank: the products are small, and a thread more costs more than it brings."""
+CORES = "BESIDE_CORES"
+"""Variable that tells the ranks their cores: those of each after those of the one before."""
 
 MODEL = """
+import contextlib
+import os
 import torch
 from torch import nn
 
+def pin():
+    # in the ranks alone, and every thread that is there by now: each takes the cores of its own
+    told, rank = os.environ.get("BESIDE_CORES"), os.environ.get("LOCAL_RANK")
+    if told and rank:
+        cores = [int(core) for core in told.split(",")]
+        each = len(cores) // int(os.environ["LOCAL_WORLD_SIZE"])
+        own = cores[int(rank) * each :][:each]
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread), own)
+        torch.set_num_threads(each)
+
 def build(batch_size):
+    pin()
     net = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
     inputs, targets = torch.randn(batch_size, 1024), torch.randint(10, (batch_size,))
     return net, inputs, targets, nn.functional.cross_entropy, SGD
@@ -209,25 +239,97 @@ def in_random_order(folder: Path, draw: random.Random) -> tuple[float, float]:
     return took["harness"] / both, took["torchrun again"] / took["torchrun"]
 
 
-def main(question: str, count: int) -> int:
-    """Print the figures of each launch, then what they come to."""
-    ratios, controls = [], []
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def cores_of_ranks(each: int | None) -> list[int]:
+    """Return the cores of two ranks, from the last on, so that the first ones stay free for everything else."""
+    here = sorted(os.sched_getaffinity(0))
+    most = len(here) // 2
+    wanted = min(MOST_CORES, max(1, (len(here) - 2) // 2)) if each is None else each
+    if wanted > most:
+        sys.exit(f"--cores {wanted} for each of two ranks: there are {len(here)}")
+    return here[len(here) - 2 * wanted :]
+
+
+def asked(argv: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="beside_torchrun.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("question", choices=list(LAUNCHES))
+    parser.add_argument("--launches", type=int, help="how many figures [8 blocks, 10 launches]")
+    parser.add_argument("--cores", type=int, help="cores of each rank [4 at most]; 0 pins nothing")
+    parser.add_argument("--block-s", type=float, default=BLOCK_S, help="of blocks: length of one")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of blocks: times all orders")
+    parser.add_argument("--within-s", type=float, default=math.inf, help="begin no launch that ends later")
+    return parser.parse_args(argv)
+
+
+def main(how: argparse.Namespace) -> int:
+    """Print the figures of each launch, what they come to, and all of it as JSON."""
+    began_s = time.monotonic()
+    count = how.launches or LAUNCHES[how.question]
+    cores = cores_of_ranks(how.cores)
+    os.environ.pop(CORES, None)
+    if cores:
+        os.environ[CORES] = ",".join(map(str, cores))
+    figures: list[tuple[float, float]] = []
+    longest_s = 0.0
     draw = random.Random(0)
-    for number in range(count):
+    while len(figures) < count:
+        launch_s = time.monotonic()
+        if figures and launch_s - began_s + longest_s > how.within_s:
+            print(f"{len(figures)} of {count}: one more would not end within {how.within_s:g} s")
+            break
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            ratio, control = in_one_job(folder) if question == "blocks" else in_random_order(folder, draw)
-        ratios.append(ratio)
-        controls.append(control)
-        print(f"{question} {number + 1} of {count}: {ratio:.4f}, control {control:.4f}", flush=True)
-    judged = judge(ratios, controls)
-    print(f"harness over a plain script, {count} {question}: {judged}")
+            if how.question == "blocks":
+                figures.append(in_one_job(folder, block_s=how.block_s, repeats=how.repeats))
+            else:
+                figures.append(in_random_order(folder, draw))
+        longest_s = max(longest_s, time.monotonic() - launch_s)
+        ratio, control = figures[-1]
+        print(f"{how.question} {len(figures)} of {count}: {ratio:.4f}, control {control:.4f}", flush=True)
+    judged = judge([ratio for ratio, _ in figures], [control for _, control in figures])
+    print(f"harness over a plain script, {len(figures)} {how.question}: {judged}")
+    print(json.dumps(record(how, cores, figures, judged, time.monotonic() - began_s)), flush=True)
     return {"within": 0, "not within": 1, "undecided": 6}[judged.verdict]
+
+
+def record(
+    how: argparse.Namespace,
+    cores: list[int],
+    figures: list[tuple[float, float]],
+    judged: Judged,
+    took_s: float,
+) -> dict[str, object]:
+    """Return what was asked, on what, what was read and what it comes to."""
+    cpu, _ = select_device("cpu")
+    return {
+        "question": how.question,
+        "date": utc_stamp(),
+        "cpu": cpu.name,
+        "cores": len(os.sched_getaffinity(0)),
+        "cores_of_ranks": cores,
+        "load": os.getloadavg(),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "block_s": how.block_s,
+        "repeats": how.repeats,
+        "took_s": round(took_s, 1),
+        "ratios": [ratio for ratio, _ in figures],
+        "controls": [control for _, control in figures],
+        "ratio": msgspec.to_builtins(judged.ratio),
+        "control": msgspec.to_builtins(judged.control),
+        "verdict": judged.verdict,
+    }
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["plain"]:
         plain()
     else:
-        asked = sys.argv[1]
-        sys.exit(main(asked, int(sys.argv[2]) if sys.argv[2:] else LAUNCHES[asked]))
+        try:
+            sys.exit(main(asked(sys.argv[1:])))
+        except GpuBenchError as error:
+            print(error, file=sys.stderr)
+            sys.exit(ExitCode.EVERY_CASE_FAILED)

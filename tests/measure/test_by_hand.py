@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from beside_torchrun import LAUNCHES, in_one_job, judge
+from beside_torchrun import CORES, LAUNCHES, MODEL, asked, cores_of_ranks, in_one_job, judge, main
 
 from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError
@@ -77,6 +80,43 @@ def test_a_job_of_two_is_held_against_a_plain_script_in_its_own_processes(tmp_pa
     """Real processes, in blocks of a few steps: both ratios are of real steps, near 1."""
     for ratio in in_one_job(tmp_path, block_s=0.01, repeats=1):
         assert 0.2 < ratio < 5
+
+
+def test_each_rank_keeps_to_cores_of_its_own_with_all_its_threads(tmp_path):
+    """The second of two ranks: those that torch has started before the model is built, too."""
+    cores = cores_of_ranks(1)
+    looks = (
+        "import os, json, torch; torch.rand(512, 512) @ torch.rand(512, 512)\n"
+        "import beside_model; beside_model.build(4)\n"
+        "threads = [sorted(os.sched_getaffinity(int(t))) for t in os.listdir('/proc/self/task')]\n"
+        "print(json.dumps([threads, torch.get_num_threads()]))"
+    )
+    (tmp_path / "beside_model.py").write_text(MODEL)
+    place = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", CORES: ",".join(map(str, cores))}
+    told = subprocess.check_output(
+        [sys.executable, "-c", looks], cwd=tmp_path, env={**os.environ, **place}, text=True, timeout=60
+    )
+    threads, count = json.loads(told)
+    assert len(cores) == 2
+    assert {tuple(each) for each in threads} == {(cores[1],)}
+    assert count == 1
+
+
+def test_more_cores_than_there_are_are_refused():
+    with pytest.raises(SystemExit, match="--cores 99 for each of two ranks"):
+        cores_of_ranks(99)
+
+
+@pytest.mark.timeout(120)
+def test_the_comparison_prints_what_it_read_and_ends_in_time(capfd, monkeypatch):
+    """A limit that one launch uses up: one figure, from which nothing can be told."""
+    monkeypatch.setenv(CORES, "")
+    how = asked(["blocks", "--cores", "1", "--block-s", "0.01", "--repeats", "1", "--within-s", "1"])
+    assert main(how) == 6
+    *_, last = capfd.readouterr().out.splitlines()
+    read = json.loads(last)
+    assert len(read["ratios"]) == len(read["controls"]) == 1
+    assert (read["verdict"], len(read["cores_of_ranks"])) == ("undecided", 2)
 
 
 ALIKE = [0.999, 1.001, 1.0, 0.998, 1.002]

@@ -163,6 +163,21 @@ def test_more_gpus_than_can_be_are_not_believed(make_run):
     assert "INVALID" in {d.kind for d in found.issues}
 
 
+@pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
+def test_a_restless_single_gpu_makes_no_job_impossible(make_run, spread, believed):
+    """2.3 times one: beyond two GPUs only where the intervals of both leave no other way, or are unknown."""
+    run = with_launch(make_run(), launch())
+    one = run.measurements[0]
+    alone = launch(spread=spread) if spread else msgspec.structs.replace(launch(), rounds=launch().rounds[1:2])
+    one = msgspec.structs.replace(one, launches=(alone,))
+    assert (one.relative_half_width is None) == (spread is None)
+    two = msgspec.structs.replace(
+        one, case=msgspec.structs.replace(one.case, gpu_count=2), launches=(launch(step_s=0.1 / 1.15),)
+    )
+    found = check_run(msgspec.structs.replace(run, measurements=(one, two)))
+    assert ("SCALING" not in {d.kind for d in found.issues}) == believed
+
+
 def card(run, **changes):
     return msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, **changes))
 
