@@ -23,6 +23,7 @@ import psutil
 import pytest
 from patience import wait_until
 from readers import READERS, outcome
+from telling import launches_told
 
 from gpubench.children import _MARK
 from gpubench.models import Run
@@ -123,11 +124,6 @@ class Place:
         }
 
 
-def told(err: str) -> int:
-    """How many launches a command has said to be finished, with a figure."""
-    return sum(line.startswith("  ") and " images/s" in line for line in err.splitlines())
-
-
 # --- kills ---------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +176,7 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         wait_until(lambda: not place.left())
         after = place.launches()
         assert before <= after, (n, number, whom)
-        assert len(after) - len(before) >= told(err), (n, number, whom, err)
+        assert len(after) - len(before) >= launches_told(err), (n, number, whom, err)
         kept = [p.name for p in place.scratch.iterdir() if not p.name.startswith("torchinductor")]
         assert kept == [], (n, number, whom)
         assert not list(place.root.rglob("*.corrupt")), (n, number, whom)
