@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from gpubench.models import Run, Status
+
+_FIGURE = re.compile(r"  .*: \S.* (?:images|sequences)/s")
 
 
 def launches_of(run: Run) -> set[str]:
@@ -19,7 +23,7 @@ def launches_of(run: Run) -> set[str]:
 
 def launches_told(err: str) -> int:
     """How many launches a command has said to be finished, with a figure."""
-    return sum(line.startswith("  ") and " images/s" in line for line in err.splitlines())
+    return sum(_FIGURE.match(line) is not None for line in err.splitlines())
 
 
 def launches_printed(out: str) -> set[str]:
