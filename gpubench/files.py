@@ -12,6 +12,7 @@ character device or an inherited descriptor (``/dev/stdout``) is written as it i
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import re
@@ -59,7 +60,7 @@ class BadContentError(MisuseError):
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything, even a link, bears a name.
+    """Whether anything, even a link, bears a name; of one that is too long for the file system nothing does.
 
     Raises:
         MisuseError: If that cannot be told; it is then not missing.
@@ -69,6 +70,8 @@ def is_there(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return False
         raise MisuseError(f"cannot look for {_shown(path)}: {cause_of(error)}") from error
     return True
 

@@ -78,7 +78,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
-        leave_quietly()
+        leave_quietly(sys.stdout, sys.stderr)
         sys.exit(ExitCode.NO)
     except GpuBenchError as error:
         _fail(str(error), error.exit_code)
@@ -90,7 +90,7 @@ def main() -> None:
         if (
             error.filename is None and error.errno in _NO_ROOM
         ):  # files of ours are named, a stream has no name
-            leave_quietly()
+            leave_quietly(sys.stdout)
             _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
         if error.filename is None:
             _fail_unexpectedly(error)
@@ -130,5 +130,8 @@ def _verbs_of(context: Any) -> tuple[str, ...]:
 
 def _fail(message: str, exit_code: int) -> NoReturn:
     # A message may quote a file name or a driver's words: no escape of theirs reaches the terminal.
-    print(f"gpubench: {plain(' '.join(message.split()), MESSAGE_LIMIT)}", file=sys.stderr)
+    try:
+        print(f"gpubench: {plain(' '.join(message.split()), MESSAGE_LIMIT)}", file=sys.stderr)
+    except OSError:  # a log on a full disk: the exit code says it still
+        leave_quietly(sys.stderr)
     sys.exit(exit_code)

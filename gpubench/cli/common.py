@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -49,6 +50,16 @@ def print_json(document: Any) -> None:
 def say(message: str) -> None:
     """Talk to the person, on stderr; no escape in a name, such as that of a file, reaches the terminal."""
     print(printable(message), file=sys.stderr)
+
+
+def print_path(path: str | Path) -> None:
+    """Write the path of a file to stdout: to a program as it is, to a terminal without the escapes in it."""
+    stream = sys.stdout
+    if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
+        print(printable(str(path)))
+        return
+    stream.flush()
+    stream.buffer.write(os.fsencode(path) + b"\n")  # a name need not be of the stream's encoding, nor of any
 
 
 def money(value: Decimal | float | None) -> float | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.cli.common import JsonOption, print_json, print_path, say
 from gpubench.cli.options import options_of
 from gpubench.report.request import ReportRequest
 
@@ -33,4 +33,4 @@ def verb(request: ReportRequest, as_json: JsonOption = False) -> None:
         print_json({"path": path, "size_bytes": size_bytes})
         return
     say(f"{format_bytes(size_bytes)}, one self-contained file")
-    print(path)
+    print_path(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.units import count
 
@@ -75,7 +75,7 @@ def add(
         )
     else:
         for path in added.written:
-            print(path)
+            print_path(path)
     say(f"{len(added.written)} added, {len(added.present)} already stored, {len(refused)} refused")
     if added.conflicts:
         raise StorageError(f"{count(len(added.conflicts), 'run')} could not be stored; the reasons are above")

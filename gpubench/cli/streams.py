@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from typing import TextIO
 
 _PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x", "µ": "u", "→": "->"}
 _HANDLER = "gpubench-plain"
@@ -43,9 +44,10 @@ def open_sink() -> io.TextIOWrapper:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open for as long as the process
 
 
-def leave_quietly() -> None:
-    """The output takes no more (`| head`, a full disk): write no more, and say nothing at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def leave_quietly(*streams: TextIO) -> None:
+    """These take no more (`| head`, a full disk): write no more; no flush at exit changes the exit code."""
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, many_objects, read_json, write_file
-from gpubench.folders import default_results
+from gpubench.files import TABLE_BYTES, cause_of, many_objects, read_json, write_file
+from gpubench.folders import default_results, require_folder
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import price_day
@@ -72,9 +72,12 @@ def load_offers(
         as_of: The last day whose prices count; later ones are set aside. None is every price.
 
     Raises:
-        MisuseError: If the user's file cannot be read as a whole. A damaged snapshot is a note, no error.
+        MisuseError: If the user's file cannot be read as a whole, or the results folder is none. A damaged
+            snapshot, or a folder of prices that cannot be listed, is a note, no error.
     """
-    folder = offers_folder(results)
+    root = results or default_results()
+    require_folder(root)
+    folder = offers_folder(root)
     with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
@@ -126,12 +129,24 @@ def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[Snapshot |
     """Return the newest snapshot until a day that can be read, and a note for each newer one that cannot."""
     notes: list[str] = []
     latest = f"{as_of or date.max:%Y%m%d}~"  # sorts behind every time of its day
-    for path in sorted((path for path in folder.glob(_PATTERN) if path.name < latest), reverse=True):
+    paths = _listed(folder, _PATTERN, notes)
+    for path in sorted((path for path in paths if path.name < latest), reverse=True):
         try:
             return read_snapshot(path), tuple(notes)
         except MisuseError as error:
             notes.append(f"{error}; the snapshot before it is used")
     return None, tuple(notes)
+
+
+def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
+    """Return the files of a folder whose names fit; a note where it is there and cannot be listed."""
+    try:
+        return tuple(path for path in folder.iterdir() if path.match(pattern))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        notes.append(f"cannot list {plain(str(folder), 1000)}: {cause_of(error)}; no prices of it count")
+        return ()
 
 
 def _failure_note(name: str, source: SourceOffers) -> str:
@@ -141,9 +156,10 @@ def _failure_note(name: str, source: SourceOffers) -> str:
 
 def imported_offers(folder: Path) -> Iterator[OfferTable]:
     """Yield the tables that the user imported by their names, own ones last: over the catalogs."""
-    for path in sorted(
-        (folder / IMPORTED).glob("*.json"), key=lambda each: (each.name.startswith("own-"), each)
-    ):
+    notes: list[str] = []
+    paths = _listed(folder / IMPORTED, "*.json", notes)
+    yield OfferTable(notes=tuple(notes))
+    for path in sorted(paths, key=lambda each: (each.name.startswith("own-"), each)):
         try:
             offers = read_imported(path)
         except MisuseError as error:

@@ -16,6 +16,7 @@ from gpubench.files import append_line, is_there, read_bytes, remove_file
 from gpubench.models import Case, Launch, Measurement, Run, Status
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
+from gpubench.record.rules import refuse_later
 from gpubench.units import MIB, plain
 
 MAX_LEDGER_BYTES = 128 * MIB
@@ -32,6 +33,16 @@ class Line(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     run: Run | None = None
     row: Measurement | None = None
+
+
+class _Began(msgspec.Struct):
+    schema_version: int
+
+
+class _Line(msgspec.Struct):
+    """What is sure to be readable of a line, whichever gpubench wrote it."""
+
+    run: _Began | None = None
 
 
 def ledger_path(path: Path) -> Path:
@@ -94,7 +105,7 @@ def read(path: Path) -> tuple[Line, ...]:
     A line that cannot be read, such as the last one of a process that was killed, costs itself alone.
 
     Raises:
-        MisuseError: If the ledger cannot be read now.
+        MisuseError: If the ledger cannot be read now, or is of a later gpubench.
     """
     return tuple(line for line in _lines(path) if line != Line())
 
@@ -102,7 +113,9 @@ def read(path: Path) -> tuple[Line, ...]:
 def _lines(path: Path) -> Iterator[Line]:
     ledger = ledger_path(path)
     if is_there(ledger):
-        yield from map(_decoded, read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"))
+        for line in read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"):
+            refuse_later(_schema_of(line), plain(ledger.name, 300))
+            yield _decoded(line)
 
 
 def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
@@ -119,6 +132,15 @@ def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
     for row in (line.row for line in lines if line.row is not None):
         begun = None if begun is None else _with_row(begun, row)
     return begun
+
+
+def _schema_of(line: bytes) -> int:
+    """Return the schema of a line that says how its run began; 0 of any other."""
+    try:
+        began = msgspec.json.decode(line, type=_Line).run
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return 0
+    return 0 if began is None else began.schema_version
 
 
 def _decoded(line: bytes) -> Line:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
+from gpubench.errors import MisuseError
 from gpubench.measure import checks
 from gpubench.measure.energy import POWER_TOLERANCE
-from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models import SCHEMA_VERSION, Case, Launch, Measurement, MicroResult, Run, Status
 from gpubench.models.quality import TimeToQuality
 from gpubench.units import Watts, plain
 
@@ -16,6 +17,22 @@ MAX_COUNT = 1_000_000_000
 MAX_ROWS = 10_000
 IDENTITY_TOLERANCE = 1e-3
 """Figures that are stored twice agree within this."""
+
+
+def refuse_later(version: int, name: str) -> None:
+    """Refuse a file that a later gpubench wrote; what it holds besides would be lost unseen.
+
+    Args:
+        version: The schema that it says it is of.
+        name: Of the file.
+
+    Raises:
+        MisuseError: If this gpubench knows no such schema.
+    """
+    if version > SCHEMA_VERSION:
+        raise MisuseError(
+            f"{name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
+        )
 
 
 def broken_rule(run: Run) -> str | None:

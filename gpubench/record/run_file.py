@@ -16,7 +16,7 @@ from gpubench.files import BadContentError, decode_json, is_there, read_bytes
 from gpubench.models import SCHEMA_VERSION, Run
 from gpubench.record import ledger
 from gpubench.record.heads import Facts, Head, head_of, head_of_run
-from gpubench.record.rules import broken_rule
+from gpubench.record.rules import broken_rule, refuse_later
 from gpubench.units import MIB, plain
 
 MAX_FILE_BYTES = 64 * MIB
@@ -113,21 +113,15 @@ def read_head(path: Path) -> Head:
     if is_there(ledger.ledger_path(path)):
         return head_of_run(read_run(path), path)
     head, version = head_of(read_bytes(path, MAX_FILE_BYTES), path)
-    _refuse_later(version, path)
+    refuse_later(version, plain(path.name, 300))
     return head
 
 
 def _read_file(path: Path) -> Run:
     data = read_bytes(path, MAX_FILE_BYTES)
-    _refuse_later(decode_json(data, _Version, path, what="gpubench run").schema_version, path)
+    version = decode_json(data, _Version, path, what="gpubench run").schema_version
+    refuse_later(version, plain(path.name, 300))
     return _checked(decode_json(data, Run, path, what="gpubench run"), path)
-
-
-def _refuse_later(version: int, path: Path) -> None:
-    if version > SCHEMA_VERSION:
-        raise MisuseError(
-            f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
-        )
 
 
 def _checked(run: Run, path: Path) -> Run:

@@ -22,7 +22,7 @@ from gpubench.files import (
     require_writable,
     write_file,
 )
-from gpubench.folders import default_results
+from gpubench.folders import default_results, require_folder
 from gpubench.models import Measurement, Run
 from gpubench.record import ledger, lock
 from gpubench.record.aside import new_aside, set_aside
@@ -322,8 +322,7 @@ def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:
 
 
 def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
-    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
-        raise MisuseError(f"{plain(str(root), 1000)} is no folder: results lie in one, such as --results DIR")
+    require_folder(root)
     own = _has_runs(root)
     return [path for path in run_files(root, on_problem) if own or _is_run_name(path.name)]
 

@@ -35,10 +35,8 @@ _WORDS = (
 
 def _render(data: ReportData) -> Block | None:
     if data.run is None:
-        return Block(
-            title="How it was measured",
-            parts=(Paragraph(text="Nothing was measured here, so there is no method to report."),),
-        )
+        nothing = Paragraph(text="Nothing was measured here, so there is no method to report.")
+        return Block(title="How it was measured", parts=(nothing, *_unread(data)))
     parts: list[Part] = [
         Paragraph(
             text=(
@@ -55,12 +53,18 @@ def _render(data: ReportData) -> Block | None:
         parts += [_rounds_table(data.results), _spread_table(data.results), *_cold_costs(data)]
     if data.failures:
         parts.append(_failures_table(data.failures))
-    if data.problems:
-        parts.append(
-            Paragraph(text=f"{count(len(data.problems), 'result file')} could not be read:", tone="warning")
-        )
-        parts.append(Bullets(items=tuple(plain(problem, 300) for problem in data.problems)))
+    parts += _unread(data)
     return Block(title="How it was measured", parts=tuple(parts), brief=_brief(data))
+
+
+def _unread(data: ReportData) -> list[Part]:
+    """The result files that could not be read, each with its reason; nothing where all were."""
+    if not data.problems:
+        return []
+    return [
+        Paragraph(text=f"{count(len(data.problems), 'result file')} could not be read:", tone="warning"),
+        Bullets(items=tuple(plain(problem, 300) for problem in data.problems)),
+    ]
 
 
 def _runs_table(runs: Iterable[Run]) -> Table:

@@ -65,6 +65,25 @@ def test_an_output_without_room_is_one_line(fake_nvml) -> None:
     assert done.stderr.splitlines() == ["gpubench: cannot write the output: No space left on device"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("offers", "list"), ExitCode.STORAGE), (("nonsense",), ExitCode.MISUSE)]
+)
+def test_a_log_without_room_changes_no_exit_code(arguments, code) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "gpubench", *arguments]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode == code
+
+
+def test_a_reader_of_the_log_that_leaves_early_is_no_other_end_than_one_of_the_output() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "gpubench", "offers", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=writing, check=False)
+    os.close(writing)
+    assert done.returncode == ExitCode.NO
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes descriptors")
 def test_an_output_that_was_closed_is_written_nowhere(fake_nvml) -> None:
     command = ["sh", "-c", '"$@" >&-', "sh", *COMMAND]

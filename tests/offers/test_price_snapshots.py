@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from decimal import Decimal
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers import snapshot
 from gpubench.offers.instances import find_machine
@@ -158,6 +161,22 @@ def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_pat
     assert price() == Decimal("0.11")
     monkeypatch.delenv("GPUBENCH_RESULTS")
     assert price() == Decimal("0.22")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX")
+def test_results_in_what_is_no_folder_are_refused_and_prices_there_are_named(tmp_path):
+    """From a pipe nothing is read, and the prices that were refreshed must not be missing in silence."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(MisuseError, match="is no folder"):
+            load_offers(path)
+    (tmp_path / "offers").mkdir()
+    (tmp_path / "offers" / "imported").touch()
+    assert any("imported: Not a directory" in note for note in load_offers(tmp_path).notes)
+    (tmp_path / "offers" / "imported").unlink()
+    (tmp_path / "offers").rmdir()
+    os.mkfifo(tmp_path / "offers")
+    assert any("offers: Not a directory" in note for note in load_offers(tmp_path).notes)
 
 
 @pytest.mark.timing

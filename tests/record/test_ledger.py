@@ -13,7 +13,7 @@ from gpubench.files import append_line
 from gpubench.measure import messages
 from gpubench.measure.launcher import Record, _Progress
 from gpubench.measure.plan import PlannedCase, Unit
-from gpubench.models import Launch, MicroResult, Round, Run, Status
+from gpubench.models import SCHEMA_VERSION, Launch, MicroResult, Round, Run, Status
 from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.record import ledger, store
 from gpubench.session import resume
@@ -149,6 +149,43 @@ def test_a_ledger_of_another_run_or_one_that_cannot_be_true_is_named_and_the_fil
         store.read_run(path)
     assert store.read_runs(tmp_path).problems
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("read", [store.read_runs, store.newest_runs, store.list_runs])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_one_of_a_later_gpubench_is_refused_in_a_line_and_left_alone(
+    tmp_path, begun, has_file, read, monkeypatch
+):
+    """Whatever else its lines hold: how a later schema lays out a run is not known here."""
+    monkeypatch.setattr(store, "MANY_RUNS", 0)
+    path = store.write_run(tmp_path, begun)
+    note(tmp_path, begun, with_launches(begun, launch(0)))
+    lines = ledger.ledger_path(path)
+    later = b'{"run":{"schema_version":99,"laid":"out otherwise"}}\n{"row":{"case":"of its own"}}\n'
+    for content in (lines.read_bytes().replace(b'"schema_version":2', b'"schema_version":99', 1), later):
+        assert b'"schema_version":99' in content
+        lines.write_bytes(content)
+        if not has_file:
+            path.unlink(missing_ok=True)
+        before = {each: each.read_bytes() for each in (path, lines) if each.exists()}
+        problems = getattr(read(tmp_path), "problems", None) or read(tmp_path)[1]
+        assert problems == (
+            f"{lines.name} has schema 99, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench",
+        )
+        with pytest.raises(StorageError, match="upgrade gpubench"):
+            store.write_run(tmp_path, begun)
+        assert {each: each.read_bytes() for each in before} == before
+
+
+def test_a_file_whose_ledger_could_have_no_name_has_none(tmp_path, begun):
+    """A name of 251 bytes is one of a file; with the ledger's ending it is too long for any."""
+    path = store.write_run(tmp_path, begun)
+    longest = path.with_name(f"{'a' * 246}.json")
+    path.rename(longest)
+    with pytest.raises(OSError, match="too long"):
+        ledger.ledger_path(longest).lstat()
+    stored = store.read_runs(tmp_path)
+    assert ([run.run_id for run in stored.runs], stored.problems) == ([begun.run_id], ())
 
 
 def test_a_link_in_its_place_is_not_written_through(tmp_path, begun):

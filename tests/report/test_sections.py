@@ -147,6 +147,9 @@ def test_findings_say_what_to_do():
 def test_files_that_could_not_be_read_are_counted():
     text = words_of("method", samples.report_data(samples.h200_run(), problems=("a.json: cut short",)))
     assert "1 result file" in text
+    nothing_else = words_of("method", samples.report_data(problems=("a.json: cut short",)))
+    assert "Nothing was measured" in nothing_else
+    assert "a.json: cut short" in nothing_else
 
 
 def test_old_prices_are_not_called_current():

@@ -18,22 +18,14 @@ import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
+from telling import launches_of, launches_printed
+
 from gpubench.__main__ import main
 from gpubench.cli import app  # noqa: F401 - loaded once, not in each
-from gpubench.models import Run, Status
 from gpubench.recommend import rank  # noqa: F401
 from gpubench.record import store
 from gpubench.report import page  # noqa: F401
 from gpubench.session import session
-
-
-def launches(run: Run) -> set[str]:
-    return {
-        f"{run.run_id} {m.case.label} {x.index}"
-        for m in run.measurements
-        for x in m.launches
-        if m.status is Status.OK
-    }
 
 
 def main_of(arguments: list[str]) -> None:
@@ -68,13 +60,12 @@ def warm_up(template: Path, place: Path, arguments: list[str]) -> None:
 def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str], str, int, int]) -> dict:
     arguments, call, nth, number = order
     root = place / "results"
-    said, count = place.with_name("said"), place.with_name("count")  # out of the reach of what fails
+    out, err, count = map(place.with_name, ("out", "err", "count"))  # out of the reach of what fails
     fresh(template, place)
     pid = os.fork()
     if pid == 0:
-        descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
+        for number_of_stream, path in ((1, out), (2, err)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number_of_stream)
         os.chdir(place)
         library.arm(os.fsencode(place), call.encode(), nth, number)
         try:
@@ -91,9 +82,10 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
         "nth": nth,
         "errno": number,
         "code": os.waitstatus_to_exitcode(status),
-        "said": said.read_text(errors="replace"),
+        "said": err.read_text(errors="replace"),
+        "printed": sorted(launches_printed(out.read_text(errors="replace"))),
         "calls": int(count.read_text()),
-        "launches": sorted(set().union(*map(launches, stored.runs))),
+        "launches": sorted(set().union(*map(launches_of, stored.runs))),
         "problems": stored.problems,
         "aside": sorted(path.name for path in root.rglob("*.corrupt")),
     }

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from telling import launches_of, launches_told
 
 from gpubench.record import store
 
@@ -34,14 +35,16 @@ DAMAGED = "20261117t000000z-00000003"
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
 RUN = ("run", "cnn", "lstm", "--no-micro", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {
-    "add": ("results", "add", "theirs.json"),
+    "add": ("results", "add", "{place}/theirs.json"),
     "list": ("results", "list"),
     "rank": ("rank", "cnn", "--gpu", "h200"),
-    "report": ("report", "-o", "page.html"),
+    "report": ("report", "-o", "{place}/page.html"),
     "resume": ("run", "--resume", "latest", "--device", "cpu", "--json"),
     "mend": ("run", "--resume", DAMAGED, "--device", "cpu", "--json"),
     "run": RUN,
 }
+"""The files that are named are so by their whole paths: a call on any other is not of the folder, and never fails."""
+NAMED = {"add": "theirs.json", "report": "page.html"}
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +118,20 @@ def run_all(library: Path, template: Path, place: Path, plan: list) -> list[dict
 def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
     library, template, tmp_path, every
 ):
-    before = {
-        f"{run.run_id} {m.case.label} {x.index}"
-        for run in store.read_runs(template / "results").runs
-        for m in run.measurements
-        for x in m.launches
-    }
+    before = set().union(*map(launches_of, store.read_runs(template / "results").runs))
     assert len(before) == 3
+    place = tmp_path / "place"
+    commands = {name: [word.format(place=place) for word in words] for name, words in COMMANDS.items()}
     calls_of = dict.fromkeys(COMMANDS, CALLS) if every else SHORT
-    never = [[COMMANDS[name], call, 0, 0] for name, calls in calls_of.items() for call in calls]
-    unharmed = run_all(library, template, tmp_path / "place", never)
+    never = [[commands[name], call, 0, 0] for name, calls in calls_of.items() for call in calls]
+    unharmed = run_all(library, template, place, never)
     assert {result["code"] for result in unharmed} == {0}, [r["said"] for r in unharmed if r["code"] != 0][:1]
+    assert all(launches_told(r["said"]) for r in unharmed if "run" in r["arguments"])
     counted = {(tuple(result["arguments"]), result["call"]): result["calls"] for result in unharmed}
+    seen: Counter[str] = Counter()
+    for (_, call), calls in counted.items():
+        seen[call] += calls
+    assert all(seen[call] for calls in calls_of.values() for call in calls), seen
     plan = [
         [list(arguments), call, nth, number]
         for (arguments, call), calls in counted.items()
@@ -136,16 +141,21 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
     chance = random.Random(int(os.environ.get("GPUBENCH_STRESS_SEED", "20261122")))
     whole = len(plan)
     plan = chance.sample(plan, min(whole, int(os.environ.get("GPUBENCH_STRESS_COUNT", whole))))
-    results = run_all(library, template, tmp_path / "place", plan)
+    results = run_all(library, template, place, plan)
     assert len(results) == len(plan)
+    for name, file in NAMED.items():
+        refused = [result["said"] for result in results if result["arguments"] == commands[name]]
+        assert name not in calls_of or any(f"{place}/{file}: " in said for said in refused), name
     for result in results:
         assert before <= set(result["launches"]), result
         assert set(result["aside"]) <= {f"{DAMAGED}.json.corrupt"}, result
         assert result["problems"] == [], result
         assert result["code"] in {0, 1, 2, 3, 4, 5}, result
         assert "Traceback" not in result["said"], result
+        gained = set(result["launches"]) - before
+        assert len(gained) >= launches_told(result["said"]), result
+        assert set(result["printed"]) <= set(result["launches"]), result
         if result["code"] == 0 and "run" in result["arguments"]:
-            gained = len(result["launches"]) > len(before)
             assert gained or "could not be started" in result["said"], result
     codes = Counter(result["code"] for result in results)
     print(

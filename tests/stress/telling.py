@@ -1,0 +1,34 @@
+"""What a command told of finished launches: on stderr a line as each ended, on stdout the run as it then stood."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from gpubench.models import Run, Status
+
+_FIGURE = re.compile(r"  .*: \S.* (?:images|sequences)/s")
+
+
+def launches_of(run: Run) -> set[str]:
+    """Every launch of a run that has a figure."""
+    return {
+        f"{run.run_id} {m.case.label} {x.index}"
+        for m in run.measurements
+        for x in m.launches
+        if m.status is Status.OK
+    }
+
+
+def launches_told(err: str) -> int:
+    """How many launches a command has said to be finished, with a figure."""
+    return sum(_FIGURE.match(line) is not None for line in err.splitlines())
+
+
+def launches_printed(out: str) -> set[str]:
+    """Those of the run that a command with ``--json`` has printed; none of a command that prints no run."""
+    try:
+        return launches_of(msgspec.json.decode(out, type=Run))
+    except msgspec.MsgspecError:
+        return set()
