@@ -28,7 +28,7 @@ from typing import Any
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
-from gpubench.models import Recipe, WeightType, WorkloadProfile
+from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
 from gpubench.units import plain
 from gpubench.workload import (
@@ -387,6 +387,11 @@ def _task(name: str, made: Any, batch_size: int) -> Task:
 
     if isinstance(made, Task):
         return made
+    if _is_of_keras(made):
+        others = ", ".join(each for each in Framework if each is not Framework.TORCH)
+        raise MisuseError(
+            f"{name}: build returned a model of Keras: choose how it runs with --framework {others}"
+        )
     if isinstance(made, dict):
         parts = made
     elif isinstance(made, tuple | list) and len(made) in {4, 5}:
@@ -442,6 +447,16 @@ def _check_form(name: str, task: Task) -> None:
             raise MisuseError(
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
             )
+
+
+def _is_of_keras(made: Any) -> bool:
+    """Whether a build returned a model of Keras, alone or as one that torch cannot run; imports no Keras."""
+    import torch
+
+    keras = sys.modules.get("keras")
+    if keras is None or not isinstance(made, tuple | list):
+        return keras is not None and isinstance(made, keras.Model)
+    return bool(made) and isinstance(made[0], keras.Model) and not isinstance(made[0], torch.nn.Module)
 
 
 def _describe(made: Any) -> str:

@@ -21,7 +21,7 @@ MOST_STEPS = 100_000
 """A round of the shortest steps stays countable."""
 SHORT_STEPS = 1
 """Of the call that is taken off a longer one."""
-MOST_CALLS = 5
+MOST_CALLS = 8
 """Pairs of calls of which the longer may take less time, by some other program's doing."""
 WARMUP_SHARE = 0.5
 """Of the time left under a time limit, the warm-up takes at most this much."""
@@ -121,7 +121,8 @@ class CallLoop(Loop):
     def round(self, steps: int) -> Round:
         """Time a short and a long call; the round is what the steps between them took.
 
-        A short call that was held up, so that the long one took less, tells nothing: both are made again.
+        A short call that was held up, so that the long one took less, tells nothing: both are made again, the
+        long one of twice the steps, since steps too short to stand out would be drowned each time.
 
         Raises:
             OutOfTimeError: Before a step that would begin after the deadline.
@@ -133,9 +134,10 @@ class CallLoop(Loop):
             if long_s > short_s:
                 self.step_s = (long_s - short_s) / steps
                 return Round(steps=steps, wall_s=long_s - short_s, loss=loss, call_s=short_s)
+            steps = min(2 * steps, MOST_STEPS)
         raise RuntimeError(
-            f"a call of {SHORT_STEPS + steps} steps took no longer than one of {SHORT_STEPS}, "
-            f"{MOST_CALLS} times in turn: nothing of its steps can be said"
+            f"a longer call took no longer than one of {SHORT_STEPS} step, {MOST_CALLS} times in turn, "
+            "each of twice the steps: nothing of its steps can be said"
         )
 
     def _call(self, steps: int) -> tuple[Seconds, float]:

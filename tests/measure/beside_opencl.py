@@ -1,72 +1,108 @@
-"""The copy through OpenCL against one written by hand with pyopencl, in one process, paired.
+"""The copy through OpenCL against one written by hand with pyopencl, in one process, paired: asked to be within 5 %.
 
 ``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the bandwidth of the probe to
-that of the loop by hand on the first CPU that OpenCL has (PoCL), with its 95 % interval. The loop by hand has buffers and a
-queue of its own and shares no code with the probe.
+that of the loop by hand on the first CPU that OpenCL has (PoCL), with its 95 % interval; ``gpu`` behind it takes the
+first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The loop by hand has buffers and a queue of its own
+and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies, ``WARM_S`` that of the warm-up.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
+from statistics import median
 
 import numpy as np
 import pyopencl as cl
+from paired import EXIT_CODES, WARM_S, ratio_of, verdict_of, warm_count, words_of
 
 from gpubench.measure import opencl
-from gpubench.measure.by_hand import in_fours, median_interval
+from gpubench.measure.by_hand import in_fours
+from gpubench.models import Blocks
 from gpubench.probe.opencl import BACKEND, ask_listing
-from gpubench.units import MIB
 
+LIMIT = 0.05
 PAIRS = int(os.environ.get("PAIRS", "200"))
+BLOCK_S = float(os.environ.get("BLOCK_S", "0.2"))
 PAIRS_OF_BUFFERS = 10
 """Where memory lies is chance, and worth some percent: both take new buffers after so many pairs, each first in turn."""
-COPY_BYTES = 256 * MIB
 
 
-def main() -> None:
-    """Time single copies of both in the order one, two, two, one."""
-    place = next(n for n, device in enumerate(ask_listing().devices) if device.is_cpu)
+def main(*, on_gpu: bool) -> int:
+    """Time blocks of copies of both in the order one, two, two, one, and return the exit code."""
+    place = next(n for n, device in enumerate(ask_listing().devices) if device.is_cpu is not on_gpu)
     opened = opencl.open_queue(BACKEND.device(place))
-    ratios: list[float] = []
-    for turn in range(PAIRS // PAIRS_OF_BUFFERS):
-        ratios += some_ratios(opened, probe_is_first=turn % 2 == 0)
-    ratio, low, high = median_interval(ratios)
-    print(f"{opened.device.name.strip()}: {ratio:.3f} ({low:.3f} to {high:.3f}), {len(ratios)} pairs")
+    count, turns = 0, []
+    for turn in range(-(-PAIRS // PAIRS_OF_BUFFERS)):
+        pairs = min(PAIRS_OF_BUFFERS, PAIRS - turn * PAIRS_OF_BUFFERS)
+        sides = both(opened, probe_is_first=turn % 2 == 0)
+        if not count:
+            warm_count(sides[1], BLOCK_S, 1, WARM_S)
+            count = warm_count(sides[0], BLOCK_S, 1, WARM_S)
+        turns.append(some_blocks(*sides, count, pairs // 2))
+    ratio = ratio_of([b / a for one in turns for a, b in zip(one.first_s, one.second_s, strict=True)])
+    verdict = verdict_of(ratio, LIMIT)
+    print(
+        f"{opened.device.name.strip()}, bandwidth over a loop by hand: {words_of(ratio)}: {verdict} {LIMIT:.0%}"
+    )
+    probe_s = median(s for one in turns for s in one.first_s)
+    by_hand_s = median(s for one in turns for s in one.second_s)
+    print(
+        f"{sum(len(one.first_s) for one in turns)} pairs of {count} copies, "
+        f"blocks of {probe_s:.3f} s and {by_hand_s:.3f} s; "
+        f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    return EXIT_CODES[verdict]
 
 
-def some_ratios(opened: opencl.Queue, *, probe_is_first: bool) -> list[float]:
-    """Return the bandwidth of the probe over that of the loop, of new buffers of both."""
+def both(
+    opened: opencl.Queue, *, probe_is_first: bool
+) -> tuple[Callable[[int], float], Callable[[int], float]]:
+    """Return what times so many copies of the probe and by hand, of new buffers [s]."""
     probe = next(p for p in opencl.other_probes(opened) if p.name == "device copy")
-    assert probe.memory_bytes == 2 * COPY_BYTES
-    makers = [lambda: probe.make(opened), lambda: copy_by_hand(opened.device)]
+    size_bytes = probe.memory_bytes // 2
+    makers = [lambda: probe.make(opened), lambda: copy_by_hand(opened.device, size_bytes)]
     if probe_is_first:
         action, by_hand = (make() for make in makers)
     else:
         by_hand, action = (make() for make in reversed(makers))
     clock = opencl.timer(probe, opened)
-    for _ in range(2):
-        clock(action), by_hand()
-    blocks = in_fours(lambda: clock(action), by_hand, PAIRS_OF_BUFFERS // 2)
-    return [b / a for a, b in zip(blocks.first_s, blocks.second_s, strict=True)]
+    return lambda count: sum(clock(action) for _ in range(count)), lambda count: sum(
+        by_hand() for _ in range(count)
+    )
 
 
-def copy_by_hand(device: cl.Device):
-    """Return what times one copy as the manual of pyopencl writes it [s]."""
+def some_blocks(
+    probe: Callable[[int], float], by_hand: Callable[[int], float], count: int, fours: int
+) -> Blocks:
+    """Return blocks of both, behind two copies of each: the first ones reach memory that was never written."""
+    probe(2), by_hand(2)
+    return in_fours(lambda: probe(count), lambda: by_hand(count), fours)
+
+
+def copy_by_hand(device: cl.Device, size_bytes: int) -> Callable[[], float]:
+    """Return what times one copy as the manual of pyopencl writes it: on a GPU by its event, as the probe does [s]."""
+    on_gpu = bool(device.type & cl.device_type.GPU)
     context = cl.Context([device])
-    queue = cl.CommandQueue(context)
+    properties = cl.command_queue_properties.PROFILING_ENABLE if on_gpu else 0
+    queue = cl.CommandQueue(context, properties=properties)
     flags = cl.mem_flags
-    host = np.ones(COPY_BYTES, np.uint8)
+    host = np.ones(size_bytes, np.uint8)
     source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=host)
-    target = cl.Buffer(context, flags.WRITE_ONLY, COPY_BYTES)
+    target = cl.Buffer(context, flags.WRITE_ONLY, size_bytes)
 
     def once() -> float:
         began_s = time.perf_counter()
-        cl.enqueue_copy(queue, target, source).wait()
+        copied = cl.enqueue_copy(queue, target, source)
+        copied.wait()
+        if on_gpu:
+            return (copied.profile.end - copied.profile.start) * 1e-9
         return time.perf_counter() - began_s
 
     return once
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(on_gpu=sys.argv[1:] == ["gpu"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -317,6 +318,27 @@ LOADING = {
         "the optimizer is a str object; return a factory",
     ),
 }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("returned", ["model", "(model, 1, 1, None)"])
+def test_a_model_of_keras_is_told_which_option_runs_it(tmp_path: Path, returned: str) -> None:
+    pytest.importorskip("jax")
+    layers = "[keras.Input((3,)), keras.layers.Dense(1)]"
+    source = f"import keras\ndef build(n):\n    model = keras.Sequential({layers})\n    return {returned}\n"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"from gpubench.own_model import load_own; load_own({str(write(tmp_path, source))!r})",
+        ],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "--framework keras-torch, keras-tensorflow, keras-jax" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("case", LOADING)

@@ -1,0 +1,78 @@
+"""How long a block of the scripts beside a loop by hand is, and what their ratios come to."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paired import EXIT_CODES, FEWEST_PAIRS, ratio_of, verdict_of, warm_count
+
+from gpubench.interval import Interval
+
+HERE = Path(__file__).parent
+
+
+def test_a_block_is_as_long_as_its_median_step_says() -> None:
+    """The first call compiles for two seconds, another is held up: neither makes a block short."""
+    took = iter([2.0, 0.04, 0.04, 0.9, *[0.04] * 10_000])
+    assert warm_count(lambda count: next(took) * count / 4, block_s=0.5, several=4, warm_s=0.01) == 48
+
+
+def test_a_step_longer_than_a_block_is_taken_a_few_times() -> None:
+    assert warm_count(lambda _: 9.0, block_s=0.5, several=4, warm_s=0.0) == 4
+
+
+def test_a_loop_is_warmed_up_for_as_long_as_asked() -> None:
+    calls = []
+    warm_count(lambda count: calls.append(count) or 1.0, block_s=0.5, several=4, warm_s=0.05)
+    assert len(calls) > 10
+    assert set(calls) == {4}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict", "code"),
+    [
+        (Interval(1.0, 0.98, 1.02), "within", 0),
+        (Interval(0.9, 0.89, 0.91), "not within", 1),
+        (Interval(1.1, 1.04, 1.2), "not within", 1),
+        (Interval(1.02, 1.0, 1.04), "undecided", 6),
+        (Interval(1.0), "undecided", 6),
+    ],
+)
+def test_only_an_interval_inside_the_limit_is_within_it(ratio: Interval, verdict: str, code: int) -> None:
+    assert verdict_of(ratio, 0.03) == verdict
+    assert EXIT_CODES[verdict_of(ratio, 0.03)] == code
+
+
+def test_a_few_pairs_have_no_interval() -> None:
+    assert not ratio_of([1.0] * (FEWEST_PAIRS - 1)).bounded
+    assert ratio_of([1.0] * FEWEST_PAIRS).bounded
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("script", "needs", "limit"),
+    [(("beside_keras.py", "keras-torch"), "keras", "3%"), (("beside_opencl.py",), "pyopencl", "5%")],
+)
+def test_a_script_prints_its_blocks_and_ends_by_its_verdict(
+    script: tuple[str, ...], needs: str, limit: str
+) -> None:
+    pytest.importorskip(needs)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", HERE / script[0], *script[1:]],
+        env={**os.environ, "PAIRS": "8", "BLOCK_S": "0.05", "WARM_S": "0.1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert not done.stderr
+    verdict = re.search(rf"(within|not within|undecided) {limit}", done.stdout)
+    assert verdict, done.stdout
+    assert done.returncode == EXIT_CODES[verdict[1]]
+    assert re.search(r"8 pairs .*blocks of \d+\.\d+ s", done.stdout), done.stdout
