@@ -94,7 +94,8 @@ class Choice(Record, frozen=True, kw_only=True):
         p_near_best: Probability of coming within 10 % of the best.
         parallel_mode: How its GPUs share the job.
         memory_margin_bytes: What the card has above the upper end of the need.
-        feed_images_per_s: Photographs that must be decoded and augmented each second; None for other data.
+        feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
+            any work is lost; None for other data.
         feed_vcpus: How many vCPUs that takes, at ``recommend.photographs.IMAGES_PER_VCPU_S``, assumed.
         extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
         also_at: The same GPU elsewhere, best first.
@@ -208,7 +209,8 @@ class Change(Record, frozen=True, kw_only=True):
         kind: ``price`` of the choice [USD/h], ``throughput`` of the choice [samples/s], or the ``spot`` work
             that is lost [share].
         value: As it stands.
-        threshold: Where the two are equal.
+        threshold: Where the order turns: there the two are equal, or the choice misses a limit that was
+            asked for.
     """
 
     kind: Literal["price", "throughput", "spot"]

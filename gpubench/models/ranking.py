@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -361,7 +362,8 @@ class Ranking(Record, frozen=True, kw_only=True):
             f"<Ranking as of {self.as_of} by {self.objective}: {count(len(self.rows), 'row')}, "
             f"{len(self.excluded):,} excluded"
         )
-        lines = [_line(row) for row in self.rows[:_ROWS_IN_REPR]]
+        shared_ranks = self.shared_ranks
+        lines = [_line(row, shared_ranks) for row in self.rows[:_ROWS_IN_REPR]]
         more = len(self.rows) - len(lines)
         return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
 
@@ -398,6 +400,12 @@ class Ranking(Record, frozen=True, kw_only=True):
             return row.job_hours
         return self.value_of(row) if self.sorted_by == "value" else self.throughput_of(row)
 
+    @property
+    def shared_ranks(self) -> frozenset[int]:
+        """Ranks that several offers have: ties, and what stands among them."""
+        of = Counter(row.rank for row in self.rows)
+        return frozenset(row.rank for row in self.rows if row.tie or of[row.rank] > 1)
+
     def to_frame(self) -> DataFrame:
         """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""
         import pandas as pd
@@ -408,8 +416,8 @@ class Ranking(Record, frozen=True, kw_only=True):
 _ROWS_IN_REPR = 6
 
 
-def _line(row: RankedOffer) -> str:
-    offer, tie = row.offer, "=" if row.tie else " "
+def _line(row: RankedOffer, shared_ranks: frozenset[int]) -> str:
+    offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
     what = f"{offer.gpu_count}x {shown(offer.gpu_key, 60)} at {shown(offer.provider)} {shown(offer.instance)}"
     price = f"{offer.pricing}, {format_usd(row.expected_usd_per_hour)}/h"
     best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"

@@ -7,11 +7,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from gpubench.arrays import Floats, Indices
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import BuyOrRent, Offer, Pricing
 from gpubench.offers.columns import kinds_of
 from gpubench.recommend import economics
-from gpubench.recommend.candidates import Candidates, drawn_rates
+from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import Range, RankRequest
 
@@ -50,14 +52,14 @@ def pays(each: BuyOrRent) -> bool:
 def against_rent(
     request: RankRequest, pool: Candidates, owned: Mapping[Offer, Ownership]
 ) -> tuple[BuyOrRent, ...]:
-    """Weigh each owned row of the pool against the best on-demand offer and the best of each commitment.
+    """Weigh each owned row of the pool against the cheapest work on demand and of each commitment.
 
     Args:
-        request: Seeds and sizes the draws of the throughput ratio.
+        request: What was asked, the job among it.
         pool: Owned and rented offers; the rivals are its rented rows.
         owned: What owning each owned offer means, in the order of the answer.
     """
-    rivals = _rivals(pool)
+    rivals = _rivals(request, pool)
     row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     return tuple(
         _weigh(request, pool, machine, row_of[offer], rival)
@@ -66,12 +68,12 @@ def against_rent(
     )
 
 
-def _rivals(pool: Candidates) -> list[int]:
-    """Return the best value of on-demand rent, and of each term of commitment."""
-    value = pool.rate / pool.price
+def _rivals(request: RankRequest, pool: Candidates) -> list[int]:
+    """Return the rent on demand that does the work for least, and so of each term of commitment."""
+    _, money = time_and_cost(request, pool, slice(None))
     paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
     return [
-        int(np.argmax(np.where(paid.codes == code, value, -np.inf)))
+        int(np.argmin(np.where(paid.codes == code, money, np.inf)))
         for code, (pricing, _) in enumerate(paid.values)
         if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
     ]
@@ -114,12 +116,33 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
 
 
 def _rent(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
-    """Return the rent at equal throughput, with the interval of the ratio of the two throughputs."""
-    rates = drawn_rates(request, pool, np.array([machine, rival]))
-    low, high = (float(x) for x in np.quantile(rates[0] / rates[1], _INTERVAL))
-    ratio = float(pool.rate[machine] / pool.rate[rival])
-    price = float(pool.price[rival])
-    return Range(price * min(low, ratio), price * ratio, price * max(high, ratio))
+    """Return the rent for the work of an hour, with the interval of the ratio of the two throughputs."""
+    pair = np.array([machine, rival])
+    drawn = _rent_for_an_hour(request, pool, pair, drawn_job_rates(request, pool, pair))
+    low, high = (float(x) for x in np.quantile(drawn, _INTERVAL))
+    likely = float(_rent_for_an_hour(request, pool, pair, pool.rate[pair][:, None])[0])
+    return Range(min(low, likely), likely, max(high, likely))
+
+
+def _rent_for_an_hour(request: RankRequest, pool: Candidates, pair: Indices, rates: Floats) -> Floats:
+    """Return what the work of an hour of the owned machine costs rented [USD], before tax: (D,).
+
+    Of a job all is counted that its cost has: start-up, billing increments, storage and egress. Tax is on
+    both, so that it leaves the break-even alone.
+
+    Args:
+        request: What was asked.
+        pool: Owned and rented offers.
+        pair: The row of the owned machine, and of the rented one.
+        rates: (2, D) of the two.
+    """
+    machine, rival = pair
+    if pool.work is None:
+        return np.asarray(pool.price[rival] * rates[0] / rates[1])
+    job_hours = hours(request, pool, rates, pair)
+    usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
+    at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
+    return np.asarray(at_once * usd / job_hours[0])
 
 
 def _uses(owned: Ownership, *, committed: bool) -> Range:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import GpuSpec, Pricing
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.predict.draws import Z90
+from gpubench.predict.draws import Z90, random_of
 from gpubench.recommend import economics
 from gpubench.recommend.job import Work
 from gpubench.recommend.prices import Market, Prices, prices_of
@@ -60,9 +60,46 @@ class Candidates:
         """What each is but for its price: offers of one kind are as fast, and as long in starting."""
         return 4 * self.machine + 2 * (self.delivered < 1) + self.is_owned
 
+    def alone(
+        self,
+        row: int,
+        *,
+        rate: float | None = None,
+        price: float | None = None,
+        delivered: float | None = None,
+    ) -> Candidates:
+        """Return one offer by itself, its ends with it, where any of these were other than they are.
+
+        Args:
+            row: Which one.
+            rate: Of the instance [samples/s].
+            price: What is expected to be paid for it [USD/h].
+            delivered: The share of its throughput that it keeps; the rate follows.
+        """
+        one = np.array([row])
+        kept = 1.0 if delivered is None else delivered / self.delivered[row]
+        faster = kept if rate is None else rate / self.rate[row]
+        expected = self.price[one] if price is None else np.array([price])
+        prices = replace(
+            self.prices, expected=expected, sigma=self.prices.sigma[one], group=self.prices.group[one]
+        )
+        columns = {name: getattr(self, name)[one] for name in _COLUMNS}
+        return replace(
+            self,
+            offers=self.offers.take(one),
+            price=expected,
+            prices=prices,
+            **columns | {"delivered": columns["delivered"] * kept},
+            **{name: getattr(self, name)[one] * faster for name in _RATES},
+        )
+
     def scaling(self, row: int) -> Scaling:
         """Return how the instance of a row scales."""
         return self.scalings[int(self.machine[row])]
+
+
+_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "efficiency", "delivered", "spread")
+_RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 
 def candidates_of(
@@ -151,10 +188,11 @@ def drawn_rates(
     draws = pool.speeds.independent_draws if independent else pool.speeds.draws
     rate = draws[pool.gpu[rows]] * factor[:, None]
     spread = pool.spread[rows]
-    if spread.any():  # one error of the scaling model for each GPU, whatever the count
-        shape = (len(pool.speeds.keys), request.draws)
-        error = np.random.default_rng(request.seed + 1).standard_normal(shape)
-        rate *= np.exp(error[pool.gpu[rows]] * spread[:, None])
+    gpus = pool.gpu[rows]
+    for gpu in np.unique(gpus[spread > 0]).tolist():  # one error of its scaling, whatever the count
+        error = random_of(request.seed, "scaling", pool.speeds.keys[gpu]).standard_normal(request.draws)
+        scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
+        rate[scaled] *= np.exp(error * spread[scaled][:, None])
     return rate
 
 

@@ -20,14 +20,11 @@ IN_DETAIL = 1000
 NEAR = 0.1
 """An offer within this share of the best one's cost, time or value is as good as the best."""
 
-AGAIN = 150
-"""Rows that are drawn again under independent errors."""
-
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
 _CHANCES = 3
-"""An offer behind three cheaper ones of its own machine is never among the best three."""
+"""An offer behind three better ones of its own machine is hardly ever among the best three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,9 @@ class Chances:
         sureness_at_these_prices: If every price is the one expected, for certain.
         p_best_independent: P(best) where the error of each GPU is its own, so that none cancels.
         p_near_best: Probability of coming within 10 % of the best.
+
+    Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
+    its own machine.
     """
 
     ranks: list[int]
@@ -58,13 +58,12 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     """Return rank, tie and chances of each row; ``order`` has the rows best first.
 
     Rank and tie are at the prices expected: they part what a measurement could tell apart. The chances count
-    also how far prices may be off. Under independent errors P(best) is 0 for an offer behind three
-    cheaper ones of its GPU and number.
+    also how far prices may be off.
     """
     total, detailed = len(order), min(len(order), IN_DETAIL)
-    able = _able(request, pool, order, detailed)
+    able, unable = _able(request, pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
-    p_best, p_top3, p_near, p_independent = (np.zeros(total) for _ in range(4))
+    p_best, p_top3, p_near, p_independent = (np.where(unable, 0.0, np.nan) for _ in range(4))
 
     rows = order[able]
     expected = drawn_merits(request, pool, rows)
@@ -76,9 +75,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     best = scores.max(axis=0)
     p_near[able] = [(_losses(request, row, best) <= NEAR).mean() for row in scores]
 
-    few = _few(pool, rows)
-    alone = drawn_merits(request, pool, rows[few], price=price[few], independent=True)
-    p_independent[able[few]] = wins(alone)
+    alone = drawn_merits(request, pool, rows, price=price, independent=True)
+    p_independent[able] = wins(alone)
 
     if at_these_prices.p_best < SURE:
         ties[0] = True
@@ -121,23 +119,19 @@ def _sureness(request: RankRequest, scores: Floats) -> Sureness:
     )
 
 
-def _few(pool: Candidates, rows: Indices) -> Indices:
-    """Return the places of the rows that are drawn again under other errors: the first of each machine."""
-    return np.flatnonzero(_place_among_like(pool.machine[rows]) < _CHANCES)[:AGAIN]
+def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
+    """Return the positions that are drawn, and which of all are never among the best three nor near the best.
 
-
-def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> Indices:
-    """Return the positions that can be among the best three: the detailed ones, and three of each machine.
-
-    Of the latter those that may lead in a draw. A machine is a GPU, its number, and how it is paid. Of two
-    such the cheaper is the better as listed; of a single GPU and eight the start-up or the billing increment
-    may make either the better.
+    Drawn are the detailed ones, and of those that may lead in a draw three of each machine. A machine is a
+    GPU, its number, and how it is paid. Of two such the cheaper is the better as listed; of a single GPU and
+    eight the start-up or the billing increment may make either the better.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
-        return np.flatnonzero(is_detailed)
+        return np.flatnonzero(is_detailed), ~is_detailed
     few = _place_among_like(pool.kind[order]) < _CHANCES
-    return np.flatnonzero(is_detailed | few & _may_lead(request, pool, order))
+    may_lead = _may_lead(request, pool, order)
+    return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
 
 
 def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:

@@ -1,7 +1,7 @@
 """What makes the best offer of another GPU the better: a price, a speed, a share of work lost.
 
 Found by asking the order itself at another price or speed: what start-up, billing increments, storage, egress
-and tax do to a threshold is then known in one place, ``objective``.
+and tax do to a threshold is then known in one place, ``objective``, and what a limit does in ``limits``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from functools import partial
 from gpubench.arrays import Indices
 from gpubench.models import Change, Pricing
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.economics import delivered_share
+from gpubench.recommend.limits import limits_price, meets
 from gpubench.recommend.objective import sorted_by, standing
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
@@ -21,37 +23,46 @@ _FINEST = 1e-12
 """Relative width of the bracket that a threshold is narrowed to."""
 _FARTHEST = 100
 """Doublings after which no threshold is looked for: what is free stays the better at any speed."""
-_FIRST_USD = 1e-6
-"""Per hour: where the search begins for the threshold of what is free."""
+_FIRST = 1e-6
+"""Where the search begins for the threshold of what is nothing yet: dollars an hour, share of lost work."""
 
 
-def changes_of(request: RankRequest, pool: Candidates, order: Indices, rows: Rows) -> Iterator[Change]:
+def changes_of(
+    request: RankRequest, pool: Candidates, order: Indices, rows: Rows, photograph_share: float = 0.0
+) -> Iterator[Change]:
     """Yield what would make the best offer of another GPU the better of the two; nothing where there is none.
+
+    A first offer that no longer meets the deadline, the budget or the ceiling on the price is no answer, so
+    that the order turns there at the latest.
 
     Args:
         request: What was asked.
         pool: The offers.
         order: Rows of the pool, best first.
         rows: The same as rows of the ranking.
+        photograph_share: Of the samples, which the vCPUs of a host must prepare.
     """
     if rows.runner_up is None:
         return
-    first, other = int(order[0]), int(order[rows.runner_up])
-    theirs = standing(request, pool, other)
+    first = int(order[0])
+    theirs = standing(request, pool, int(order[rows.runner_up]))
+
+    def is_better(**other: float) -> bool:
+        mine = pool.alone(first, **other)
+        return standing(request, mine, 0) > theirs and meets(request, mine, photograph_share)
+
     offer, price, rate = rows.offers[0], float(pool.price[first]), float(pool.rate[first])
     change = partial(Change, gpu_key=offer.gpu_key, provider=offer.provider)
-    if sorted_by(request) in {"cost", "value"}:
-        dearest = turn(lambda usd: standing(request, pool, first, price=usd) > theirs, price, 2.0)
-        if dearest is not None:
-            yield change(kind="price", value=price, threshold=dearest)
-    slowest = turn(lambda speed: standing(request, pool, first, rate=speed) > theirs, rate, 0.5)
-    if slowest is None:
-        return
-    yield change(kind="throughput", value=rate, threshold=slowest)
+    by_price = sorted_by(request) in {"cost", "value"} or limits_price(request)
+    if by_price and (dearest := turn(lambda usd: is_better(price=usd), price, 2.0)) is not None:
+        yield change(kind="price", value=price, threshold=dearest)
+    if (slowest := turn(lambda speed: is_better(rate=speed), rate, 0.5)) is not None:
+        yield change(kind="throughput", value=rate, threshold=slowest)
     if offer.pricing is Pricing.SPOT and rows.offers[rows.runner_up].pricing is not Pricing.SPOT:
-        # An instance delivers its speed over 1 + the share lost.
-        lost = (1 + request.spot_lost) * rate / slowest - 1
-        yield change(kind="spot", value=request.spot_lost, threshold=lost)
+        now = request.spot_lost
+        lost = turn(lambda share: is_better(delivered=delivered_share(share)), now, 2.0)
+        if lost is not None:
+            yield change(kind="spot", value=now, threshold=lost)
 
 
 def turn(is_better: Callable[[float], bool], start: float, factor: float) -> float | None:
@@ -66,7 +77,7 @@ def turn(is_better: Callable[[float], bool], start: float, factor: float) -> flo
     """
     if not is_better(start):
         return start
-    near = far = start or _FIRST_USD
+    near = far = start or _FIRST
     for _ in range(_FARTHEST):
         near, far = far, far * factor
         if not is_better(far):

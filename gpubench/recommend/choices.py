@@ -25,6 +25,7 @@ from gpubench.models import (
 from gpubench.offers.columns import Offers
 from gpubench.offers.moves import AskKey
 from gpubench.profile.allowance import card_of
+from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.photographs import IMAGES_PER_VCPU_S, share_of
 from gpubench.recommend.request import RankRequest
@@ -72,7 +73,8 @@ def choice_of(
     """
     offer, estimate = row.offer, row.estimate
     share = share_of(request, photographs)
-    images_per_s = row.samples_per_s * share if share else None
+    lost = request.spot_lost if offer.pricing is Pricing.SPOT else 0.0
+    images_per_s = row.samples_per_s / delivered_share(lost) * share if share else None
     margin = _memory_margin(row, specs.get(offer.gpu_key))
     at_all = np.empty(0, dtype=np.int64)
     same = rows.of_gpu.get(offer.gpu_key, at_all)

@@ -94,6 +94,16 @@ def decide(
     )
 
 
+def to_pay(decision: Decision) -> Choice:
+    """Return what to pay for: the choice, unless that is a purchase that had rather be rented."""
+    return decision.rather_rent or decision.choice
+
+
+def second_best(decision: Decision) -> Choice | None:
+    """Return the runner-up: where a purchase had rather be rented, that purchase."""
+    return decision.choice if decision.rather_rent else decision.runner_up
+
+
 def _of_source(choices: Iterable[Choice], source: Source) -> Choice | None:
     return next((each for each in choices if each.source == source), None)
 

@@ -17,11 +17,10 @@ from gpubench.offers.columns import kinds_of
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
-from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried, runs_of
+from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried, runs_of, trial_usd
 
 MOST_RIVALS = 24
 """GPUs whose best offers the choice may change to."""
@@ -103,7 +102,7 @@ def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) 
         provider=there.offer.provider,
         instance=there.offer.instance,
         saving_usd=expected_usd,
-        cost_usd=there.expected_usd_per_hour * TRIAL_MINUTES / MINUTES_PER_HOUR * (1 + request.tax),
+        cost_usd=trial_usd(request, there.expected_usd_per_hour, TRIAL_MINUTES),
         minutes=TRIAL_MINUTES,
         command=_command(request, there),
     )

@@ -200,7 +200,7 @@ def judge(
         rows,
         found.chances,
         left.specs,
-        changes=changes_of(request, pool, found.order, rows),
+        changes=changes_of(request, pool, found.order, rows, share_of(request, found.photographs)),
         job=None if pool.work is None else pool.work.job,
         machines={**left.for_sale, **left.owned},
         to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
@@ -355,11 +355,13 @@ def _priced(left: Sifted, found: _InOrder) -> Candidates:
 def _beside_rent(
     found: _InOrder, owned: Mapping[Offer, Ownership], priced: Candidates
 ) -> tuple[BuyOrRent, ...]:
-    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
+    """Return how owned hardware that is ranked compares with rent that meets the limits of the job too."""
     if not owned:
         return ()
     ranked = {offer: owned[offer] for _, offer in owned_rows(found.rows) if offer in owned}
-    return against_rent(found.request, priced, ranked)
+    share = share_of(found.request, found.photographs)
+    pool, _ = _within_limits(found.request, priced.offers, found.pool_of, share)
+    return against_rent(found.request, pool, ranked)
 
 
 def _said(

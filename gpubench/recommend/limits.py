@@ -38,7 +38,7 @@ def misses(request: RankRequest, pool: Candidates, photograph_share: float = 0.0
     slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
     fed = np.full(len(pool), np.inf)
     if photograph_share:  # else no offer need be looked at
-        fed = np.array([fed_rate(offer, photograph_share) for offer in pool.offers])
+        fed = np.array([fed_rate(offer, photograph_share) for offer in pool.offers]) * pool.delivered
     likely, slow = (hours(request, pool, np.minimum(rate, fed), rows) for rate in (pool.rate, slow_rate))
     likely_usd, _, dear_usd = cost_with_ends(request, pool, rows)
     dear_usd = np.where(np.isnan(dear_usd), likely_usd, dear_usd)
@@ -61,6 +61,17 @@ def misses(request: RankRequest, pool: Candidates, photograph_share: float = 0.0
         reason += _hungry(pool, row) if is_hungry[row] else ""
         found.setdefault(row, Exclusion(pool.offers, row, "--budget-usd", reason))
     return found
+
+
+def meets(request: RankRequest, pool: Candidates, photograph_share: float = 0.0) -> bool:
+    """Return whether all of these offers would meet the deadline, the budget and the ceiling on the price."""
+    most = request.max_usd_per_hour
+    return (most is None or bool((pool.price <= most).all())) and not misses(request, pool, photograph_share)
+
+
+def limits_price(request: RankRequest) -> bool:
+    """Return whether a price alone can make an offer miss what was asked."""
+    return request.budget_usd is not None or request.max_usd_per_hour is not None
 
 
 def _hungry(pool: Candidates, row: int) -> str:

@@ -9,7 +9,7 @@ from datetime import date
 import numpy as np
 
 from gpubench.labels import gpu_name, gpus
-from gpubench.models import Decision, Estimate, GpuSpec, ParallelMode, Pricing
+from gpubench.models import Choice, Decision, Estimate, GpuSpec, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
@@ -19,6 +19,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
+from gpubench.recommend.decision import second_best, to_pay
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
@@ -130,9 +131,17 @@ def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:
-    """Yield how many vCPUs the choice takes to prepare its photographs, beside how many it has."""
-    choice = None if decision is None else decision.choice
-    if choice is None or choice.feed_images_per_s is None or choice.feed_vcpus is None:
+    """Yield how many vCPUs prepare the photographs of what is paid for, and of a runner-up with too few."""
+    if decision is None:
+        return
+    choice, other = to_pay(decision), second_best(decision)
+    yield from _on_vcpus(choice)
+    if other is not None and other.can_feed is False:
+        yield from _on_vcpus(other)
+
+
+def _on_vcpus(choice: Choice) -> Iterator[str]:
+    if choice.feed_images_per_s is None or choice.feed_vcpus is None:
         return
     has = "how many it has is not known" if choice.vcpus is None else f"it has {choice.vcpus:g}"
     few = ": too few" if choice.can_feed is False else ""

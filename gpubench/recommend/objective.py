@@ -105,17 +105,27 @@ def drawn_merits(
     """
     merits = np.empty((len(rows), request.draws))
     machines, which = _machines(pool, rows)
-    rate = drawn_rates(request, pool, machines, independent=independent)
-    work = pool.work
-    if work is not None and work.drawn is not None and work.drawn_independent is not None:
-        # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
-        rate *= work.samples / (work.drawn_independent if independent else work.drawn)
+    rate = drawn_job_rates(request, pool, machines, independent=independent)
     known = _before_price(request, pool, rate, machines)
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         at = None if price is None else price[part]
         merits[part] = _at_price(request, pool, known[which[part]], rows[part], at)
     return merits
+
+
+def drawn_job_rates(
+    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
+) -> Floats:
+    """Return the (N, D) rate of these rows at which the likely work takes its time in every joint draw.
+
+    Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
+    """
+    rate = drawn_rates(request, pool, rows, independent=independent)
+    work = pool.work
+    if work is not None and work.drawn is not None and work.drawn_independent is not None:
+        rate *= work.samples / (work.drawn_independent if independent else work.drawn)
+    return rate
 
 
 def _machines(pool: Candidates, rows: Indices) -> tuple[Indices, Indices]:
@@ -143,23 +153,11 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     return found
 
 
-def standing(
-    request: RankRequest, pool: Candidates, row: int, *, rate: float | None = None, price: float | None = None
-) -> tuple[float, float]:
-    """Return what puts a row in order, larger is better: its merit, and what parts it from an equal one.
-
-    Args:
-        request: What was asked.
-        pool: The offers.
-        row: Which of them.
-        rate: Another rate of the instance than its own [samples/s].
-        price: Another price of the instance than the expected one [USD/h].
-    """
+def standing(request: RankRequest, pool: Candidates, row: int) -> tuple[float, float]:
+    """Return what puts a row in order, larger is better: its merit, and what parts it from an equal one."""
     rows = np.array([row])
-    rates = pool.rate[rows] if rate is None else np.array([rate])
-    prices = pool.price[rows] if price is None else np.array([price])
-    next_best = _tie_break(request, pool, rates, rows, prices)
-    return float(merit(request, pool, rates, rows, prices)[0]), -float(next_best[0])
+    next_best = _tie_break(request, pool, pool.rate[rows], rows, pool.price[rows])
+    return float(merit(request, pool, pool.rate[rows], rows)[0]), -float(next_best[0])
 
 
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
@@ -211,9 +209,7 @@ def cost(
 
 def billed(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
     """Return the hours on the bill, in whole billing increments of these rows; shape of ``job_hours``."""
-    unit = economics.SECOND_IN_HOURS
-    if request.billing_minutes is not None:
-        unit = request.billing_minutes / economics.MINUTES_PER_HOUR
+    unit = request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
     return economics.billed_hours(job_hours, _beside(units, job_hours))
 

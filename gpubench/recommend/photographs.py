@@ -29,7 +29,10 @@ def share_of(request: RankRequest, photographs: Collection[str]) -> float:
 
 
 def fed_rate(offer: Offer, share: float) -> float:
-    """Return the samples/s that the vCPUs of an instance keep up with; infinite where no limit is known."""
+    """Return the samples/s that the vCPUs of an instance keep up with; infinite where no limit is known.
+
+    They must keep up with what its GPUs take while they work: of spot with what it does before any is lost.
+    """
     if not share or offer.vcpus is None:
         return math.inf
     return offer.vcpus * IMAGES_PER_VCPU_S / share

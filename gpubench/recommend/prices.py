@@ -7,7 +7,7 @@ of its interval hold nine tenths of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
@@ -25,10 +25,7 @@ from gpubench.offers.moves import (
     AskKey,
     spread_of,
 )
-from gpubench.predict.draws import Z90
-
-_AT_ONCE = 200
-"""Groups whose walks are drawn together: what they take stays in the processor's cache."""
+from gpubench.predict.draws import Z90, random_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,13 @@ class Prices:
         sigma: Standard deviation of its logarithm.
         group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is a
             group of its own.
+        names: Of each group, by which its moves are drawn, whatever is drawn beside it.
     """
 
     expected: Floats
     sigma: Floats
     group: Indices
+    names: Callable[[int], tuple[str, ...]]
 
     @property
     def half_width(self) -> Floats:
@@ -96,7 +95,17 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     host = np.where(by_host, np.arange(1, len(every) + 1), 0)
     alone = Column(host, range(len(every) + 1))
     groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
-    return Prices(expected, sigma, groups.codes)
+
+    def name(group: int) -> tuple[str, ...]:
+        *seller, ask = groups.values[group]
+        return tuple(map(str, (*seller, *(_of_ask(every[ask - 1]) if ask else ()))))
+
+    return Prices(expected, sigma, groups.codes, name)
+
+
+def _of_ask(offer: Offer) -> tuple[object, ...]:
+    """Return what tells the ask of a host from others of this provider for the GPU."""
+    return offer.instance, offer.region, offer.gpu_count, offer.price_usd_per_hour, offer.price_date
 
 
 def _by_host(offers: Offers, market: Market) -> Flags:
@@ -115,20 +124,19 @@ def expected_usd_per_hour(offer: Offer, market: Market) -> float:
 
 
 def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats:
-    """Return the (N, D) price of these rows in every joint draw [USD/h]; other groups are not drawn."""
-    random = np.random.default_rng((seed, 2))
+    """Return the (N, D) price of these rows in every joint draw [USD/h].
+
+    How a group moves does not depend on which others are among the rows.
+    """
     result = np.repeat(prices.expected[rows][:, None], draws, axis=1)
-    moving = np.flatnonzero(prices.sigma[rows])
-    if len(moving):
-        sigma = prices.sigma[rows]
-        groups, group = np.unique(prices.group[rows], return_inverse=True)
-        by_group = moving[np.argsort(group[moving], kind="stable")]
-        for start in range(0, len(groups), _AT_ONCE):
-            count = min(_AT_ONCE, len(groups) - start)
-            walks = random.standard_normal((count, draws))
-            ends = np.searchsorted(group[by_group], (start, start + count))
-            for place in by_group[slice(*ends)].tolist():
-                result[place] *= np.exp(walks[group[place] - start] * sigma[place])
+    sigma, groups = prices.sigma[rows], prices.group[rows]
+    moving = np.flatnonzero(sigma)
+    by_group = moving[np.argsort(groups[moving], kind="stable")]
+    ends = np.flatnonzero(np.diff(groups[by_group])) + 1
+    for places in np.split(by_group, ends) if len(moving) else ():
+        walk = random_of(seed, "price", *prices.names(int(groups[places[0]]))).standard_normal(draws)
+        for place in places.tolist():
+            result[place] *= np.exp(walk * sigma[place])
     return result
 
 

@@ -376,6 +376,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         return STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
 
     @property
+    def billing_unit_minutes(self) -> float:
+        """What a rented machine is billed in whole units of [min]: a second unless given."""
+        return 1 / 60 if self.billing_minutes is None else self.billing_minutes
+
+    @property
     def workload_names(self) -> tuple[str, ...]:
         """The workloads to estimate, each once, in the order given."""
         return tuple(dict.fromkeys(self.mix or self.workloads or DEFAULT_WORKLOADS))

@@ -16,7 +16,7 @@ from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, Rank
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.offers.table import OfferKey, offer_key
-from gpubench.recommend import economics
+from gpubench.recommend import economics, spot
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
@@ -105,7 +105,7 @@ class Rows(Sequence[RankedOffer]):
         chances = self._chances.p_best_independent if independent else self._chances.p_best
         same = self.of_gpu[offer.gpu_key]
         alike = same[self.is_owned[same] == _is_owned(offer)]
-        return min(1.0, float(np.sum(chances[alike])))
+        return min(1.0, float(np.nansum(chances[alike])))
 
     @cached_property
     def _dominators(self) -> Dominators:
@@ -175,14 +175,11 @@ class Rows(Sequence[RankedOffer]):
             "offer": offers,
             "scaling_basis": [self._pool.scaling(row).basis for row in rows],
             "price_age_days": ages,
-            "spot_break_even": [
-                self._spot_break_even(offer, float(self._pool.price[row]))
-                for offer, row in zip(offers, rows, strict=True)
-            ],
+            "spot_break_even": self._spot_break_even(offers, rows),
             "findings": [
                 estimates[gpu].findings
                 + self._stale[age]
-                + self._feed_bound(offer, float(self._pool.rate[row]))
+                + self._feed_bound(offer, float(self._pool.rate[row] / self._pool.delivered[row]))
                 for offer, row, gpu, age in zip(offers, rows, gpus, ages, strict=True)
             ],
             "parallel_mode": [self._pool.scaling(row).mode for row in rows],
@@ -224,12 +221,15 @@ class Rows(Sequence[RankedOffer]):
             "parts": [each if len(each) > 1 else () for each in parts],
         }
 
-    def _spot_break_even(self, offer: Offer, usd_per_hour: float) -> float | None:
+    def _spot_break_even(self, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
         """Return the share of work that may be lost before on demand is as cheap."""
-        on_demand = self._on_demand.get(_machine(offer)) if offer.pricing is Pricing.SPOT else None
-        if on_demand is None:
-            return None
-        return economics.spot_break_even(on_demand, usd_per_hour)
+        on_demand = [
+            self._on_demand.get(_machine(offer), math.nan) if offer.pricing is Pricing.SPOT else math.nan
+            for offer in offers
+        ]
+        if not self._on_demand or not rows:
+            return [None] * len(rows)
+        return _known(spot.break_even(self._request, self._pool, np.array(rows), np.array(on_demand)))
 
     def _figures(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return the computed fields of rows."""
@@ -242,10 +242,10 @@ class Rows(Sequence[RankedOffer]):
         columns: dict[str, Sequence[Any]] = {
             "rank": [chances.ranks[at] for at in chosen.tolist()],
             "tie": [chances.ties[at] for at in chosen.tolist()],
-            "p_best": chances.p_best[chosen].tolist(),
-            "p_best_independent": chances.p_best_independent[chosen].tolist(),
-            "p_near_best": chances.p_near_best[chosen].tolist(),
-            "p_top3": chances.p_top3[chosen].tolist(),
+            "p_best": _known(chances.p_best[chosen]),
+            "p_best_independent": _known(chances.p_best_independent[chosen]),
+            "p_near_best": _known(chances.p_near_best[chosen]),
+            "p_top3": _known(chances.p_top3[chosen]),
             "expected_usd_per_hour": price.tolist(),
             "expected_usd_per_hour_low": (price / price_factor).tolist(),
             "expected_usd_per_hour_high": (price * price_factor).tolist(),

@@ -17,16 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import write_file
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Offer, ParallelMode, Pricing, RankedOffer
 from gpubench.options import words_of
+from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.shared_options import asked_recipe
-from gpubench.units import format_usd, plain
+from gpubench.units import format_percent, format_usd, plain
 
 if TYPE_CHECKING:
     from gpubench.recommend.parcel import Parcel
@@ -244,17 +247,24 @@ def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes
     """Return one SkyPilot task as YAML, with what it likely costs in its head, and what at most."""
     offer = row.offer
     usual = minutes + SETUP_MINUTES + IDLE_MINUTES
-    usual_usd = row.expected_usd_per_hour * usual / 60
+    usual_usd = trial_usd(request, row.expected_usd_per_hour, usual)
     limit_s = task_limit_s(minutes)
-    most_usd = most_usd_per_hour(row) * limit_s / 3600
+    most_usd = trial_usd(request, most_usd_per_hour(row), limit_s / 60)
+    taxed = f", with {format_percent(request.tax)} of tax" if request.tax else ""
     ends = "try.sh takes it down" if CLOUDS[offer.provider] in WITHOUT_AUTOSTOP else "ends by itself"
     head = (
         f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(row)} expected "
         f"by the price of {plain(offer.price_date, 10)}\n"
         f"# About {usual:g} minutes and {format_usd(usual_usd)}: {ends}. "
-        f"try.sh cuts it off after {limit_s / 60:g} minutes: at most {format_usd(most_usd)}.\n"
+        f"try.sh cuts it off after {limit_s / 60:g} minutes: at most {format_usd(most_usd)}{taxed}.\n"
     )
     return head + "".join(_yaml(task_of(row, request, parcel, minutes=minutes)))
+
+
+def trial_usd(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
+    """Return what so many minutes of a machine cost [USD], in whole billing increments and with tax."""
+    billed = billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
+    return float(billed) * usd_per_hour * (1 + request.tax)
 
 
 def task_limit_s(minutes: float) -> int:

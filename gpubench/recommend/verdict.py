@@ -24,7 +24,7 @@ from gpubench.models import (
 )
 from gpubench.offers.dates import STALE_AFTER_DAYS
 from gpubench.recommend.chances import NEAR
-from gpubench.recommend.decision import against_rent_by_the_hour
+from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
@@ -32,6 +32,7 @@ from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import Speeds
 from gpubench.recommend.words import batches_of, buying_words, how_long_it_pays
 from gpubench.units import (
+    UNKNOWN,
     count,
     format_duration,
     format_percent,
@@ -303,11 +304,11 @@ class Doubt(NamedTuple):
 
 def decisive_doubts(decision: Decision) -> list[Doubt]:
     """Return what is doubtful where it decides, first what would be paid for and not used: too few vCPUs."""
-    decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
+    decisive = [each for each in (to_pay(decision), second_best(decision)) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
     prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
     return [
-        *_underfed(decision.choice),
+        *_underfed(to_pay(decision)),
         *([Doubt("; ".join(prices), "doubtful price")] if prices else []),
         *([Doubt(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Doubt(decision.unfitted, "few measurements")] if decision.unfitted else []),
@@ -322,10 +323,17 @@ def _doubts(ranking: Ranking) -> str:
 
 def _underfed(choice: Choice) -> list[Doubt]:
     """Say that the vCPUs of the choice prepare fewer photographs than its GPUs take."""
-    if choice.fed_share is None or choice.fed_share >= 1:
-        return []
-    share = format_percent(choice.fed_share)
-    return [Doubt(f"its {choice.vcpus:g} vCPUs feed {share} of that speed", f"vCPUs feed {share}")]
+    text = underfed(choice)
+    return [Doubt(f"{text} of that speed", text.partition(" ")[2].partition(" ")[2])] if text else []
+
+
+def underfed(choice: Choice) -> str:
+    """Return "its 6 vCPUs feed 94 %"; nothing where they prepare all that the GPUs take, or nobody knows."""
+    return "" if choice.can_feed is not False else _feeds(choice.vcpus, choice.fed_share)
+
+
+def _feeds(vcpus: float | None, share: float | None) -> str:
+    return f"its {vcpus:g} vCPUs feed {UNKNOWN if share is None else _share(share)}"
 
 
 def _advice(ranking: Ranking) -> str:
@@ -377,11 +385,20 @@ def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = rows[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
-        parts.append(f"fastest: {_who(row)}, {speed}")
+        parts.append(f"fastest: {_who(row)}, {speed}{_if_fed(row)}")
     if cheapest:
         parts.append(f"cheapest by the hour: {_who(rows[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _if_fed(row: RankedOffer) -> str:
+    """Return what of that speed the vCPUs feed, where they are too few."""
+    bound = next((each for each in row.findings if each.kind is FindingKind.FEED_BOUND), None)
+    if bound is None:
+        return ""
+    has, needs = float(bound.limit or 0), float(bound.value or 0)
+    return f", though {_feeds(has, has / needs)} of that speed"
 
 
 def _host_bound(row: RankedOffer) -> str:

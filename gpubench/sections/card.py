@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpubench.blocks.parts import Fact
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Change, Choice, Decision, RankedOffer, Ranking
-from gpubench.recommend.decision import against_rent_by_the_hour
+from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
@@ -25,6 +25,7 @@ from gpubench.recommend.verdict import (
     how_sure,
     prices_decide,
     todays_price,
+    underfed,
     word_count,
 )
 from gpubench.sections.choices import beside_words, fits_words, if_bought, offered, rival_words
@@ -127,18 +128,8 @@ def headline(ranking: Ranking, *, aged: bool = True) -> str:
     if first.startswith(NO_GPU_NEEDED) or ranking.decision is None:
         return first
     decision = ranking.decision
-    answer = f"{offered(_to_pay(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
+    answer = f"{offered(to_pay(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
     return f"{answer[0].upper()}{answer[1:]}"
-
-
-def _to_pay(decision: Decision) -> Choice:
-    """What to pay for: the choice, unless that is a purchase that had rather be rented."""
-    return decision.rather_rent or decision.choice
-
-
-def _second(decision: Decision) -> Choice | None:
-    """The runner-up: where a purchase had rather be rented, that purchase."""
-    return decision.choice if decision.rather_rent else decision.runner_up
 
 
 def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
@@ -174,7 +165,7 @@ def _by(ranking: Ranking) -> _Line:
 
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
-    choice = _to_pay(decision)
+    choice = to_pay(decision)
     how = "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice)])
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
@@ -209,8 +200,10 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
     if other is not None:
         measured = ["measured"] if other.basis == "measured" else []
         changes = [_change(each, own=decision.choice.source == "own") for each in decision.changes[:1]]
+        few = underfed(other)
+        details = [[*measured, *changes, *each] for each in ([[few], []] if few else [[]])]
         yield _promised(
-            Fact(term="Runner-up", value=rival_words(other), detail="; ".join([*measured, *changes]))
+            *(Fact(term="Runner-up", value=rival_words(other), detail="; ".join(each)) for each in details)
         )
 
 
@@ -242,7 +235,7 @@ def _caution(decision: Decision) -> Iterator[_Line]:
 
 def _measured(decision: Decision) -> Iterator[_Line]:
     """The best of what was measured, where that is neither the choice nor the runner-up."""
-    named = {each.gpu_key for each in (_to_pay(decision), _second(decision)) if each is not None}
+    named = {each.gpu_key for each in (to_pay(decision), second_best(decision)) if each is not None}
     measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
     if measured is not None and measured.gpu_key not in named:
         yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
@@ -285,7 +278,7 @@ def _change(change: Change, *, own: bool) -> str:
 def _winners(decision: Decision) -> Iterator[_Line]:
     """The best of each source, unless it is named already."""
     named = {
-        _key(each) for each in (_to_pay(decision), decision.choice, decision.runner_up) if each is not None
+        _key(each) for each in (to_pay(decision), decision.choice, decision.runner_up) if each is not None
     }
     for term, winner in (
         ("Best cloud", decision.best_cloud),

@@ -34,7 +34,7 @@ def _render(data: ReportData) -> Block | None:
         "The best-ranked offer of each kind of GPU",
         shown,
         text("GPU and offer", lambda r: f"{gpus_of(r.offer)}{here(data, r)}\n{offer_name(r.offer)}"),
-        number("Rank", rank_words),
+        number("Rank", rank_words(ranking)),
         number(head(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
         text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
         text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),

@@ -33,7 +33,7 @@ from gpubench.models import (
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
-from gpubench.recommend.verdict import caution, sureness_note
+from gpubench.recommend.verdict import caution, sureness_note, underfed
 from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
 from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
@@ -79,7 +79,7 @@ _P_OF_OFFER = (
 )
 _P_BESIDE = "In brackets if the errors of all GPUs were independent"
 _LEGEND = {
-    "=": "tied: the figures cannot tell it from another",
+    "=": "a shared rank: the figures cannot tell it from another, or it is a dearer offer of a GPU so tied",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
 }
 
@@ -178,7 +178,7 @@ def _legend_in_short(shown: Table) -> list[str]:
         for row in shown.rows
     ]
     marks = [
-        *(["=: tied"] if any("=" in rank for rank in ranks) else []),
+        *(["=: shared rank"] if any("=" in rank for rank in ranks) else []),
         *([f"{P_BEST} in brackets: with independent errors"] if any("(" in each for each in chances) else []),
     ]
     return [f"{'; '.join(marks)}."] if marks else []
@@ -193,7 +193,8 @@ def _line(best: UsageLine) -> str:
     choice, job = best.choice, plain(best.job.words, 80)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for {job}"
     names = listing([plain(name, 40) for name in best.workloads])
-    return f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}."
+    fed = f"; {few}" if (few := underfed(choice)) else ""
+    return f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}{fed}."
 
 
 def offers(
@@ -231,7 +232,7 @@ def offers(
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
         *([text("Memory", _gpus_needed)] if shared else []),
-        number(RANK, rank_words),
+        number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         *(
             []
@@ -305,9 +306,10 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
     )
 
 
-def rank_words(row: RankedOffer) -> str:
-    """A rank, and whether it is shared by what is statistically tied with it."""
-    return f"{row.rank}=" if row.tie else str(row.rank)
+def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
+    """Return what says a rank, and whether another row shares it: as tied, or as dearer than one that is."""
+    shared = ranking.shared_ranks
+    return lambda row: f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
 def _gpus_needed(row: RankedOffer) -> str:
@@ -401,7 +403,9 @@ def _remarks(row: RankedOffer) -> str:
     if row.latency_s is not None:
         remarks.append(f"{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
     if row.spot_break_even is not None:
-        remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
+        lost = share_words(row.spot_break_even)
+        pays = f"while less than {lost} of the work is lost" if row.spot_break_even else "at no share"
+        remarks.append(f"spot pays {pays}")
     if row.offer.gpu_count > 1:
         remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
     return ", ".join(dict.fromkeys(remarks)) or "none"

@@ -43,3 +43,9 @@ def test_predictions_of_one_anchor_move_together_and_measurements_do_not(estimat
 def test_a_wholly_common_error_leaves_the_order_alone(estimates):
     logs = np.log(draw(estimates[:2], 1000, seed=4, common_share=1.0))
     assert np.corrcoef(logs)[0, 1] == pytest.approx(1)
+
+
+def test_what_is_drawn_of_a_gpu_does_not_depend_on_the_others(estimates):
+    every = draw(estimates, 100, seed=1)
+    assert np.array_equal(every[1:], draw(estimates[1:], 100, seed=1))
+    assert np.array_equal(every[::-1], draw(estimates[::-1], 100, seed=1))

@@ -78,6 +78,61 @@ def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
             assert one == pytest.approx(two, abs=1.01 * a_second)
 
 
+LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour": "expected_usd_per_hour"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXTRAS, st.floats(300, 5000), st.sampled_from(sorted(LIMITS)), st.floats(1.01, 3))
+def test_the_order_turns_at_the_latest_where_a_limit_is_missed(extras, rate, option, room):
+    rates = {H100: rate, A100: 1700.0}
+    free = ranked(OFFERS, rates, **extras)
+    limit = {option: room * max(getattr(row, LIMITS[option]) for row in free.rows)}
+    found = ranked(OFFERS, rates, **extras, **limit)
+    key = found.decision.choice.gpu_key
+    assert key == free.decision.choice.gpu_key
+    for kind, each in changes(found).items():
+        now = {"price": OFFERS, "throughput": rates}[kind]
+
+        def choice_at(step, now=now, kind=kind, each=each):
+            figures = now | {key: each.threshold * step}
+            given = (figures, rates) if kind == "price" else (OFFERS, figures)
+            return ranked(*given, **extras, **limit).decision.choice.gpu_key
+
+        up = 1 if kind == "price" else -1
+        assert choice_at(1 + up * JUST) != key
+        if each.threshold != pytest.approx(each.value, rel=2 * JUST):
+            assert choice_at(1 - up * JUST) == key
+        unlimited = changes(free).get(kind)
+        assert unlimited is None or up * each.threshold <= up * unlimited.threshold * (1 + up * 1e-9)
+
+
+def test_a_budget_and_a_ceiling_on_the_price_come_before_the_runner_up():
+    """10 h at 2 USD against 17.647 h at 1.7, 30 USD: the first may cost 3.00 an hour, by 25 USD for the job 2.50."""
+    for limit, usd in ({}, 3.0), ({"budget_usd": 31}, 3.0), ({"max_usd_per_hour": 2.2}, 2.2):
+        price = changes(ranked(OFFERS, RATES, samples=1.08e8, **limit))["price"]
+        assert price.threshold == pytest.approx(usd, rel=1e-4)
+    rates, asked = RATES | {A100: 2250.0}, {"samples": 1.08e8, "sort": "time"}
+    assert changes(ranked(OFFERS, rates, **asked))["throughput"].threshold == pytest.approx(2250)
+    late = changes(ranked(OFFERS, rates, **asked, deadline_hours=20))["throughput"]
+    assert late.threshold == pytest.approx(2250)
+    dear = changes(ranked(OFFERS, rates, **asked, budget_usd=24))
+    assert dear["price"].threshold == pytest.approx(2.4)
+    assert dear["throughput"].threshold == pytest.approx(2500)
+
+
+def test_a_share_of_lost_work_that_misses_the_deadline_turns_the_order():
+    """10 h of spot at 2 USD are cheaper than 30 up to 15 h; by 12 h a fifth may be lost, not a half."""
+    asked = {"samples": 1.08e8, "spot": H100}
+    assert changes(ranked(OFFERS, RATES | {A100: 3000 / 1.7}, **asked))["spot"].threshold == pytest.approx(
+        0.445
+    )
+    rates = RATES | {A100: 3000.0}
+    prices = OFFERS | {A100: 3.0}
+    for deadline_hours, lost in (None, 0.5), (12, 0.2):
+        found = changes(ranked(prices, rates, **asked, deadline_hours=deadline_hours))
+        assert found["spot"].threshold == pytest.approx(lost, rel=1e-4)
+
+
 def test_egress_and_storage_are_not_part_of_the_price_that_may_rise():
     """1.08e8 images: 10 h at 3,000/s, 17.647 h at 1,700/s. 17.647 x 1.7 + 20 = 50.00 USD, so the ten hours
     may cost 50 - 20 = 30 USD, 3.00 an hour; with 730 USD of storage a month, 1 USD an hour, 3.765."""

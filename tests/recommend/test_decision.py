@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gpubench import rank
+from gpubench.errors import MisuseError
 from gpubench.models import Decision, FindingKind, Pricing
 from gpubench.recommend.choices import without_chances
 from gpubench.recommend.gather import Evidence
@@ -13,12 +14,28 @@ from gpubench.recommend.notes import assumed_of_owning
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.photographs import IMAGES_PER_VCPU_S
 from gpubench.recommend.request import RankRequest, check
+from gpubench.sections.card import card_of
+from gpubench.sections.value import rank_words
 from gpubench.sections.words import MOST_OF_A_NOTE
 from gpubench.specs import load_specs
 from gpubench.units import GIB, plain
 
-from .builders import A100, H100, L4, RTX5090, TODAY, estimate, judge, log_normal, offer, rank_of, scaler
+from .builders import (
+    A100,
+    H100,
+    L4,
+    RTX5090,
+    TODAY,
+    estimate,
+    judge,
+    log_normal,
+    offer,
+    rank_of,
+    said,
+    scaler,
+)
 from .test_buying import EVERYTHING, OF_A_HOST
+from .test_owning import machine
 
 RATES = {H100: 3000.0, L4: 500.0, RTX5090: 1500.0, A100: 1700.0}
 
@@ -108,7 +125,7 @@ def test_what_would_change_it():
     assert (lost.kind, lost.threshold) == ("spot", pytest.approx(0.5, rel=1e-5))
 
 
-def of_photographs(offers, answers, **options):
+def of_photographs(offers, answers, owned=None, **options):
     """Rank a workload that trains on photographs, which the vCPUs of an offer must prepare."""
     options = {"workloads": ("vgg16",)} | options
     return judge(
@@ -118,6 +135,7 @@ def of_photographs(offers, answers, **options):
         specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
+        owned=owned or {},
     )
 
 
@@ -167,6 +185,79 @@ def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
     (reason,) = (each.reason for each in late if each.instance == "ten")
     assert "1.00 h" in reason
     assert "its 10 vCPUs" in reason
+
+
+def test_the_runner_up_says_what_of_its_speed_its_vcpus_feed():
+    """1,000 photographs/s take 6.67 vCPUs: the six of the A100 feed 90 %; the H100 has enough."""
+    asked = [offer(H100, 2.0, vcpus=26), offer(A100, 2.0, vcpus=6)]
+    ranking = of_photographs(asked, {H100: estimate(H100, 3000.0), A100: estimate(A100, 1000.0)})
+    assert "Caution" not in said(ranking)
+    line = next(fact for fact in card_of(ranking).facts if fact.term == "Runner-up")
+    assert line.detail.endswith("its 6 vCPUs feed 90 %")
+    assert any("1,000 photographs/s" in note and "it has 6: too few" in note for note in ranking.notes)
+
+
+def test_the_fastest_says_what_of_its_speed_its_vcpus_feed():
+    """Two H100 take 36 vCPUs at nine tenths of twice 3,000/s: nine feed a quarter of that."""
+    offers = [offer(H100, 2.0, instance="one", vcpus=26), offer(H100, 8.0, gpu_count=2, vcpus=9)]
+    ranking = of_photographs(offers, {H100: estimate(H100, 3000.0)}, samples=1e8)
+    assert "Fastest: 2x H100" in said(ranking)
+    assert "though its 9 vCPUs feed 25 % of that speed" in said(ranking)
+    enough = [offers[0], msgspec.structs.replace(offers[1], vcpus=36)]
+    assert "vCPUs feed" not in said(of_photographs(enough, {H100: estimate(H100, 3000.0)}, samples=1e8))
+
+
+def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
+    """Half of the work is done again: 3,000/s at work are 2,000 that count. Ten vCPUs feed 1,500 of 3,000, so
+    that 1,000/s are left, and 5.4 million photographs take an hour and a half."""
+    spot = offer(H100, 2.0, vcpus=10, pricing=Pricing.SPOT)
+    answers = {H100: estimate(H100, 3000.0)}
+    asked = {"spot": True, "spot_lost": 0.5, "samples": 5.4e6, "startup_minutes": 0}
+    ranking = of_photographs([spot], answers, **asked)
+    choice = ranking.decision.choice
+    assert (choice.samples_per_s, choice.feed_images_per_s) == (pytest.approx(2000), pytest.approx(3000))
+    (bound,) = (each for each in choice.findings if each.kind is FindingKind.FEED_BOUND)
+    assert (bound.value, bound.limit) == (pytest.approx(20), 10)
+    assert of_photographs([spot], answers, **asked, deadline_hours=1.51).rows
+    with pytest.raises(MisuseError, match="--deadline-hours"):
+        of_photographs([spot], answers, **asked, deadline_hours=1.49)
+
+
+def test_what_is_rented_rather_than_bought_says_what_its_vcpus_feed():
+    """A card for 30,000 USD never pays against an H100 at 0.50, whose four vCPUs feed a fifth of it."""
+    owned = {offer_of(each): each for each in [machine()]}
+    ranking = of_photographs(
+        [offer(H100, 0.5, vcpus=4), *owned],
+        {H100: estimate(H100, 3000.0)},
+        samples=1e9,
+        owned=owned,
+        rent_or_buy="buy",
+    )
+    assert ranking.decision.rather_rent is not None
+    assert next(fact.value for fact in card_of(ranking).facts if fact.term == "Caution").startswith(
+        "its 4 vCPUs feed 20 %"
+    )
+
+
+def test_a_share_just_below_all_is_not_called_all():
+    """3,000 photographs/s take 20 vCPUs; 19.96 feed 99.8 %."""
+    ranking = of_photographs([offer(H100, 2.0, vcpus=19.96)], {H100: estimate(H100, 3000.0)})
+    assert "vCPUs feed >99 %" in said(ranking)
+
+
+def test_every_row_of_a_shared_rank_is_marked():
+    """H100 and A100 tie; the dearer H100 between them has their rank too, and an L4 has its own."""
+    offers = [
+        offer(H100, 3.0),
+        offer(H100, 3.3, instance="dearer"),
+        offer(A100, 1.2),
+        offer(L4, 9.0),
+    ]
+    ranking = rank_of(offers, {H100: 3000.0, A100: 1000.0, L4: 300.0}, width=1.5, samples=1e8)
+    words = [rank_words(ranking)(row) for row in ranking.rows]
+    assert [row.tie for row in ranking.rows] == [True, False, True, False]
+    assert words == ["1=", "1=", "1=", "4"]
+    assert [line.split()[0] for line in repr(ranking).splitlines() if " at acme" in line] == words
 
 
 def test_hardware_to_buy_stands_beside_a_ranking_of_rent():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.cards import card_prices
-from gpubench.recommend.break_even import break_even
+from gpubench.recommend.break_even import break_even, pays
 from gpubench.recommend.owning import (
     Ownership,
     hourly_range,
@@ -293,3 +293,50 @@ def test_a_cheaper_purchase_breaks_even_sooner(rent, share):
     point = break_even(machine(), rent, resale=0, utilization=0.5, tariff=0.15)
     cheaper = break_even(machine(purchase_usd=30_000 * share), rent, resale=0, utilization=0.5, tariff=0.15)
     assert cheaper.hours < point.hours
+
+
+JOB_OF_RENT = st.fixed_dictionaries(
+    {
+        "samples": st.sampled_from([5e6, 1e8]),
+        "startup_minutes": st.sampled_from([0, 10, 45]),
+        "billing_minutes": st.sampled_from([None, 60]),
+        "storage_usd_per_month": st.sampled_from([0, 900]),
+        "egress_usd": st.sampled_from([0, 5]),
+        "tax": st.sampled_from([0, 0.2]),
+        "jobs": st.sampled_from(["ddp", "independent"]),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOB_OF_RENT, st.floats(0.2, 6), st.floats(300, 6000), st.sampled_from([1, 2]))
+def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(extras, usd, rate, count):
+    rent = [offer(L4, f"{usd:.9f}", gpu_count=2), offer(RTX5090, f"{usd * 1.1:.9f}")]
+    rates = {H100: 3000.0, L4: rate / 2, RTX5090: rate}
+    ranking = weigh([machine(gpu_count=count)], rent, rates, **extras)
+    rows = {row.offer.gpu_key: row for row in ranking.rows}
+    own, rented = rows.pop(H100), min(rows.values(), key=lambda row: row.cost_usd)
+    (weighed,) = ranking.buy_or_rent
+    if abs(own.cost_usd / rented.cost_usd - 1) > 1e-3:  # an hour of what is owned is kept to four places
+        assert pays(weighed) == (own.cost_usd < rented.cost_usd)
+    at_once = count if extras["jobs"] == "independent" else 1
+    an_hour = at_once * rented.cost_usd / own.hours / (1 + extras["tax"])
+    assert weighed.equivalent_usd_per_hour == pytest.approx(an_hour)
+
+
+def test_what_is_paid_before_the_first_step_counts_in_the_break_even():
+    """1.08e7 / 3,000 / 3600 = 1 h. Rented it is 1.5 h of 2.99 with half an hour of start-up, 4.485 for an hour
+    of work: 21,000 / (4.485 - 0.12675) = 4,818 h, not the 7,334 of a life without starts."""
+    ranking = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, samples=1.08e7, startup_minutes=30)
+    (weighed,) = ranking.buy_or_rent
+    assert weighed.equivalent_usd_per_hour == pytest.approx(4.485, abs=1e-3)
+    assert weighed.break_even_hours == pytest.approx(4818.5, abs=1)
+
+
+def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
+    """The L4 at 0.30 would do 3.6e7 for 7.50 USD in 25 h; by 12 h only the H100 is there, 3.33 h at 3.00."""
+    rent = [offer(L4, 0.3, instance="slow"), offer(H100, 3.0, instance="in time")]
+    rates = {H100: 3000.0, L4: 400.0}
+    for deadline_hours, against in ((None, "slow"), (12, "in time")):
+        ranking = weigh([machine()], rent, rates, samples=3.6e7, deadline_hours=deadline_hours)
+        assert [against in each.against for each in ranking.buy_or_rent] == [True]

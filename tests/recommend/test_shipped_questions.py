@@ -225,3 +225,19 @@ def test_who_rules_out_less_never_pays_more():
     assert costs("--spot")[0] <= costs("--nvlink", "--spot")[0]
     for words in ((), ("--spot",), ("--nvlink", "--spot"), ("resnet50", "--spot")):
         assert costs(*words) == sorted(costs(*words))
+
+
+def test_a_filter_moves_no_figure_of_what_it_leaves():
+    """Nor the chances, where what it leaves out could not have led: 2,000 draws of each GPU are its own."""
+    every = ask("--count", "8", "--gpu", "tesla t4,a100 sxm4 80gb,l40s", "--limit", "400")
+    some = ask("--count", "8", "--gpu", "a100 sxm4 80gb,l40s", "--limit", "400")
+    rows = {(r["provider"], r["instance"], r["region"], r["pricing"]): r for r in every["rows"]}
+    assert 5 < len(some["rows"]) < len(rows)
+    for row in some["rows"]:
+        known = rows[row["provider"], row["instance"], row["region"], row["pricing"]]
+        for figure in ("hours", "cost_usd", "score", "samples_per_s"):
+            for end in ("", "_low", "_high"):
+                assert row[f"{figure}{end}"] == known[f"{figure}{end}"]
+        assert (row["p_best"], row["p_near_best"]) == (known["p_best"], known["p_near_best"])
+    assert some["decision"]["sureness"] == every["decision"]["sureness"]
+    assert 0.1 < some["decision"]["sureness"]["p_best"] < 0.9

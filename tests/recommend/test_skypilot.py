@@ -106,6 +106,18 @@ def test_the_head_states_what_it_likely_costs_and_what_at_most():
     assert most == pytest.approx(3.75 * 35 / 60)
 
 
+def test_the_head_counts_tax_and_whole_billing_increments():
+    """Half an hour at 3.00 and 20 %: 1.80; billed by the hour 3.60, and 35 minutes at 3.75 at most: 4.50."""
+    row = row_of(offer(H100, 3.0, provider="aws"))
+    for asked, usual, most in (
+        ({"tax": 0.2}, "$1.80", "$2.62"),
+        ({"tax": 0.2, "billing_minutes": 60}, "$3.60", "$4.50"),
+    ):
+        text = task_text(row, msgspec.structs.replace(VGG16, **asked), PARCEL, minutes=10)
+        assert f"About 30 minutes and {usual}:" in text
+        assert f"at most {most}, with 20 % of tax.\n" in text
+
+
 def test_the_script_cuts_off_where_the_head_says(tmp_path):
     *_, script = write_task_files(ranking().rows, VGG16, 1, tmp_path, minutes=10)[0]
     assert f"timeout --foreground {task_limit_s(10)} sky launch" in script.read_text()

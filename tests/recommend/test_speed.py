@@ -45,8 +45,26 @@ def offers(rates):
 def test_a_hundred_thousand_offers_are_ranked(offers, rates):
     ranking = rank_of(offers, rates, draws=2000)
     assert len(ranking.rows) == COUNT
-    assert abs(sum(row.p_best for row in ranking.rows) - 1) < 1e-9
+    assert abs(sum(row.p_best or 0 for row in ranking.rows) - 1) < 1e-9
     assert any("first 1,000" in note for note in ranking.notes)
+
+
+def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatch):
+    """Four alike share the win; below the detailed rows the fourth, whose old price may be off, is not drawn."""
+    alike = [offer(H100, 2.0, instance=str(place)) for place in range(4)]
+    rows = rank_of([*alike, offer(L4, 4.0)], {H100: 3000.0, L4: 500.0}, width=1.01, samples=1e8).rows
+    assert [row.p_best_independent for row in rows] == pytest.approx([0.25] * 4 + [0])
+
+    old = [offer(H100, 2 + place / 50, provider=str(place), price_date="2025-11-20") for place in range(5)]
+    monkeypatch.setattr(chances, "IN_DETAIL", 2)
+    found = rank_of([*old, offer(T4, 9.0)], {H100: 3000.0, T4: 50.0}, width=1.01, samples=1e8)
+    rows = {(row.offer.gpu_key, row.offer.provider): row for row in found.rows}
+    for name in ("p_best", "p_best_independent", "p_near_best", "p_top3"):
+        known = [getattr(rows[H100, str(place)], name) for place in range(5)]
+        assert all(0 < each <= 1 for each in known[:3])
+        assert known[3:] == [None, None]
+        assert getattr(rows[T4, "acme"], name) == 0
+    assert found.decision.choice.p_best_of_gpu == pytest.approx(1)
 
 
 @pytest.mark.timing
@@ -127,5 +145,8 @@ def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypa
     monkeypatch.setattr(
         chances, "_may_lead", lambda *asked: drawn.append(may_lead(*asked)) or np.ones_like(drawn[-1])
     )
-    assert ranked() == few
+    every = ranked()
     assert not drawn[0].all()
+    assert [row[0] for row in every] == [row[0] for row in few]
+    for row, as_drawn in zip(few, every, strict=True):
+        assert as_drawn[1:] in {row[1:], (None,) * 4}

@@ -1,0 +1,69 @@
+"""How much work spot may lose: the share at which the job itself costs what it costs on demand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.models import Pricing
+
+from .builders import H100, offer, rank_of
+
+JUST = 1e-6
+"""Relative step to either side of a break-even."""
+
+EXTRAS = st.fixed_dictionaries(
+    {
+        "startup_minutes": st.sampled_from([0, 10, 45]),
+        "storage_usd_per_month": st.sampled_from([0, 73, 900]),
+        "egress_usd": st.sampled_from([0, 5]),
+        "tax": st.sampled_from([0, 0.2]),
+        "billing_minutes": st.sampled_from([None, 1, 60]),
+        "samples": st.sampled_from([2e7, 1e8]),
+        "jobs": st.sampled_from(["ddp", "independent"]),
+    }
+)
+
+
+def both(usd, on_demand_usd, *, count=1, **extras):
+    """Rows of one machine: spot, and on demand."""
+    same = {"instance": "same", "gpu_count": count}
+    offers = [
+        offer(H100, f"{usd:.9f}", pricing=Pricing.SPOT, **same),
+        offer(H100, f"{on_demand_usd:.9f}", **same),
+    ]
+    rows = rank_of(offers, {H100: 3000.0}, draws=1, spot=True, **extras).rows
+    return sorted(rows, key=lambda row: row.offer.pricing is Pricing.ON_DEMAND)
+
+
+@settings(max_examples=40, deadline=None)
+@given(EXTRAS, st.floats(0.3, 3), st.floats(0.8, 6), st.sampled_from([1, 8]), st.sampled_from([0.0, 0.3]))
+def test_spot_is_the_cheaper_up_to_its_break_even_and_no_longer(extras, usd, times, count, lost):
+    row = both(usd, usd * times, count=count, spot_lost=lost, **extras)[0]
+    share = row.spot_break_even
+    below, above = (
+        both(usd, usd * times, count=count, spot_lost=at, **extras)
+        for at in (share * (1 - JUST), share * (1 + JUST) + 1e-9)
+    )
+    if share:
+        assert below[0].cost_usd < below[1].cost_usd
+    assert above[0].cost_usd >= above[1].cost_usd
+
+
+def test_the_half_hour_before_the_first_step_and_the_disk_are_paid_too():
+    """1.08e8 / 3,000 / 3600 = 10 h and half an hour. On demand at 2.00, with a disk for 0.10 an hour:
+    10.5 x 2.10 = 22.05 USD, which are 20.045 h at 1.10: 19.545 of work, 0.9545 lost. The prices alone say 1."""
+    extras = {"samples": 1.08e8, "startup_minutes": 30, "storage_usd_per_month": 73}
+    assert both(1.0, 2.0, **extras)[0].spot_break_even == pytest.approx(0.9545, abs=1e-4)
+
+
+def test_a_bill_by_the_hour_has_room_for_lost_work():
+    """10 h at 2.00 are 20 USD; so are 20 h at 1.00, so that spot is the cheaper up to 19 h on the bill."""
+    found = both(1.0, 2.0, samples=1.08e8, billing_minutes=60)[0].spot_break_even
+    assert found == pytest.approx(0.9)
+
+
+def test_spot_that_is_no_cheaper_may_lose_nothing():
+    assert both(2.0, 1.5, samples=1e8)[0].spot_break_even == 0
+    assert both(2.0, 1.5)[0].spot_break_even == 0
