@@ -92,6 +92,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
         spot_break_even: Share of the work that may be lost before on demand is as cheap.
         latency_s: Of one batch, for inference.
+        scaling_efficiency: Throughput over that of as many GPUs alone, by the recipe of the job: where one of
+            so many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.
         parallel_mode: How the GPUs of the instance share the job.
         factors: Memory, cores, ECC ... of the GPU.
         parts: The estimates of single workloads, where several count together.

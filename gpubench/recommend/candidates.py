@@ -24,9 +24,10 @@ class Candidates:
     """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
-    work is lost, and part of every rate. ``spread`` is the standard deviation of the log of the scaling
-    efficiency. ``price`` is what is expected to be paid for the instance [USD/h], which ``prices`` is the
-    distribution of. ``machine`` is the row of each in ``scalings``: a GPU and how many.
+    work is lost, and part of every rate. ``pace`` is what each GPU of an instance does over one alone: the
+    scaling efficiency, times what the recipe of a job of so many gains. ``spread`` is the standard deviation
+    of the log of the efficiency. ``price`` is what is expected to be paid for the instance [USD/h], which
+    ``prices`` is the distribution of. ``machine`` is the row of each in ``scalings``: a GPU and how many.
     ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
     reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
     """
@@ -40,7 +41,7 @@ class Candidates:
     price: Floats
     memory: Floats
     is_owned: Flags
-    efficiency: Floats
+    pace: Floats
     delivered: Floats
     spread: Floats
     rate: Floats
@@ -122,11 +123,11 @@ def candidates_of(
     count = offers.gpu_count.figures(float)
     machines = kinds_of(offers.gpu_key, offers.gpu_count)
     scalings = [scaling_of[machine] for machine in machines.values]
-    efficiency = np.array([scaling.efficiency for scaling in scalings])[machines.codes]
+    pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
     lost = np.where(offers.pricing.equals(Pricing.SPOT), spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
-    rate = speeds.samples_per_s[gpu] * count * efficiency * delivered
+    rate = speeds.samples_per_s[gpu] * count * pace * delivered
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up = _of_ratio(speeds, reference_gpu)
     below, above, ratio_below, ratio_above = (
@@ -143,7 +144,7 @@ def candidates_of(
         price=prices.expected,
         memory=np.array(memory_of)[gpu],
         is_owned=offers.is_owned,
-        efficiency=efficiency,
+        pace=pace,
         delivered=delivered,
         spread=half_width / Z90,
         rate=rate,
@@ -184,7 +185,7 @@ def drawn_rates(
 
     With ``independent`` the error of each GPU is its own: nothing is common to predictions of one anchor.
     """
-    factor = pool.count[rows] * pool.efficiency[rows] * pool.delivered[rows]
+    factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
     draws = pool.speeds.independent_draws if independent else pool.speeds.draws
     rate = draws[pool.gpu[rows]] * factor[:, None]
     spread = pool.spread[rows]

@@ -144,7 +144,7 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     both = speeds.draws, speeds.independent_draws
     slow = np.minimum(*(drawn.min(axis=1) for drawn in both))[pool.gpu[order]]
     fast = np.maximum(*(drawn.max(axis=1) for drawn in both))[pool.gpu[order]]
-    instance = (pool.count * pool.efficiency * pool.delivered)[order]
+    instance = (pool.count * pool.pace * pool.delivered)[order]
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
     less, more = _ends_of_work(pool)

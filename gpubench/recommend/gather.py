@@ -129,8 +129,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         ) or measured_together(measured, one, gpu_count, shared.mode)
         found = found or _modeled(question, spec, gpu_count, one, sharded=shared.mode is ParallelMode.FSDP)
         by_recipe = one.samples_per_s / alone.samples_per_s  # 1 but for another recipe
-        likely, low, high = (by_recipe * end for end in (found.likely, found.low, found.high))
-        return Efficiency(likely, low, high, found.basis, mode=shared.mode, fit=shared.fit)
+        return replace(found, by_recipe=by_recipe, mode=shared.mode, fit=shared.fit)
 
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in measured if any(m.case.parallel_mode is mode for m in r.measurements)]

@@ -130,7 +130,7 @@ def drawn_job_rates(
 
 def _machines(pool: Candidates, rows: Indices) -> tuple[Indices, Indices]:
     """Return one row of each machine among these, and which of them each row is like in all but its price."""
-    columns = (pool.gpu, pool.count, pool.efficiency, pool.delivered, pool.spread, pool.is_owned)
+    columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.is_owned)
     kinds = np.stack([column[rows] for column in columns], axis=1)
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     return rows[first], which.reshape(-1)

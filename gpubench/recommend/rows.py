@@ -256,7 +256,7 @@ class Rows(Sequence[RankedOffer]):
             "samples_per_usd_low": _known(low),
             "samples_per_usd_high": _known(high),
             "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
-            "scaling_efficiency": pool.efficiency[rows].tolist(),
+            "scaling_efficiency": [pool.scaling(row).efficiency for row in rows],
         }
         scores = (
             pool.rate[rows] / reference,

@@ -30,9 +30,10 @@ MOST_EFFICIENT = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Throughput of n GPUs over n times that of one, with its interval.
+    """Throughput of n GPUs over n times that of one by the same recipe, with its interval.
 
     Attributes:
+        by_recipe: What one GPU does by the recipe of the job, over what it does by that of one GPU alone.
         mode: How they share the job.
         fit: Memory of one of them, where it is known and fits.
     """
@@ -41,6 +42,7 @@ class Efficiency:
     low: float
     high: float
     basis: str
+    by_recipe: float = 1.0
     mode: ParallelMode = ParallelMode.DDP
     fit: MemoryFit | None = None
 
@@ -54,6 +56,7 @@ class Scaling:
     """How an instance scales; ``half_width`` is of the log efficiency, at 90 %.
 
     Attributes:
+        by_recipe: As ``Efficiency.by_recipe``; times the efficiency it is what each GPU does over one alone.
         mode: How its GPUs share the job: by FSDP where any workload fits so alone.
         fits: Memory by workload, as ``Efficiency.fit``.
     """
@@ -61,6 +64,7 @@ class Scaling:
     efficiency: float
     basis: str
     half_width: float = 0.0
+    by_recipe: float = 1.0
     mode: ParallelMode = ParallelMode.SINGLE
     fits: tuple[MemoryFit | None, ...] = ()
 
@@ -90,8 +94,9 @@ def scaling_of(
         return SINGLE
     if scaler is None or spec is None:
         return INDEPENDENT
-    single = {name: part.samples_per_s for name, part in parts.items()}
     models = {name: scaler(name, spec, gpu_count, part) for name, part in parts.items()}
+    as_alone = _mean({name: part.samples_per_s for name, part in parts.items()}, shares)
+    single = {name: part.samples_per_s * models[name].by_recipe for name, part in parts.items()}
     alone = _mean(single, shares)
     likely, low, high = (
         _mean({name: single[name] * getattr(model, end) for name, model in models.items()}, shares) / alone
@@ -103,6 +108,7 @@ def scaling_of(
         likely,
         INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,
         math.log(high / low) / 2,
+        by_recipe=alone / as_alone,
         mode=ParallelMode.FSDP if ParallelMode.FSDP in modes else modes.pop(),
         fits=tuple(model.fit for model in models.values()),
     )

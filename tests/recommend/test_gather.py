@@ -246,7 +246,7 @@ def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
     spec = load_specs()[H100]
     assert evidence.independent("vgg16", spec, 4, alone).likely == pytest.approx(0.9)
     assert evidence.independent("vgg16", spec, 8, alone) == Efficiency(
-        1.0, 1.0, 1.0, "independent jobs", ParallelMode.INDEPENDENT
+        1.0, 1.0, 1.0, "independent jobs", mode=ParallelMode.INDEPENDENT
     )
     assert measured_efficiency(runs, case, H100, 4) is None  # they are no data-parallel job
 

@@ -186,6 +186,9 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
         each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
         assert row.samples_per_s == pytest.approx(count * each)
+        if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
+            assert row.scaling_efficiency == pytest.approx(scaled.efficiency)
+            assert row.scaling_efficiency < 1
     assert any("selective from 8 GPUs on" in note for note in ranking.notes)
     (predicted,) = predict(PredictRequest(workload=NAME, gpus=(H200,))).values()
     assert predicted.case == one.estimate.case
