@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from gpubench.blocks.block import Block
@@ -53,8 +54,10 @@ from gpubench.sections.words import (
 )
 from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
 
-TABLE_ROWS = 325
-"""Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
+TABLE_ROWS = 400
+"""Rows that the page's table holds; it can be sorted and narrowed, and print shows its head."""
+MOST_UNRANKED = 100
+"""Of them hardware to buy and spot prices, which stand below what is ranked."""
 EXCLUDED_REASONS = 80
 NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
@@ -97,11 +100,7 @@ def _render(data: ReportData) -> Block | None:
     parts: list[Part] = [Paragraph(text=lead), *([winners] if winners.rows else [])]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        rows = ranking.rows
-        shown = rows[:TABLE_ROWS]
-        left = f"The first {len(shown)} of {len(rows):,} offers; the others are in the raw data"
-        caption = f"All {len(shown)} offers" if len(shown) == len(rows) else left
-        parts.append(offers(data, ranking, shown, caption, filters=_filters(data, shown)))
+        parts.append(_page_table(data, ranking))
         if others := [*beside_the_card(ranking), *_other_work(ranking)]:
             parts.append(Bullets(items=tuple(others)))
         brief = _brief(data, ranking)
@@ -110,6 +109,34 @@ def _render(data: ReportData) -> Block | None:
     if ranking.excluded:
         parts.append(excluded_table(ranking))
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
+
+
+def _page_table(data: ReportData, ranking: Ranking) -> Table:
+    """What is ranked, and below it what else could be paid for: as much of both as a page holds."""
+    beside = head_of(data.unranked, MOST_UNRANKED)
+    ranked = head_of(ranking.rows, TABLE_ROWS - len(beside))
+    shown, total = (*ranked, *beside), len(ranking.rows) + len(data.unranked)
+    caption = f"All {total:,} offers"
+    if len(shown) < total:
+        caption = (
+            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are in "
+            "the raw data"
+        )
+    if beside:
+        kinds = dict.fromkeys(_RENT_OR_BUY[row.offer.pricing] for row in beside)
+        caption += f". Without a rank, at the end: {listing(kinds)}"
+    counted_of = str(total) if len(shown) == total else f"the first {len(shown)}"
+    table_of_offers = offers(data, ranking, shown, caption, filters=_filters(data, shown))
+    return replace(table_of_offers, counted_of=counted_of)
+
+
+def head_of(rows: Sequence[RankedOffer], most: int) -> tuple[RankedOffer, ...]:
+    """Return so many rows, in their order: the best of each GPU to rent and to own, and the first of the others."""
+    if len(rows) <= most:
+        return tuple(rows)
+    kept = {id(row) for row in best_to_rent_and_to_own(rows)}
+    kept |= {id(row) for row in [row for row in rows if id(row) not in kept][: max(0, most - len(kept))]}
+    return tuple(row for row in rows if id(row) in kept)
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
@@ -222,6 +249,7 @@ def offers(
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
+    paid_first = _paid_first(data)
     full: list[Cell[RankedOffer]] = [
         *([number("Batch", _batch, optional=5)] if in_full and len(batches) > 1 else []),
         *([number("Latency", _latency)] if in_full and late else []),
@@ -231,8 +259,8 @@ def offers(
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
         *([text("Memory", _gpus_needed)] if shared else []),
-        number(RANK, rank_words),
-        text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
+        number(RANK, lambda r: rank_words(r) if r.rank else UNKNOWN),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
         *(
             []
             if timed and ranking.by_reference
@@ -293,16 +321,41 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
         return Filter(title=title, kind=kind, values=tuple(of(row) for row in rows))
 
     return (
-        filtered("Provider", "choice", lambda row: plain(row.offer.provider, 40)),
-        filtered("Pricing", "choice", lambda row: row.offer.pricing.value.replace("_", " ")),
-        filtered("GiB a GPU, at least", "at least", memory_gib),
+        filtered("Provider", "choice", _provider),
+        filtered("Rent or buy", "choice", lambda row: _RENT_OR_BUY[row.offer.pricing]),
+        filtered("Memory of a GPU, GiB at least", "at least", memory_gib),
         filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
         *(
-            [filtered("$ for the job, at most", "at most", lambda row: row.cost_usd)]
+            [filtered("Budget, $ for the job", "at most", lambda row: row.cost_usd)]
             if any(row.cost_usd is not None for row in rows)
             else []
         ),
     )
+
+
+_RENT_OR_BUY = {
+    Pricing.ON_DEMAND: "rent on demand",
+    Pricing.SPOT: "rent spot",
+    Pricing.RESERVED: "rent reserved",
+    Pricing.OWNED: "buy",
+}
+
+
+def _provider(row: RankedOffer) -> str | None:
+    """Who rents it out; nobody what is bought."""
+    return None if row.offer.pricing is Pricing.OWNED else plain(row.offer.provider, 40)
+
+
+def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
+    """Return what says what hardware costs to buy, before the words on an hour of its work: "$1,450 first; "."""
+    paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
+
+    def words(row: RankedOffer) -> str:
+        offer = row.offer
+        usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
+        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"${usd:,.0f} first; "
+
+    return words
 
 
 def rank_words(row: RankedOffer) -> str:
