@@ -1,4 +1,4 @@
-"""What makes the best offer of another GPU the better: a price, a speed, a share of work lost.
+"""What makes the runner-up the better: a price, a speed, a share of work lost.
 
 Found by asking the order itself at another price or speed: what start-up, billing increments, storage, egress
 and tax do to a threshold is then known in one place, ``objective``.
@@ -26,7 +26,7 @@ _FIRST_USD = 1e-6
 
 
 def changes_of(request: RankRequest, pool: Candidates, order: Indices, rows: Rows) -> Iterator[Change]:
-    """Yield what would make the best offer of another GPU the better of the two; nothing where there is none.
+    """Yield what would make the runner-up the better of the two; nothing where there is none.
 
     Args:
         request: What was asked.

@@ -96,8 +96,8 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 def shortened(data: ReportData) -> ReportData:
     """Return what a page can hold of a ranking of thousands of offers.
 
-    That is its head, the best of each GPU, and whatever nothing dominates. A note of the ranking says so; JSON
-    and CSV have all.
+    That is its head, the best of each GPU, and whatever nothing dominates. A note of the ranking says so;
+    JSON and CSV have all.
     """
     ranking = data.ranking
     if ranking is None or len(ranking.rows) <= MOST_OFFERS:
@@ -107,8 +107,8 @@ def shortened(data: ReportData) -> ReportData:
         id(row) for row in [row for row in ranking.rows if row.pareto and id(row) not in kept][:MOST_OFFERS]
     }
     note = (
-        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,} with the best of each "
-        "GPU, and those that nothing dominates: gpubench report -o FILE.csv has all."
+        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,}, the best of "
+        "each GPU, and those that nothing dominates: gpubench report -o FILE.csv has all."
     )
     rows = tuple(row for row in ranking.rows if id(row) in kept)
     notes, decisive = (note, *ranking.notes), ranking.decisive_notes + 1

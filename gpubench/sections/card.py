@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from gpubench.blocks.parts import Fact
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Change, Choice, Decision, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Decision, RankedOffer, Ranking
 from gpubench.recommend.decision import against_rent_by_the_hour
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
     NO_GPU_NEEDED,
+    ONLY_OFFER,
     SURENESS,
     caution,
     decisive_doubts,
@@ -199,19 +200,22 @@ def _sureness(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     """How sure the offer is; where the table has the chance of its GPU, that one too, if there is room."""
     if decision.sureness is None:
         return
+    if ranking.offer_count == 1:
+        yield _promised(Fact(term=SURENESS, value=ONLY_OFFER))
+        return
     words = dict.fromkeys(how_sure(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
     yield _promised(*(Fact(term=SURENESS, value=value) for value in words))
 
 
 def _runner_up(decision: Decision) -> Iterator[_Line]:
-    """The best of another GPU, and what would make it the choice."""
+    """The runner-up, and what would make it the choice."""
     other = decision.runner_up
     if other is not None:
         measured = ["measured"] if other.basis == "measured" else []
-        changes = [_change(each, own=decision.choice.source == "own") for each in decision.changes[:1]]
-        yield _promised(
-            Fact(term="Runner-up", value=rival_words(other), detail="; ".join([*measured, *changes]))
-        )
+        changes = _change(decision, other) or ("",)
+        details = ("; ".join([*measured, *([change] if change else [])]) for change in changes)
+        value = rival_words(other)
+        yield _promised(*(Fact(term="Runner-up", value=value, detail=detail) for detail in details))
 
 
 def _purchase(own: Choice, weighed: BuyOrRent) -> _Line:
@@ -273,13 +277,23 @@ def _at_its_own_batch(row: RankedOffer) -> list[str]:
     return ["at largest batch"] if row.estimate.batch_choice == "largest" else []
 
 
-def _change(change: Change, *, own: bool) -> str:
-    """What would make the runner-up the better; a price first, as that is what moves."""
+def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
+    """What would make the runner-up the better, in full and short; a price before all else, as that moves.
+
+    The price is the first's, called by its provider where the runner-up has another.
+    """
+    if not decision.changes:
+        return ()
+    change, choice = decision.changes[0], decision.choice
     if change.kind == "price":
-        return f"better above {format_usd(change.threshold)}/h{' of work' if own else ''}"
+        usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
+        provider = plain(choice.provider, 30)
+        whose = "first" if choice.provider == other.provider or " " in provider else provider
+        return f"better if {whose} is above {usd}", f"better if {whose} >{usd}"
     if change.kind == "spot":
-        return f"better over {format_percent(change.threshold)} lost"
-    return f"better below {format_number(change.threshold)} samples/s"
+        return (f"better if first loses over {format_percent(change.threshold)}",)
+    speed = f"{format_number(change.threshold)} samples/s"
+    return f"better if first is below {speed}", f"better if first <{speed}"
 
 
 def _winners(decision: Decision) -> Iterator[_Line]:

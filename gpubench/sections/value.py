@@ -119,8 +119,8 @@ def _page_table(data: ReportData, ranking: Ranking) -> Table:
     caption = f"All {total:,} offers"
     if len(shown) < total:
         caption = (
-            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are in "
-            "the raw data"
+            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are "
+            "in the raw data"
         )
     if beside:
         kinds = dict.fromkeys(_RENT_OR_BUY[row.offer.pricing] for row in beside)
@@ -131,7 +131,7 @@ def _page_table(data: ReportData, ranking: Ranking) -> Table:
 
 
 def head_of(rows: Sequence[RankedOffer], most: int) -> tuple[RankedOffer, ...]:
-    """Return so many rows, in their order: the best of each GPU to rent and to own, and the first of the others."""
+    """Return so many rows in their order: the best of each GPU to rent and to own, then the first others."""
     if len(rows) <= most:
         return tuple(rows)
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}
@@ -347,7 +347,7 @@ def _provider(row: RankedOffer) -> str | None:
 
 
 def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
-    """Return what says what hardware costs to buy, before the words on an hour of its work: "$1,450 first; "."""
+    """Return what says what hardware costs to buy, before the words on its hour: "$1,450 first; "."""
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: RankedOffer) -> str:

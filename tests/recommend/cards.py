@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Decision, Ranking
@@ -55,7 +57,15 @@ def assert_card_is_whole(ranking: Ranking) -> None:
     if second is not None:
         assert gpu_name(second.gpu_key) in facts["Runner-up"].value
     if decision.changes and not decision.rather_rent:
-        assert "better " in facts["Runner-up"].detail
+        change, detail = decision.changes[0], facts["Runner-up"].detail
+        whose = (
+            "first"
+            if change.kind != "price" or decision.choice.provider == second.provider
+            else decision.choice.provider
+        )
+        assert f"better if {whose} " in detail
+        if change.kind == "price":
+            assert re.search(rf"(above |>){re.escape(format_usd(change.threshold))}/h", detail)
     if decision.choice.can_feed is False:
         share = format_percent(decision.choice.vcpus / decision.choice.feed_vcpus)
         assert f"vCPUs feed {share}" in facts["Caution"].value
