@@ -24,8 +24,8 @@ from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
+from gpubench.sections.narrowing import head_of
 from gpubench.sections.section import Section, load_sections
-from gpubench.sections.value import head_of
 from gpubench.sections.words import moment_words
 from gpubench.shipped import package_text
 from gpubench.signatures import takes_options_of

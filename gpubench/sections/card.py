@@ -32,8 +32,8 @@ from gpubench.sections.choices import beside_words, fits_words, if_bought, offer
 from gpubench.sections.words import merit_unit, merit_words
 from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
-JOB, OLD_PRICES, FIRST = "Job", "-day-old prices", "First"
-"""How the terms end of what the job takes, and of what to do before paying."""
+JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "First"
+"""How the terms end of what the job takes, of the next best, and of what to do before paying."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -215,14 +215,14 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
         changes = _change(decision, other) or ("",)
         details = ("; ".join([*measured, *([change] if change else [])]) for change in changes)
         value = rival_words(other)
-        yield _promised(*(Fact(term="Runner-up", value=value, detail=detail) for detail in details))
+        yield _promised(*(Fact(term=RUNNER_UP, value=value, detail=detail) for detail in details))
 
 
 def _purchase(own: Choice, weighed: BuyOrRent) -> _Line:
     """The purchase that had rather be rented, and from which use on it would be the better."""
     share = weighed.break_even_utilization
     change = "never pays" if share is None else f"better above {format_percent(share)} use"
-    return _promised(Fact(term="Runner-up", value=rival_words(own), detail=change))
+    return _promised(Fact(term=RUNNER_UP, value=rival_words(own), detail=change))
 
 
 def _how_sure_against_buying(weighed: BuyOrRent) -> str:

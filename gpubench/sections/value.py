@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import (
@@ -39,6 +39,7 @@ from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
 from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
+from gpubench.sections.narrowing import RENT_OR_BUY, filters_of, head_of
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import beside_the_card
 from gpubench.sections.words import (
@@ -52,7 +53,16 @@ from gpubench.sections.words import (
     price_date_words,
     share_words,
 )
-from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
+from gpubench.units import (
+    LEAST_USD,
+    UNKNOWN,
+    count,
+    format_bytes,
+    format_duration,
+    format_usd,
+    listing,
+    plain,
+)
 
 TABLE_ROWS = 400
 """Rows that the page's table holds; it can be sorted and narrowed, and print shows its head."""
@@ -64,8 +74,6 @@ NOTE_CHARACTERS = 80
 
 RANK, P_BEST = "Rank", "P(best)"
 """Titles of columns whose marks are explained below the table."""
-
-_Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
 _TITLES: dict[SortedBy, str] = {
     "value": "Training per dollar, ranked",
@@ -123,20 +131,11 @@ def _page_table(data: ReportData, ranking: Ranking) -> Table:
             "in the raw data"
         )
     if beside:
-        kinds = dict.fromkeys(_RENT_OR_BUY[row.offer.pricing] for row in beside)
+        kinds = dict.fromkeys(RENT_OR_BUY[row.offer.pricing] for row in beside)
         caption += f". Without a rank, at the end: {listing(kinds)}"
     counted_of = str(total) if len(shown) == total else f"the first {len(shown)}"
-    table_of_offers = offers(data, ranking, shown, caption, filters=_filters(data, shown))
+    table_of_offers = offers(data, ranking, shown, caption, filters=filters_of(data, shown))
     return replace(table_of_offers, counted_of=counted_of)
-
-
-def head_of(rows: Sequence[RankedOffer], most: int) -> tuple[RankedOffer, ...]:
-    """Return so many rows in their order: the best of each GPU to rent and to own, then the first others."""
-    if len(rows) <= most:
-        return tuple(rows)
-    kept = {id(row) for row in best_to_rent_and_to_own(rows)}
-    kept |= {id(row) for row in [row for row in rows if id(row) not in kept][: max(0, most - len(kept))]}
-    return tuple(row for row in rows if id(row) in kept)
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
@@ -305,45 +304,10 @@ def _chance_of(
 
 
 def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
-    """Yield a column for each kind of token that any of the rows has a cost of."""
-    for what in dict.fromkeys(what for row in rows for what in token_costs(row)):
+    """Yield a column for each kind of token that any of the rows has a cost of which its figures can tell."""
+    told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
+    for what in dict.fromkeys(told):
         yield number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
-
-
-def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...]:
-    """What a buyer narrows offers by: whose they are, rent or buy, memory of one GPU, and budget."""
-
-    def memory_gib(row: RankedOffer) -> float | None:
-        spec = data.specs.get(row.offer.gpu_key)
-        return None if spec is None or spec.memory_bytes is None else round(spec.memory_bytes / GIB)
-
-    def filtered(title: str, kind: Literal["choice", "at least", "at most"], of: _Facet) -> Filter:
-        return Filter(title=title, kind=kind, values=tuple(of(row) for row in rows))
-
-    return (
-        filtered("Provider", "choice", _provider),
-        filtered("Rent or buy", "choice", lambda row: _RENT_OR_BUY[row.offer.pricing]),
-        filtered("Memory of a GPU, GiB at least", "at least", memory_gib),
-        filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
-        *(
-            [filtered("Budget, $ for the job", "at most", lambda row: row.cost_usd)]
-            if any(row.cost_usd is not None for row in rows)
-            else []
-        ),
-    )
-
-
-_RENT_OR_BUY = {
-    Pricing.ON_DEMAND: "rent on demand",
-    Pricing.SPOT: "rent spot",
-    Pricing.RESERVED: "rent reserved",
-    Pricing.OWNED: "buy",
-}
-
-
-def _provider(row: RankedOffer) -> str | None:
-    """Who rents it out; nobody what is bought."""
-    return None if row.offer.pricing is Pricing.OWNED else plain(row.offer.provider, 40)
 
 
 def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
