@@ -212,8 +212,9 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
     other = decision.runner_up
     if other is not None:
         measured = ["measured"] if other.basis == "measured" else []
-        changes = _change(decision, other) or ("",)
-        details = ("; ".join([*measured, *([change] if change else [])]) for change in changes)
+        changes = _change(decision, other)
+        details = ["; ".join([*measured, change]) for change in changes] or ["".join(measured)]
+        details += changes[-1:]  # the longest names leave no room for how it is known
         value = rival_words(other)
         yield _promised(*(Fact(term=RUNNER_UP, value=value, detail=detail) for detail in details))
 
@@ -289,11 +290,11 @@ def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
         usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
         provider = plain(choice.provider, 30)
         whose = "first" if choice.provider == other.provider or " " in provider else provider
-        return f"better if {whose} is above {usd}", f"better if {whose} >{usd}"
+        return f"beats {whose} above {usd}", f"beats {whose} >{usd}"
     if change.kind == "spot":
-        return (f"better if first loses over {format_percent(change.threshold)}",)
+        return (f"beats first over {format_percent(change.threshold)} lost",)
     speed = f"{format_number(change.threshold)} samples/s"
-    return f"better if first is below {speed}", f"better if first <{speed}"
+    return f"beats first below {speed}", f"beats first <{speed}"
 
 
 def _winners(decision: Decision) -> Iterator[_Line]:

@@ -39,7 +39,7 @@ from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
 from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
-from gpubench.sections.narrowing import RENT_OR_BUY, filters_of, head_of
+from gpubench.sections.narrowing import filters_of, head_of
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import beside_the_card
 from gpubench.sections.words import (
@@ -131,8 +131,8 @@ def _page_table(data: ReportData, ranking: Ranking) -> Table:
             "in the raw data"
         )
     if beside:
-        kinds = dict.fromkeys(RENT_OR_BUY[row.offer.pricing] for row in beside)
-        caption += f". Without a rank, at the end: {listing(kinds)}"
+        kinds = dict.fromkeys(_UNRANKED[row.offer.pricing] for row in beside)
+        caption += f". At the end, without a rank: {listing(kinds)}"
     counted_of = str(total) if len(shown) == total else f"the first {len(shown)}"
     table_of_offers = offers(data, ranking, shown, caption, filters=filters_of(data, shown))
     return replace(table_of_offers, counted_of=counted_of)
@@ -308,6 +308,9 @@ def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
     told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
     for what in dict.fromkeys(told):
         yield number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
+
+
+_UNRANKED = {Pricing.OWNED: "hardware to buy", Pricing.SPOT: "spot prices"}
 
 
 def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:

@@ -63,7 +63,7 @@ def assert_card_is_whole(ranking: Ranking) -> None:
             if change.kind != "price" or decision.choice.provider == second.provider
             else decision.choice.provider
         )
-        assert f"better if {whose} " in detail
+        assert f"beats {whose} " in detail
         if change.kind == "price":
             assert re.search(rf"(above |>){re.escape(format_usd(change.threshold))}/h", detail)
     if decision.choice.can_feed is False:
