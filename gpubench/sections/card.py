@@ -176,7 +176,10 @@ def _by(ranking: Ranking) -> _Line:
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = _to_pay(decision)
-    how = "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice)])
+    how, in_short = (
+        "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice, short=short)])
+        for short in (False, True)
+    )
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
         return _promised(Fact(term=JOB, value=value, detail=how))
@@ -185,7 +188,8 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
-    return _promised(*(Fact(term=JOB, value=value, detail=how) for value in (interval, point)))
+    in_words = ((interval, how), (point, how), (point, in_short))
+    return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
 
 
 def _without_a_job(ranking: Ranking, decision: Decision) -> str:

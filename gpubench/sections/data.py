@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpubench import __version__
 from gpubench.effects import Effect, Result, on_all_threads, results_of, thread_effects
 from gpubench.errors import GpuBenchError, MisuseError
@@ -248,7 +250,7 @@ def _unranked(question: dict[str, Any], ranking: Ranking, to_buy: Ranking | None
         found += [with_spot] if with_spot is not None else []
     known = {row.offer for row in ranking.rows}
     return tuple(
-        beside(row)
+        msgspec.structs.replace(beside(row), pareto=False, dominated_by=None)  # which were among others
         for each in found
         for row in each.rows
         if row.offer.pricing in {Pricing.OWNED, Pricing.SPOT} and row.offer not in known

@@ -43,7 +43,7 @@ def filters_of(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, .
     return (
         filtered("Provider", "choice", _provider),
         filtered("Rent or buy", "choice", lambda row: RENT_OR_BUY[row.offer.pricing]),
-        filtered("Memory of a GPU, GiB at least", "at least", memory_gib),
+        filtered("Memory, GiB a GPU at least", "at least", memory_gib),
         filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
         *(
             [filtered("Budget, $ for the job", "at most", lambda row: row.cost_usd)]

@@ -14,9 +14,6 @@ from gpubench.units import format_bytes, format_duration, format_percent, format
 
 MOST_WORDS, MOST_WORDS_OF_HOW_SURE = 60, 15
 
-LONG_NAMES = 7
-"""Words of the names of the choice and its runner-up; of longer ones the job may be called "the job"."""
-
 
 def card_of(ranking: Ranking) -> tuple[str, dict[str, Fact]]:
     """Return the headline of the card, and its facts by their terms."""
@@ -50,7 +47,7 @@ def assert_card_is_whole(ranking: Ranking) -> None:
         return
     paid = decision.rather_rent or decision.choice
     _assert_what(headline, paid)
-    _assert_job(facts["Job"], decision, paid)
+    _assert_job(facts["Job"], decision, paid, room=MOST_WORDS - len(words_of(*block.brief)))
     if decision.sureness is not None:
         assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
     second = decision.choice if decision.rather_rent else decision.runner_up
@@ -82,13 +79,13 @@ def _assert_what(headline: str, paid: Choice) -> None:
         assert paid.price_date in headline
 
 
-def _assert_job(job: Fact, decision: Decision, paid: Choice) -> None:
+def _assert_job(job: Fact, decision: Decision, paid: Choice, *, room: int) -> None:
+    """Hold the line of the job to its figures, and to its name unless the card has no room for that."""
     if decision.job is not None and paid.hours is not None:
         assert job.value.startswith(format_duration(paid.hours * 3600))
         assert format_usd(paid.cost_usd) in job.value
-        names = " ".join(gpu_name(each.gpu_key) for each in (paid, decision.runner_up) if each is not None)
-        words = [decision.job.words, *(["the job"] if len(names.split()) > LONG_NAMES else [])]
-        assert job.value.endswith(tuple(f"for {each}" for each in words))
+        no_room = len(decision.job.words.split()) - len(["the", "job"]) > room
+        assert job.value.endswith((f"for {decision.job.words}", *(["for the job"] if no_room else [])))
     basis, *_, fits = job.detail.split("; ")
     assert basis == paid.basis
     assert ("fits" in fits) == bool(paid.fits_memory)

@@ -260,7 +260,7 @@ def test_offers_can_be_narrowed_to_what_is_bought_and_to_spot(visit):
         assert all(mark in text for text in texts)
         assert f"{len(texts)} of the first 400" in box.inner_text()
     choice.select_option("buy")
-    box.get_by_label("Memory of a GPU").fill("24")
+    box.get_by_label("Memory").fill("24")
     large = shown.count()
     box.get_by_label("Budget").fill("9")
     assert 0 < shown.count() < large
