@@ -292,8 +292,9 @@ def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
     change, choice = decision.changes[0], decision.choice
     if change.kind == "price":
         usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
-        provider = plain(choice.provider, 30)
-        whose = "first" if choice.provider == other.provider or " " in provider else provider
+        whose = "owning" if choice.source == "own" else plain(choice.provider, 30)
+        if " " in whose or (choice.source, choice.provider) == (other.source, other.provider):
+            whose = "first"
         return f"beats {whose} above {usd}", f"beats {whose} >{usd}"
     if change.kind == "spot":
         return (f"beats first over {format_percent(change.threshold)} lost",)

@@ -55,11 +55,9 @@ def assert_card_is_whole(ranking: Ranking) -> None:
         assert gpu_name(second.gpu_key) in facts["Runner-up"].value
     if decision.changes and not decision.rather_rent:
         change, detail = decision.changes[0], facts["Runner-up"].detail
-        whose = (
-            "first"
-            if change.kind != "price" or decision.choice.provider == second.provider
-            else decision.choice.provider
-        )
+        whose = "owning" if decision.choice.source == "own" else decision.choice.provider
+        if change.kind != "price" or decision.choice.provider == second.provider:
+            whose = "first"
         assert f"beats {whose} " in detail
         if change.kind == "price":
             assert re.search(rf"(above |>){re.escape(format_usd(change.threshold))}/h", detail)
