@@ -293,7 +293,8 @@ def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
     if change.kind == "price":
         usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
         whose = "owning" if choice.source == "own" else plain(choice.provider, 30)
-        if " " in whose or (choice.source, choice.provider) == (other.source, other.provider):
+        both_owned = choice.source == other.source == "own"
+        if both_owned or choice.provider == other.provider or " " in whose:
             whose = "first"
         return f"beats {whose} above {usd}", f"beats {whose} >{usd}"
     if change.kind == "spot":

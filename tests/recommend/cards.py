@@ -56,7 +56,8 @@ def assert_card_is_whole(ranking: Ranking) -> None:
     if decision.changes and not decision.rather_rent:
         change, detail = decision.changes[0], facts["Runner-up"].detail
         whose = "owning" if decision.choice.source == "own" else decision.choice.provider
-        if change.kind != "price" or decision.choice.provider == second.provider:
+        both_owned = decision.choice.source == second.source == "own"
+        if change.kind != "price" or both_owned or decision.choice.provider == second.provider:
             whose = "first"
         assert f"beats {whose} " in detail
         if change.kind == "price":
