@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+from base64 import b64encode
 from pathlib import Path
+
+import pytest
 
 from gpubench.errors import exit_codes
 
@@ -25,9 +29,61 @@ def test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word():
 
 
 def test_the_exit_codes_are_those_of_the_table():
-    assert exit_codes() in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert exit_codes() in " ".join((ROOT / "docs" / "questions.md").read_text(encoding="utf-8").split())
+
+
+def test_the_error_of_the_predictions_is_that_of_the_page_of_limits():
+    told = re.search(
+        r"predictions err by (.+?) in the\smean", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    assert f"Predictions err by {told[1]} in the mean" in (ROOT / "docs" / "limits.md").read_text(
+        encoding="utf-8"
+    )
+
+
+TWO_SCREENS_PX = 1700
+MOST_WORDS, MOST_ROWS = 430, 10
+
+
+def test_the_readme_is_short():
+    """Few words, commands counted, and few rows: what two screens hold."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS
+    assert sum(line.startswith("|") for line in text.splitlines()) <= MOST_ROWS
+    assert all(int(width) <= 600 for width in re.findall(r'<img [^>]*width="(\d+)"', text))
+
+
+STYLE = """
+body { font: 16px/1.5 sans-serif; width: 1012px; margin: 32px auto }
+h1 { font-size: 2em } h2 { font-size: 1.5em } h1, h2 { margin: 24px 0 16px; padding-bottom: .3em }
+p, table, pre { margin: 0 0 16px } table { border-collapse: collapse } td, th { padding: 6px 13px; border: 1px solid }
+pre { padding: 16px; overflow: auto } code { font-size: 85% } pre code { font-size: 14px; line-height: 1.45 }
+"""
+"""The measures in which GitHub sets a page."""
+
+
+def test_the_readme_stands_on_two_screens():
+    markdown_it = pytest.importorskip("markdown_it")
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium on the path")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    picture = b64encode((ROOT / "docs" / "report.png").read_bytes()).decode()
+    body = markdown_it.MarkdownIt("commonmark").enable("table").render(text)
+    page_text = f"<style>{STYLE}</style>{body}".replace("docs/report.png", f"data:image/png;base64,{picture}")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_content(page_text)
+        height_px = page.evaluate("document.documentElement.scrollHeight")
+        natural_px = page.evaluate("document.images[0].naturalWidth")
+        browser.close()
+    assert natural_px > 1000, "the picture was not drawn"
+    assert height_px <= TWO_SCREENS_PX
 
 
 def test_the_pictures_of_the_readme_exist():
-    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
+    text = (ROOT / "README.md").read_text()
+    for target in (*re.findall(r"\]\(([^)#:]+)\)", text), *re.findall(r'src="([^"]+)"', text)):
         assert (ROOT / target).exists(), target

@@ -90,6 +90,7 @@ class Table:
             device) or ``bad``; shown by a rule beside the row, never by color alone.
         folded: Whether the table waits behind its caption; for what few readers need.
         filters: By what the page lets its reader narrow it.
+        counted_of: What the rows that pass the filters are counted of: "the first 400".
     """
 
     caption: str
@@ -98,6 +99,7 @@ class Table:
     marks: tuple[RowMark | None, ...] = ()
     folded: bool = False
     filters: tuple[Filter, ...] = ()
+    counted_of: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a ragged table: a cell under the wrong heading is a wrong statement."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -83,7 +84,7 @@ def _typer_parameters(each: Parameter, panel: str | None) -> Iterator[inspect.Pa
             help=help_of(each),
             metavar=each.name.upper(),
             show_default=False,
-            autocompletion=_completion(_names_for(each.name)),
+            autocompletion=_completion(_names_for(each)),
         )
         yield _parameter(f"{each.name}{_BY_PLACE}", kind | None, info)
         yield _parameter(each.name, kind | None, _info(each, panel, "The same, by name."))
@@ -109,7 +110,7 @@ def _info(each: Parameter, panel: str | None, text: str) -> Any:
         help=text,
         metavar=option.metavar or ("TEXT,..." if option.commas else None),
         rich_help_panel=panel,
-        autocompletion=_completion(option.choices or _names_for(each.name)),
+        autocompletion=_completion(option.choices or _names_for(each)),
     )
 
 
@@ -121,20 +122,35 @@ def _completion(
 
     def completions(incomplete: str) -> Sequence[str]:
         known = choices() if callable(choices) else choices
-        return [choice for choice in known if choice.lower().startswith(incomplete.lower())]
+        spelled_so = dict.fromkeys(_as_typed(choice, incomplete) for choice in known)
+        return [choice for choice in spelled_so if choice.lower().startswith(incomplete.lower())]
 
     return completions
 
 
-def _names_for(option: str) -> Callable[[], Iterable[str]] | None:
+def _as_typed(choice: str, incomplete: str) -> str:
+    """Return a name as it goes on from what was typed: a shell takes a space as the end of a name.
+
+    Within quotes a space stays; elsewhere it is a hyphen, which names a GPU as well.
+
+    >>> _as_typed("RTX 4090", "rt"), _as_typed("RTX 4090", "RTX 4")
+    ('rtx-4090', 'RTX 4090')
+    """
+    if " " in incomplete:
+        return choice
+    choice = choice.replace(" ", "-")
+    return choice.lower() if incomplete == incomplete.lower() else choice
+
+
+def _names_for(each: Parameter) -> Callable[[], Iterable[str]] | None:
     """Return what finds the names that an option takes; it runs only where a shell asks."""
     return {
         "workload": _workloads,
         "precision": _precisions,
-        "gpu": _gpus,
+        "gpu": _gpus_and_families if each.many else _gpus,
         "reference_gpu": _gpus,
         "provider": _providers,
-    }.get(option)
+    }.get(each.name)
 
 
 def _workloads() -> Iterable[str]:
@@ -150,9 +166,20 @@ def _precisions() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
+    """Return each GPU by its key, and by its short name where that names it."""
+    from gpubench.specs import find_spec, load_specs
+
+    short = (spec.short_name for spec in load_specs().values() if "(" not in spec.short_name)
+    return [*sorted(load_specs()), *sorted(name for name in short if find_spec(name.replace(" ", "-")))]
+
+
+def _gpus_and_families() -> Iterable[str]:
+    """Return also what several GPUs are called together: "H100"."""
     from gpubench.specs import load_specs
 
-    return sorted(load_specs())
+    first = Counter(spec.short_name.split()[0] for spec in load_specs().values())
+    families = (name for name, cards in first.items() if cards > 1 and any(map(str.isdigit, name)))
+    return [*sorted(families), *_gpus()]
 
 
 def _providers() -> Iterable[str]:

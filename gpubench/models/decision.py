@@ -265,7 +265,7 @@ class Decision(Record, frozen=True, kw_only=True):
     Attributes:
         job: What hours and dollars are of; None with ``--relative`` and where no job can be made.
         choice: The first row of the ranking.
-        runner_up: The best offer of another GPU.
+        runner_up: The best offer of another GPU; where all are of one, of another provider, else the next.
         sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
             ``sureness_at_these_prices`` takes every price as it is expected, for certain.
         changes: What would make the runner-up the better.

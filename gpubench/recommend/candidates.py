@@ -99,7 +99,7 @@ class Candidates:
         return self.scalings[int(self.machine[row])]
 
 
-_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "efficiency", "delivered", "spread")
+_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "pace", "delivered", "spread")
 _RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 

@@ -1,4 +1,4 @@
-"""What makes the best offer of another GPU the better: a price, a speed, a share of work lost.
+"""What makes the runner-up the better: a price, a speed, a share of work lost.
 
 Found by asking the order itself at another price or speed: what start-up, billing increments, storage, egress
 and tax do to a threshold is then known in one place, ``objective``, and what a limit does in ``limits``.
@@ -30,7 +30,7 @@ _FIRST = 1e-6
 def changes_of(
     request: RankRequest, pool: Candidates, order: Indices, rows: Rows, photograph_share: float = 0.0
 ) -> Iterator[Change]:
-    """Yield what would make the best offer of another GPU the better of the two; nothing where there is none.
+    """Yield what would make the runner-up the better of the two; nothing where there is none.
 
     A first offer that no longer meets the deadline, the budget or the ceiling on the price is no answer, so
     that the order turns there at the latest.

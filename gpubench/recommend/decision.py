@@ -55,7 +55,7 @@ def decide(
         rows: Every row of the ranking, best first; at least one.
         chances: How sure their order is.
         specs: The specification table.
-        changes: What would make the best offer of another GPU the better.
+        changes: What would make the runner-up the better.
         job: What hours and dollars are of.
         machines: What owning means, for owned offers.
         to_own: The best hardware to buy where none is among the rows.
@@ -75,7 +75,7 @@ def decide(
     best = rows.at(rows.best_to_rent_and_to_own)
     by_gpu = tuple(found for row in best if (found := choice(row)))
     first = by_gpu[0]
-    runner_up = next((each for each in by_gpu if each.gpu_key != first.gpu_key), None)
+    runner_up = choice(None if rows.runner_up is None else rows[rows.runner_up])
     return Decision(
         job=job,
         choice=first,

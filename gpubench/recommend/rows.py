@@ -129,8 +129,11 @@ class Rows(Sequence[RankedOffer]):
 
     @property
     def runner_up(self) -> int | None:
-        """The best row of another GPU than that of the first."""
-        return next((int(rows[0]) for rows in list(self.of_gpu.values())[1:]), None)
+        """The best row of another GPU than the first's; of a single GPU another provider's, else the next."""
+        if len(self.of_gpu) > 1:
+            return int(list(self.of_gpu.values())[1][0])
+        elsewhere = np.flatnonzero(~self.offers.provider.equals(self.offers[0].provider))
+        return int(elsewhere[0]) if len(elsewhere) else 1 if len(self) > 1 else None
 
     @property
     def one_a_gpu(self) -> Sequence[int]:

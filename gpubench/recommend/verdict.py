@@ -59,6 +59,9 @@ MOST_WORDS = 60
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
 
+ONLY_OFFER = "the only offer left"
+"""What stands where nothing is left to compare with."""
+
 CERTAIN = 0.99
 """A probability above this is not told apart from certainty."""
 
@@ -217,7 +220,7 @@ def _sureness(ranking: Ranking, total: int) -> str:
     if decision is None or decision.sureness is None:
         return ""
     if total == 1:
-        return "It is the only offer left."
+        return f"It is {ONLY_OFFER}."
     return f"{SURENESS}: {how_sure(ranking.sorted_by, decision)}."
 
 
@@ -237,7 +240,8 @@ def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> st
     if sure is None:
         return ""
     best = _best_of(by, decision)
-    of_gpu = choice.p_best_of_gpu if of_the_gpu else None
+    is_contest = len({each.gpu_key for each in decision.by_gpu}) > 1
+    of_gpu = choice.p_best_of_gpu if of_the_gpu and is_contest else None
     if of_gpu is None or sure.p_best > CERTAIN or format_percent(choice.p_best) == format_percent(of_gpu):
         return _sureness_words(by, sure, best)
     return f"GPU {_share(of_gpu)} {best}; offer {_near(sure)}, {_regret(by, sure)}"

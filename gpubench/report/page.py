@@ -24,6 +24,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
+from gpubench.sections.narrowing import head_of
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
 from gpubench.shipped import package_text
@@ -95,17 +96,21 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 def shortened(data: ReportData) -> ReportData:
     """Return what a page can hold of a ranking of thousands of offers.
 
-    That is its head, and whatever nothing dominates. A note of the ranking says so; JSON and CSV have all.
+    That is its head, the best of each GPU, and whatever nothing dominates. A note of the ranking says so;
+    JSON and CSV have all.
     """
     ranking = data.ranking
     if ranking is None or len(ranking.rows) <= MOST_OFFERS:
         return data
-    rest = tuple(row for row in ranking.rows[MOST_OFFERS:] if row.pareto)[:MOST_OFFERS]
+    kept = {id(row) for row in head_of(ranking.rows, MOST_OFFERS)}
+    kept |= {
+        id(row) for row in [row for row in ranking.rows if row.pareto and id(row) not in kept][:MOST_OFFERS]
+    }
     note = (
-        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,} and those that "
-        "nothing dominates: gpubench report -o FILE.csv has all."
+        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,}, the best of "
+        "each GPU, and those that nothing dominates: gpubench report -o FILE.csv has all."
     )
-    rows = (*ranking.rows[:MOST_OFFERS], *rest)
+    rows = tuple(row for row in ranking.rows if id(row) in kept)
     notes, decisive = (note, *ranking.notes), ranking.decisive_notes + 1
     shown = msgspec.structs.replace(ranking, rows=rows, notes=notes, decisive_notes=decisive)
     return replace(data, ranking=shown)
@@ -165,11 +170,14 @@ def _figures(block: Block) -> list[Figure]:
 
 
 def _title(data: ReportData) -> str:
-    gpus = sum(not device.is_cpu for device in data.devices)
+    cards = [device for device in data.devices if not device.is_cpu]
+    models = {device.gpu_key or device.name for device in cards}
     if data.device is None or data.run is None:
         return "Training per dollar"
-    if gpus > 1:
-        return f"{gpus} GPUs compared"
+    if len(models) > 1:
+        return f"{len(models)} GPUs compared"
+    if len(cards) > 1:
+        return f"{plain(cards[0].name or 'Unnamed device', 80)}, {len(cards)} cards of one model"
     return plain(data.device.name or "Unnamed device", 80)
 
 

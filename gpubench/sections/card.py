@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from gpubench.blocks.parts import Fact
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Change, Choice, Decision, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Decision, RankedOffer, Ranking
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
     NO_GPU_NEEDED,
+    ONLY_OFFER,
     SURENESS,
     caution,
     decisive_doubts,
@@ -32,8 +33,8 @@ from gpubench.sections.choices import beside_words, fits_words, if_bought, offer
 from gpubench.sections.words import merit_unit, merit_words
 from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
-JOB, OLD_PRICES, FIRST = "Job", "-day-old prices", "First"
-"""How the terms end of what the job takes, and of what to do before paying."""
+JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "First"
+"""How the terms end of what the job takes, of the next best, and of what to do before paying."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -166,7 +167,10 @@ def _by(ranking: Ranking) -> _Line:
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = to_pay(decision)
-    how = "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice)])
+    how, in_short = (
+        "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice, short=short)])
+        for short in (False, True)
+    )
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
         return _promised(Fact(term=JOB, value=value, detail=how))
@@ -175,7 +179,8 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
-    return _promised(*(Fact(term=JOB, value=value, detail=how) for value in (interval, point)))
+    in_words = ((interval, how), (point, how), (point, in_short))
+    return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
 
 
 def _without_a_job(ranking: Ranking, decision: Decision) -> str:
@@ -190,28 +195,31 @@ def _sureness(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     """How sure the offer is; where the table has the chance of its GPU, that one too, if there is room."""
     if decision.sureness is None:
         return
+    if ranking.offer_count == 1:
+        yield _promised(Fact(term=SURENESS, value=ONLY_OFFER))
+        return
     words = dict.fromkeys(how_sure(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
     yield _promised(*(Fact(term=SURENESS, value=value) for value in words))
 
 
 def _runner_up(decision: Decision) -> Iterator[_Line]:
-    """The best of another GPU, and what would make it the choice."""
+    """The runner-up, and what would make it the choice."""
     other = decision.runner_up
     if other is not None:
         measured = ["measured"] if other.basis == "measured" else []
-        changes = [_change(each, own=decision.choice.source == "own") for each in decision.changes[:1]]
-        few = underfed(other)
-        details = [[*measured, *changes, *each] for each in ([[few], []] if few else [[]])]
-        yield _promised(
-            *(Fact(term="Runner-up", value=rival_words(other), detail="; ".join(each)) for each in details)
-        )
+        changes, few = _change(decision, other), underfed(other)
+        known = ["; ".join([*measured, change]) for change in changes] or ["".join(measured)]
+        details = [f"{each}; {few}" if each else few for each in known] if few else []
+        details += [*known, *changes[-1:]]  # the longest names leave no room for how it is known
+        value = rival_words(other)
+        yield _promised(*(Fact(term=RUNNER_UP, value=value, detail=detail) for detail in details))
 
 
 def _purchase(own: Choice, weighed: BuyOrRent) -> _Line:
     """The purchase that had rather be rented, and from which use on it would be the better."""
     share = weighed.break_even_utilization
     change = "never pays" if share is None else f"better above {format_percent(share)} use"
-    return _promised(Fact(term="Runner-up", value=rival_words(own), detail=change))
+    return _promised(Fact(term=RUNNER_UP, value=rival_words(own), detail=change))
 
 
 def _how_sure_against_buying(weighed: BuyOrRent) -> str:
@@ -266,13 +274,25 @@ def _at_its_own_batch(row: RankedOffer) -> list[str]:
     return ["at largest batch"] if row.estimate.batch_choice == "largest" else []
 
 
-def _change(change: Change, *, own: bool) -> str:
-    """What would make the runner-up the better; a price first, as that is what moves."""
+def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
+    """What would make the runner-up the better, in full and short; a price before all else, as that moves.
+
+    The price is the first's, called by its provider where the runner-up has another.
+    """
+    if not decision.changes:
+        return ()
+    change, choice = decision.changes[0], decision.choice
     if change.kind == "price":
-        return f"better above {format_usd(change.threshold)}/h{' of work' if own else ''}"
+        usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
+        whose = "owning" if choice.source == "own" else plain(choice.provider, 30)
+        both_owned = choice.source == other.source == "own"
+        if both_owned or choice.provider == other.provider or " " in whose:
+            whose = "first"
+        return f"beats {whose} above {usd}", f"beats {whose} >{usd}"
     if change.kind == "spot":
-        return f"better over {format_percent(change.threshold)} lost"
-    return f"better below {format_number(change.threshold)} samples/s"
+        return (f"beats first over {format_percent(change.threshold)} lost",)
+    speed = f"{format_number(change.threshold)} samples/s"
+    return f"beats first below {speed}", f"beats first <{speed}"
 
 
 def _winners(decision: Decision) -> Iterator[_Line]:

@@ -18,7 +18,7 @@ MOST_REGIONS = 4
 """Regions of an offer that are named; JSON has them all."""
 
 
-def fits_words(choice: Choice) -> str:
+def fits_words(choice: Choice, *, short: bool = False) -> str:
     """Return whether the job fits in memory, and what is spare: "fits, 16.2 GiB spare"."""
     if choice.fits_memory is None:
         return "memory not checked"
@@ -28,7 +28,7 @@ def fits_words(choice: Choice) -> str:
     fits = "fits with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
     in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.findings)
     if in_eager_steps and choice.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
-        fits = f"{fits} in eager steps"
+        fits = f"{fits} {'eagerly' if short else 'in eager steps'}"
     return fits if margin is None else f"{fits}, {format_bytes(margin)} spare"
 
 

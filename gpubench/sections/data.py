@@ -9,10 +9,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpubench import __version__
 from gpubench.effects import Effect, Result, on_all_threads, results_of, thread_effects
 from gpubench.errors import GpuBenchError, MisuseError
-from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Ranking, Run, Status
+from gpubench.models import (
+    BuyOrRent,
+    Case,
+    DeviceProfile,
+    GpuSpec,
+    Pricing,
+    RankedOffer,
+    Ranking,
+    Run,
+    Status,
+)
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 
@@ -29,6 +41,8 @@ class ReportData:
         about: Id of the run whose device the page is about; None is the newest with a usable row.
         buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
             that has a street price.
+        unranked: Hardware to buy and spot prices beside a ranking that is of neither, each best first: of the
+            same question, without rank and chances.
         specs: The specification table by GPU key.
         most_offers: So many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
@@ -41,6 +55,7 @@ class ReportData:
     ranking_problem: str | None = None
     problems: tuple[str, ...] = ()
     buy_or_rent: tuple[BuyOrRent, ...] = ()
+    unranked: tuple[RankedOffer, ...] = ()
     about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     version: str = __version__
@@ -189,9 +204,12 @@ def gather(
     chosen = None if run is None else read_run(find_run(root, run))
     ranking, problem = None, None
     decisions: tuple[BuyOrRent, ...] = ()
+    unranked: tuple[RankedOffer, ...] = ()
     try:
         ranking = rank(**place, **question)
-        decisions = ranking.buy_or_rent or _buying(place | question)
+        to_buy = None if ranking.buy_or_rent else _ranked_too(place | question | {"rent_or_buy": "buy"})
+        decisions = ranking.buy_or_rent if to_buy is None else to_buy.buy_or_rent
+        unranked = _unranked(place | question, ranking, to_buy)
     except GpuBenchError as error:
         if question:
             raise
@@ -204,17 +222,39 @@ def gather(
         ranking_problem=problem,
         problems=tuple(stored.problems),
         buy_or_rent=decisions,
+        unranked=unranked,
     )
 
 
-def _buying(question: dict[str, Any]) -> tuple[BuyOrRent, ...]:
-    """Hold every card with a street price against renting; none where the question rules buying out."""
+def _ranked_too(question: dict[str, Any]) -> Ranking | None:
+    """Answer a question that the reader did not ask; None where theirs rules it out."""
     from gpubench.recommend.rank import rank
 
     try:
-        return rank(**(question | {"rent_or_buy": "buy"})).buy_or_rent
+        return rank(**question)
     except MisuseError:
-        return ()
+        return None
+
+
+def _unranked(question: dict[str, Any], ranking: Ranking, to_buy: Ranking | None) -> tuple[RankedOffer, ...]:
+    """Return what could be paid for beside the ranking: every card to buy, and spot prices.
+
+    What was ruled out by ``--rent`` or ``--buy`` stays out.
+    """
+    from gpubench.recommend.decision import beside
+
+    asked = question.get("rent_or_buy")
+    found = [to_buy] if to_buy is not None and asked is None else []
+    if asked != "buy" and not question.get("spot") and not question.get("max_purchase_usd"):
+        with_spot = _ranked_too(question | {"spot": True, "limit": None})
+        found += [with_spot] if with_spot is not None else []
+    known = {row.offer for row in ranking.rows}
+    return tuple(
+        msgspec.structs.replace(beside(row), pareto=False, dominated_by=None)  # which were among others
+        for each in found
+        for row in each.rows
+        if row.offer.pricing in {Pricing.OWNED, Pricing.SPOT} and row.offer not in known
+    )
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:

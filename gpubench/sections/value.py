@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import (
@@ -38,6 +39,7 @@ from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
 from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
+from gpubench.sections.narrowing import filters_of, head_of
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import beside_the_card
 from gpubench.sections.words import (
@@ -51,18 +53,27 @@ from gpubench.sections.words import (
     price_date_words,
     share_words,
 )
-from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
+from gpubench.units import (
+    LEAST_USD,
+    UNKNOWN,
+    count,
+    format_bytes,
+    format_duration,
+    format_usd,
+    listing,
+    plain,
+)
 
-TABLE_ROWS = 325
-"""Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
+TABLE_ROWS = 400
+"""Rows that the page's table holds; it can be sorted and narrowed, and print shows its head."""
+MOST_UNRANKED = 100
+"""Of them hardware to buy and spot prices, which stand below what is ranked."""
 EXCLUDED_REASONS = 80
 NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
 
 RANK, P_BEST = "Rank", "P(best)"
 """Titles of columns whose marks are explained below the table."""
-
-_Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
 _TITLES: dict[SortedBy, str] = {
     "value": "Training per dollar, ranked",
@@ -97,11 +108,7 @@ def _render(data: ReportData) -> Block | None:
     parts: list[Part] = [Paragraph(text=lead), *([winners] if winners.rows else [])]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
-        rows = ranking.rows
-        shown = rows[:TABLE_ROWS]
-        left = f"The first {len(shown)} of {len(rows):,} offers; the others are in the raw data"
-        caption = f"All {len(shown)} offers" if len(shown) == len(rows) else left
-        parts.append(offers(data, ranking, shown, caption, filters=_filters(data, shown)))
+        parts.append(_page_table(data, ranking))
         if others := [*beside_the_card(ranking), *_other_work(ranking)]:
             parts.append(Bullets(items=tuple(others)))
         brief = _brief(data, ranking)
@@ -110,6 +117,25 @@ def _render(data: ReportData) -> Block | None:
     if ranking.excluded:
         parts.append(excluded_table(ranking))
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
+
+
+def _page_table(data: ReportData, ranking: Ranking) -> Table:
+    """What is ranked, and below it what else could be paid for: as much of both as a page holds."""
+    beside = head_of(data.unranked, MOST_UNRANKED)
+    ranked = head_of(ranking.rows, TABLE_ROWS - len(beside))
+    shown, total = (*ranked, *beside), len(ranking.rows) + len(data.unranked)
+    caption = f"All {total:,} offers"
+    if len(shown) < total:
+        caption = (
+            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; all that are ranked are "
+            "in the raw data"
+        )
+    if beside:
+        kinds = dict.fromkeys(_UNRANKED[row.offer.pricing] for row in beside)
+        caption += f". At the end, without a rank: {listing(kinds)}"
+    counted_of = str(total) if len(shown) == total else f"the first {len(shown)}"
+    table_of_offers = offers(data, ranking, shown, caption, filters=filters_of(data, shown))
+    return replace(table_of_offers, counted_of=counted_of)
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
@@ -223,6 +249,7 @@ def offers(
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
+    paid_first = _paid_first(data)
     full: list[Cell[RankedOffer]] = [
         *([number("Batch", _batch, optional=5)] if in_full and len(batches) > 1 else []),
         *([number("Latency", _latency)] if in_full and late else []),
@@ -233,7 +260,7 @@ def offers(
         text("GPUs and offer", lambda r: _who(data, r)),
         *([text("Memory", _gpus_needed)] if shared else []),
         number(RANK, rank_words(ranking)),
-        text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
         *(
             []
             if timed and ranking.by_reference
@@ -278,32 +305,25 @@ def _chance_of(
 
 
 def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
-    """Yield a column for each kind of token that any of the rows has a cost of."""
-    for what in dict.fromkeys(what for row in rows for what in token_costs(row)):
+    """Yield a column for each kind of token that any of the rows has a cost of which its figures can tell."""
+    told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
+    for what in dict.fromkeys(told):
         yield number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
 
 
-def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...]:
-    """What a buyer narrows offers by: whose they are, rent or buy, memory of one GPU, and budget."""
+_UNRANKED = {Pricing.OWNED: "hardware to buy", Pricing.SPOT: "spot prices"}
 
-    def memory_gib(row: RankedOffer) -> float | None:
-        spec = data.specs.get(row.offer.gpu_key)
-        return None if spec is None or spec.memory_bytes is None else round(spec.memory_bytes / GIB)
 
-    def filtered(title: str, kind: Literal["choice", "at least", "at most"], of: _Facet) -> Filter:
-        return Filter(title=title, kind=kind, values=tuple(of(row) for row in rows))
+def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
+    """Return what says what hardware costs to buy, before the words on its hour: "$1,450 first; "."""
+    paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
-    return (
-        filtered("Provider", "choice", lambda row: plain(row.offer.provider, 40)),
-        filtered("Pricing", "choice", lambda row: row.offer.pricing.value.replace("_", " ")),
-        filtered("GiB a GPU, at least", "at least", memory_gib),
-        filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
-        *(
-            [filtered("$ for the job, at most", "at most", lambda row: row.cost_usd)]
-            if any(row.cost_usd is not None for row in rows)
-            else []
-        ),
-    )
+    def words(row: RankedOffer) -> str:
+        offer = row.offer
+        usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
+        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"${usd:,.0f} first; "
+
+    return words
 
 
 def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:

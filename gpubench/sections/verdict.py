@@ -6,7 +6,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.models import Ranking
 from gpubench.recommend.verdict import CAUTION, SURENESS
-from gpubench.sections.card import FIRST, JOB, OLD_PRICES, card_of
+from gpubench.sections.card import FIRST, JOB, OLD_PRICES, RUNNER_UP, card_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import measured_facts
@@ -41,8 +41,8 @@ def _note(fact: Fact) -> Paragraph:
     return Paragraph(text=f"{fact.term}: {fact.value}{detail}.", tone="note")
 
 
-_IN_FULL = (JOB, SURENESS, "Best cloud", "Best marketplace", "Or own")
-"""Facts that the table and ``winners_in_full`` say with more beside them."""
+_IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own")
+"""Facts that the table and ``winners_in_full`` say with more beside them; the runner-up is never cut."""
 
 
 def beside_the_card(ranking: Ranking) -> list[str]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
+
+from gpubench.cli import options
+from gpubench.specs import find_spec, load_specs, matching_keys
 
 
 @pytest.mark.parametrize(
@@ -15,11 +19,17 @@ import pytest
         ("gpubench run vgg", "vgg16_transfer"),
         ("gpubench run --precision amp-b", "amp-bf16"),
         ("gpubench rank --gpu nvidia-l40s", "nvidia-l40s-48gb"),
+        ("gpubench rank --gpu h1", "h100"),
+        ("gpubench rank --gpu rtx-40", "rtx-4090"),
+        ("gpubench rank --gpu RTX", "RTX-4090"),
+        ('gpubench rank --gpu "RTX 40', "RTX 4090"),
+        ("gpubench memory --gpu rtx-40", "rtx-4090"),
+        ("gpubench memory --gpu h100-s", "h100-sxm5-80gb"),
         ("gpubench rank --provider lamb", "lambda"),
     ],
 )
 def test_a_shell_is_told_what_can_follow(line, found):
-    words = line.split()
+    words = shlex.split(line + '"' * (line.count('"') % 2))
     asked = {
         "_GPUBENCH_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
@@ -30,7 +40,16 @@ def test_a_shell_is_told_what_can_follow(line, found):
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
     )
-    assert found in done.stdout.split(), done.stderr
+    assert found in done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_every_gpu_that_completion_names_is_taken_by_that_name(many):
+    known = list(options._gpus_and_families() if many else options._gpus())
+    names = {options._as_typed(name, start) for name in known for start in ("", "A", "A b")}
+    assert len(names) > len(load_specs()) + 300
+    assert all(matching_keys(name) for name in names)
+    assert many or all(find_spec(name) for name in names - set(load_specs()))
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,13 @@ def replay(path: Path) -> CudaCheck:
 
 
 def line_of(stored: CudaCheck) -> str:
-    """How the README lists a confirmed card."""
+    """How the page of limits lists a confirmed card."""
     return f"{stored.device.name}, torch {stored.environment.torch}"
 
 
-def test_every_confirmed_card_still_passes_and_stands_in_the_readme():
+def test_every_confirmed_card_still_passes_and_stands_on_the_page_of_limits():
     listed = re.search(
-        r"Confirmed on: (.+?)\n\n", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+        r"Confirmed on: (.+?)\n\n", (ROOT / "docs" / "limits.md").read_text(encoding="utf-8"), re.DOTALL
     )
     stored = [replay(path) for path in sorted(CONFIRMED.glob("*.json"))]
     assert listed is not None

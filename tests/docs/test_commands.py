@@ -77,14 +77,14 @@ ANSWERS = {"check": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
 
 
 def lines_of(page: Path) -> list[str]:
-    """Each command of a page's shell blocks, and of the README's table of questions."""
+    """Each command of a page's shell blocks, and of the tables of questions."""
     text = page.read_text(encoding="utf-8")
     pieces = re.split(r"^```(\w*)\n", text, flags=re.MULTILINE)
     blocks = [
         body for kind, body in zip(pieces[1::4], pieces[2::4], strict=True) if kind in {"", "sh", "bash"}
     ]
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    if page.name == "README.md":
+    if page.name in {"README.md", "questions.md"}:
         cells = [row.split("|")[2] for row in text.splitlines() if row.startswith("|")]
         commands += [one for cell in cells for one in re.findall(r"`(gpubench [a-z][^`]*)`", cell)]
     known = re.compile(r"(gpubench|pip|python3|pytest|bash|ruff) |\. ")

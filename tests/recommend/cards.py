@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Decision, Ranking
@@ -11,9 +13,6 @@ from gpubench.sections.data import of_ranking
 from gpubench.units import format_bytes, format_duration, format_percent, format_usd
 
 MOST_WORDS, MOST_WORDS_OF_HOW_SURE = 60, 15
-
-LONG_NAMES = 7
-"""Words of the names of the choice and its runner-up; of longer ones the job may be called "the job"."""
 
 
 def card_of(ranking: Ranking) -> tuple[str, dict[str, Fact]]:
@@ -48,14 +47,21 @@ def assert_card_is_whole(ranking: Ranking) -> None:
         return
     paid = decision.rather_rent or decision.choice
     _assert_what(headline, paid)
-    _assert_job(facts["Job"], decision, paid)
+    _assert_job(facts["Job"], decision, paid, room=MOST_WORDS - len(words_of(*block.brief)))
     if decision.sureness is not None:
         assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
     second = decision.choice if decision.rather_rent else decision.runner_up
     if second is not None:
         assert gpu_name(second.gpu_key) in facts["Runner-up"].value
     if decision.changes and not decision.rather_rent:
-        assert "better " in facts["Runner-up"].detail
+        change, detail = decision.changes[0], facts["Runner-up"].detail
+        whose = "owning" if decision.choice.source == "own" else decision.choice.provider
+        both_owned = decision.choice.source == second.source == "own"
+        if change.kind != "price" or both_owned or decision.choice.provider == second.provider:
+            whose = "first"
+        assert f"beats {whose} " in detail
+        if change.kind == "price":
+            assert re.search(rf"(above |>){re.escape(format_usd(change.threshold))}/h", detail)
     if decision.choice.can_feed is False:
         share = format_percent(decision.choice.vcpus / decision.choice.feed_vcpus)
         assert f"vCPUs feed {share}" in facts["Caution"].value
@@ -72,13 +78,13 @@ def _assert_what(headline: str, paid: Choice) -> None:
         assert paid.price_date in headline
 
 
-def _assert_job(job: Fact, decision: Decision, paid: Choice) -> None:
+def _assert_job(job: Fact, decision: Decision, paid: Choice, *, room: int) -> None:
+    """Hold the line of the job to its figures, and to its name unless the card has no room for that."""
     if decision.job is not None and paid.hours is not None:
         assert job.value.startswith(format_duration(paid.hours * 3600))
         assert format_usd(paid.cost_usd) in job.value
-        names = " ".join(gpu_name(each.gpu_key) for each in (paid, decision.runner_up) if each is not None)
-        words = [decision.job.words, *(["the job"] if len(names.split()) > LONG_NAMES else [])]
-        assert job.value.endswith(tuple(f"for {each}" for each in words))
+        no_room = len(decision.job.words.split()) - len(["the", "job"]) > room
+        assert job.value.endswith((f"for {decision.job.words}", *(["for the job"] if no_room else [])))
     basis, *_, fits = job.detail.split("; ")
     assert basis == paid.basis
     assert ("fits" in fits) == bool(paid.fits_memory)

@@ -101,7 +101,10 @@ def test_the_verdict_as_printed_is_short(words):
 def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it_is():
     lines = screen("resnet50").splitlines()
     at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["How", "sure"])
-    assert re.search(r"Runner-up .*\(better above \$[\d.]+/h\)", lines[at + 1])
+    assert re.search(
+        r"Runner-up .*\(beats \w+ (above |>)\$[\d.]+/h\)",
+        " ".join(" ".join(lines[at + 1 : at + 3]).split()),
+    )
 
 
 def test_explain_has_every_note_on_a_terminal_and_a_notebook_says_where_they_are():

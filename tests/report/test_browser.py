@@ -243,6 +243,29 @@ def test_offers_can_be_narrowed_by_provider_and_budget(visit):
     assert shown.count() == 0
 
 
+def test_offers_can_be_narrowed_to_what_is_bought_and_to_spot(visit):
+    """What is for sale stands in the same table, and the count says where the table is cut."""
+    page = visit("ten").page
+    page.click("nav a[href='#value']")
+    box = page.locator("#value .filters")
+    shown = page.locator("#value .filters + .scroll tbody tr:visible")
+    choice = box.get_by_label("Rent or buy")
+    options = choice.locator("option").all_text_contents()
+    assert options == ["any", "buy", "rent on demand", "rent spot"]
+    assert "400 of the first 400" in box.inner_text()
+    for kind, mark in (("buy", "first; cost of a useful hour"), ("rent spot", "(spot)")):
+        choice.select_option(kind)
+        texts = shown.all_inner_texts()
+        assert texts
+        assert all(mark in text for text in texts)
+        assert f"{len(texts)} of the first 400" in box.inner_text()
+    choice.select_option("buy")
+    box.get_by_label("Memory").fill("24")
+    large = shown.count()
+    box.get_by_label("Budget").fill("9")
+    assert 0 < shown.count() < large
+
+
 def test_a_link_of_the_index_opens_its_section(visit):
     page = visit("gpu").page
     assert page.locator("details.section[open]").count() == 0

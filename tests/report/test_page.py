@@ -21,6 +21,7 @@ from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION
 from gpubench.report.page import render, report, shortened
+from gpubench.sections import gpus
 from gpubench.sections.section import Section
 
 from . import samples
@@ -276,3 +277,30 @@ def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypat
     assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
     few = samples.report_data(ranking=samples.ranking(rows=many[:2], notes=()))
     assert shortened(few).ranking.notes == ()
+
+
+def test_a_cut_ranking_keeps_the_best_offer_of_every_gpu(monkeypatch):
+    """A GPU whose best offer came after the first thousand was missing from the chart of every GPU."""
+    monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 12)
+    rows = [msgspec.structs.replace(row, pareto=False) for row in samples.ranking().rows]
+    keys = {row.offer.gpu_key for row in rows}
+    many = tuple(msgspec.structs.replace(rows[0], rank=n) for n in range(1, 20))
+    behind = tuple(msgspec.structs.replace(row, rank=20 + n) for n, row in enumerate(rows))
+    data = samples.report_data(ranking=samples.ranking(rows=(*many, *behind)))
+    short = shortened(data).ranking
+    assert {row.offer.gpu_key for row in short.rows} == keys
+    assert [row.rank for row in short.rows] == sorted(row.rank for row in short.rows)
+    assert len(short.rows) == max(12, len(keys))
+    chart = gpus.SECTION.render(shortened(data)).parts[0]
+    assert len(chart.twin.rows) == len(keys)
+
+
+def test_the_title_counts_models_of_gpus_and_not_cards():
+    """Two cards of one model are not two GPUs compared; a CPU beside them is no card."""
+    other = samples.h200_run(
+        run_id="20261101T000000Z-e", device=msgspec.structs.replace(samples.h200(), device_id="e" * 16)
+    )
+    two = samples.report_data(samples.h200_run(), other, samples.cpu_run())
+    assert "<h1>NVIDIA H200, 2 cards of one model</h1>" in render(two)
+    assert "<h1>NVIDIA H200</h1>" in render(samples.report_data(samples.h200_run(), samples.cpu_run()))
+    assert "<h1>10 GPUs compared</h1>" in render(samples.report_data(*samples.ten_runs()))

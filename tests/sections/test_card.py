@@ -11,6 +11,7 @@ from recommend.cards import assert_card_is_whole, card_of
 from gpubench.findings import Finding, FindingKind
 from gpubench.labels import gpu_name
 from gpubench.models import Change, Decision, ParallelMode, Pricing, Ranking, Sureness
+from gpubench.recommend.verdict import ONLY_OFFER
 from gpubench.specs import load_specs
 
 RATES = {H100: 3000.0, A100: 1000.0, RTX5090: 900.0, L4: 400.0}
@@ -89,6 +90,34 @@ def decided(decision: Decision) -> Ranking:
 @given(decisions())
 def test_the_card_is_whole_in_sixty_words_whatever_was_decided(decision):
     assert_card_is_whole(decided(decision))
+
+
+def test_of_one_gpu_its_offers_are_compared():
+    """No GPU was there to be compared with: nothing is said of a GPU as the cheapest."""
+    asked = [
+        offer(L4, 1.0, provider="here"),
+        offer(L4, 1.1, provider="here"),
+        offer(L4, 1.2, provider="there"),
+    ]
+    ranking = rank_of(asked, RATES, width=1.3, samples=108e6)
+    headline, facts = card_of(ranking)
+    assert " at here for $1.00/h" in headline
+    assert "GPU" not in facts["How sure"].value
+    assert facts["Runner-up"].value.startswith("L4, there, ")
+    assert facts["Runner-up"].detail == "beats here above $1.20/h"
+    assert_card_is_whole(ranking)
+
+
+def test_of_one_provider_the_next_offer_is_the_runner_up():
+    ranking = rank_of([offer(L4, 1.0), offer(L4, 2.5, gpu_count=2)], RATES, width=1.3, samples=108e6)
+    assert card_of(ranking)[1]["Runner-up"].value.startswith("2x L4, ")
+    assert_card_is_whole(ranking)
+
+
+def test_an_offer_alone_has_no_rival():
+    _, facts = card_of(rank_of([offer(L4, 1.0)], RATES, width=1.3, samples=108e6))
+    assert facts["How sure"].value == ONLY_OFFER
+    assert "Runner-up" not in facts
 
 
 def test_the_best_that_was_measured_stands_beside_a_prediction():

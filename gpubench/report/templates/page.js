@@ -145,8 +145,12 @@
         row.hidden = !controls.every((c, i) => c.value === "" || passes[c.dataset.kind](values[i], c.value));
         return !row.hidden;
       });
-      box.querySelector("output").textContent = `${shown.length} of ${rows.length}`;
+      const counted = box.querySelector("output");
+      counted.textContent = `${shown.length} of ${counted.dataset.of}`;
     };
+    // Where a narrow page shows a row as a card, each cell says what it is.
+    const titles = [...box.nextElementSibling.querySelector("thead tr").cells].map((head) => head.textContent);
+    rows.forEach(([, row]) => [...row.cells].slice(1).forEach((cell, i) => { cell.dataset.t = titles[i + 1]; }));
     controls.forEach((control) => control.addEventListener("input", apply));
     box.hidden = false;
     apply();
