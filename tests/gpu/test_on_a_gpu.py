@@ -142,7 +142,7 @@ def test_a_small_batch_is_bound_by_the_host_and_a_graph_frees_it(gpu):
 def test_a_batch_that_cannot_fit_is_out_of_memory_and_the_next_case_goes_on(gpu):
     huge, small = measure(
         gpu,
-        planned("vgg16", Precision.FP32, Execution.EAGER, 16384),
+        planned("bert_base", Precision.FP32, Execution.EAGER, 2048),
         planned("cnn", Precision.FP32, Execution.EAGER, 64),
     )
     assert huge.status is Status.OUT_OF_MEMORY
