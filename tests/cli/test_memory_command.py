@@ -79,6 +79,9 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
     assert "nvidia-tesla-t4-16gb: fits (needs " in out
     assert "optimizer state" in out
+    assert "fastest convolution" not in out
+    _, strict, _ = ask("vgg16", "--gpu", "nvidia-tesla-t4-16gb", "--precision", "fp32")
+    assert "of the upper ends up to 1.91 GiB are what cuDNN may take for its fastest convolution" in strict
     _, every, _ = ask()
     trained = [name for name, p in load_profiles().items() if "train" in p.tasks and p.is_classic]
     assert [line.split()[0] for line in every.splitlines()] == trained
