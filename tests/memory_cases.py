@@ -17,7 +17,8 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import blas_bytes, need_of
+from gpubench.profile.memory import need_of
+from gpubench.profile.memory_figures import blas_bytes
 from gpubench.record.store import newest_runs
 
 BY_VALUE = """

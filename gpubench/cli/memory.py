@@ -122,7 +122,8 @@ def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
     yield answer.label
     if answer.case.gpu_count > 1:
         yield f"  {_SHARED[answer.case.parallel_mode]}"
-    yield f"  by {basis_words(need)}"
+    whose = f"on {answer.gpu_key}, " if len(answer.cards) > 1 else ""
+    yield f"  {whose}by {basis_words(need)}"
     for name, figure in (
         ("allocated by tensors", need.allocated),
         ("reserved by torch", need.reserved),

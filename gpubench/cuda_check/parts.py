@@ -36,7 +36,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import WORKSPACE_BYTES
+from gpubench.profile.memory_figures import WORKSPACE_BYTES
 from gpubench.units import Seconds
 
 WAITING = "gpubench.measure.waiting_model:WORKLOAD"

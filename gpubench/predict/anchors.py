@@ -164,11 +164,11 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     the user measured stands alone: another's harness adds its own error to it.
     """
     best: dict[str, tuple[float, Reading]] = {}
-    own = any(r.basis == "measured" and not r.host_bound and _same_arithmetic(r.case, case) for r in readings)
+    own = any(r.basis == "measured" and not r.host_bound and same_arithmetic(r.case, case) for r in readings)
     for reading in readings:
         if own and reading.basis != "measured":
             continue
-        if reading.host_bound or not _same_arithmetic(reading.case, case):
+        if reading.host_bound or not same_arithmetic(reading.case, case):
             continue
         distance = _distance(reading, case)
         if reading.spec.key not in best or distance < best[reading.spec.key][0]:
@@ -251,7 +251,8 @@ def is_host_bound(measurement: Measurement) -> bool:
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
-def _same_arithmetic(a: Case, b: Case) -> bool:
+def same_arithmetic(a: Case, b: Case) -> bool:
+    """Whether two cases compute alike; both kinds of AMP count as one."""
     return a.precision == b.precision or (a.precision.is_amp and b.precision.is_amp)
 
 

@@ -24,7 +24,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.predict.anchors import Reading, peaks_of
+from gpubench.predict.anchors import Reading, peaks_of, same_arithmetic
 from gpubench.predict.question import Question
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
@@ -198,7 +198,7 @@ def measured_peak(
 ) -> MeasuredMemory | None:
     """The largest peak measured of this case, by the same execution where there is any.
 
-    The type of half precision changes nothing.
+    The type of half precision changes nothing; strict fp32 takes what TF32 does not.
     """
     same = [
         reading
@@ -206,7 +206,7 @@ def measured_peak(
         if reading.peak_memory_bytes
         and accumulate == 1
         and reading.case.batch_size == case.batch_size
-        and reading.case.precision.is_amp == case.precision.is_amp
+        and same_arithmetic(reading.case, case)
         and _alike(reading.case, case)
     ]
     if not same:

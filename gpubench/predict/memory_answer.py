@@ -73,12 +73,13 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
     Attributes:
-        need: On a card with GDDR memory, or on the class of the first card asked for.
+        gpu_key: Of which card the need is: of one with GDDR memory where there is one, else of the first.
         refused: GPUs without an answer, and why.
         accumulate: Micro-batches that the batch of the case is cut into.
     """
 
     case: Case
+    gpu_key: str
     need: MemoryNeed
     cards: tuple[CardAnswer, ...]
     refused: tuple[Refusal, ...] = ()
@@ -104,6 +105,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             **case.recipe.fields,
             "gpu_count": case.gpu_count,
             "parallel_mode": case.parallel_mode,
+            "gpu_key": self.gpu_key,
             **self.need.flat(),
             "cards": [
                 {
@@ -161,6 +163,7 @@ def answer_memory(
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
     return MemoryAnswer(
         case=case,
+        gpu_key=spec.key,
         need=of_question.need_of(question, case, spec, readings, accumulate),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -20,7 +19,6 @@ from gpubench.models import (
     MemoryBasis,
     MemoryFit,
     MemoryNeed,
-    MemoryParts,
     OperatorKind,
     ParallelMode,
     Precision,
@@ -32,39 +30,32 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.profile.allowance import BLAS_BYTES, TRACE_SHARE, ClassAllowance, device_bytes, load_allowance
+from gpubench.profile.allowance import ClassAllowance, load_allowance
+from gpubench.profile.memory_figures import (
+    WORKSPACE_BYTES,
+    Scratch,
+    algorithm_bytes,
+    estimated,
+    measured_figures,
+    parts_of,
+    scratch_of,
+)
 from gpubench.profile.shared_out import Held, held_by_one, on_several
-from gpubench.units import GIB, MIB
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """No batch beyond this is searched or ranked: throughput has long stopped growing, and nobody trains so."""
 _LOOKS_ALONG_LINES = 8
 """Of the search for the largest batch; it needs four along one line, and one or two for each bend."""
-WORKSPACE_BYTES = 256 * MIB
-"""Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 """Of a step whose measured peak tells of another batch: in a smaller one the workspace weighs too much."""
 UNTRACED_FACTOR = 2.0
 """Over the formula for a model that could not be traced: it is too low by up to this for language models."""
 UNTRACED_LOW_FACTOR = 2.3
 """Below the formula: it is too high by up to this where most weights are frozen and adapters are trained."""
-COMMUNICATION_HIGH_BYTES = 1 * GIB
-"""Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step over an eager one's: a compiled loss holds no scores in float32. The lowest of
 14 published readings is 0.66 of what the trace of the eager step counts (Llama 3 8B on B200s)."""
-LEAST_CONTEXT_SHARE = 0.5
-"""Of the usual overhead: an H100 had 767 MiB in use beside what torch held, where 1,300 are usual."""
-OTHER_CARD_BYTES = 256 * MIB
-"""By which context and driver may differ between two cards of one class: half of what two classes do."""
-ALGORITHM_SHARE = 1.25
-"""Of what the widest convolution reads and writes: what cuDNN's fastest algorithm may take in strict float32,
-where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond what the
-same steps took at TF32."""
-LIKELY_ALGORITHM_SHARE = 1.0
-"""The same, as the two readings have it in the mean."""
-_CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
@@ -106,19 +97,19 @@ def need_of(
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
     held = traced or _formula(profile, case, accumulate)
-    scratch = _scratch(profile, _micro(case, accumulate), card_class)
-    figures = _estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count, scratch)
+    scratch = scratch_of(profile, _micro(case, accumulate), card_class)
+    figures = estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count, scratch)
     basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     if measured is not None:
         there = None if measured.card_class is None else _allowance(profile, case, measured.card_class)
-        figures = _measured(allowance, there, measured, held.pinned)
+        figures = measured_figures(allowance, there, measured, held.pinned)
         basis = MemoryBasis.MEASURED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
         allocated=figures.allocated,
         reserved=figures.reserved,
         device=figures.device,
-        parts=_parts(held, figures, scratch),
+        parts=parts_of(held, figures, scratch),
         basis=basis,
         untraced=untraced,
         not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
@@ -184,8 +175,8 @@ def largest_batch(
     def spare_bytes(batch_size: int) -> float:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _formula(profile, at, accumulate) if step is None else _held_in(step, profile, at, accumulate)
-        scratch = _scratch(profile, _micro(at, accumulate), card.card_class)
-        high = _estimated(allowance, held.scaled(scale), at.gpu_count, scratch).device.high
+        scratch = scratch_of(profile, _micro(at, accumulate), card.card_class)
+        high = estimated(allowance, held.scaled(scale), at.gpu_count, scratch).device.high
         if step is not None and _has_run(held.scaled(scale), at, card):
             high = min(high or math.inf, card.usable_bytes)
         return -math.inf if high is None else card.usable_bytes - high
@@ -264,7 +255,7 @@ def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> i
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
     """Memory in use of a traced step of a language model alone, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
-    return _estimated(load_allowance().of(card_class, convolves=False), held, 1, _Scratch()).device
+    return estimated(load_allowance().of(card_class, convolves=False), held, 1, Scratch()).device
 
 
 def scale_of(
@@ -290,7 +281,7 @@ def scale_of(
     held = traced or _formula(profile, case)
     if held.total < LEAST_SCALING_BYTES:
         return None
-    beside = WORKSPACE_BYTES + _algorithm_bytes(profile, case, card_class)
+    beside = WORKSPACE_BYTES + algorithm_bytes(profile, case, card_class)
     beyond = max(0.0, measured_bytes - held.total - beside)
     return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
 
@@ -298,133 +289,6 @@ def scale_of(
 def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
     """What a trace cannot know of the case on a class of card."""
     return load_allowance().of(card_class, convolves=profile.convolves(case.task))
-
-
-class _Scratch(NamedTuple):
-    """What libraries are known to take beside the tensors [B]: cuBLAS, and a convolution of cuDNN."""
-
-    blas: float = 0.0
-    algorithm: float = 0.0
-
-    @property
-    def likely(self) -> float:
-        return self.blas + self.algorithm * LIKELY_ALGORITHM_SHARE / ALGORITHM_SHARE
-
-    @property
-    def most(self) -> float:
-        return self.blas + self.algorithm
-
-
-def _scratch(profile: WorkloadProfile, case: Case, card_class: CardClass) -> _Scratch:
-    return _Scratch(blas_bytes(profile, case, card_class), _algorithm_bytes(profile, case, card_class))
-
-
-def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """What torch keeps for cuBLAS: the backward pass has a thread of its own."""
-    operators, threads = (profile.train, 2) if case.task is TaskKind.TRAIN else (profile.infer, 1)
-    multiplies = any(op.kind is OperatorKind.MATMUL for op in operators)
-    return threads * BLAS_BYTES[card_class] if multiplies else 0.0
-
-
-# --- three figures -------------------------------------------------------------------------------------
-
-
-class _Figures(NamedTuple):
-    allocated: Interval
-    reserved: Interval
-    device: Interval
-
-
-def _measured(
-    allowance: ClassAllowance,
-    there: ClassAllowance | None,
-    measured: MeasuredMemory,
-    pinned_bytes: float,
-) -> _Figures:
-    """What was read stands as it is; what was not is what the allocator and the driver add to it.
-
-    That differs little within one model. A context read on another class of card is exchanged for one of
-    this. What was read above what the allocator usually adds is cache, which it hands back where another card
-    has less: it is no need of the step. Nor is what cuDNN took of it because it was free, and gives back.
-    What a graph finds pinned is in what was read of a graph, and in nothing that was read of an eager step.
-    """
-    spread = math.exp(allowance.half_width_within)
-    peak = measured.allocated_bytes
-    usual = allowance.factor * peak
-    reserved = Interval(usual, peak, usual * spread + pinned_bytes)
-    if measured.reserved_bytes is not None:
-        in_it, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
-        held = min(measured.reserved_bytes, usual * spread + in_it)
-        reserved = Interval(held, held, held + pinned_bytes)
-    assert reserved.value is not None
-    assert reserved.low is not None
-    overhead = allowance.overhead_bytes
-    most = (overhead + reserved.value) * spread
-    device = Interval(overhead + reserved.value, overhead / spread + reserved.low, most + pinned_bytes)
-    if measured.device_bytes is not None and there is not None:
-        used = min(max(reserved.low, measured.device_bytes + overhead - there.overhead_bytes), most)
-        moved = abs(overhead - there.overhead_bytes) / 2
-        moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
-        device = Interval(used, max(reserved.low, used - moved), used + moved + pinned_bytes)
-    return _Figures(Interval(peak, peak, peak), reserved, device)
-
-
-def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: _Scratch) -> _Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
-
-    What torch keeps for cuBLAS is known, and fixed; on the device it is in the overhead that was read.
-    In a small step scratch space is more than the factor says, and it is so on the device too. A device never
-    holds less than its tensors, however wide the interval of its class; a context may be half of the usual.
-    """
-    spread = math.exp(allowance.half_width)
-    least, most = held.least, held.most
-    peak, reserved = held.total, held.total + held.apart
-    joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
-
-    def upper(held_bytes: float) -> float:
-        return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
-
-    low = least * (1 - TRACE_SHARE) * peak
-    device_low = min(
-        device_bytes(allowance, least * reserved) / spread,
-        LEAST_CONTEXT_SHARE * allowance.overhead_bytes + least * reserved,
-    )
-    device_high = device_bytes(allowance, most * reserved) * spread
-    return _Figures(
-        Interval(peak + scratch.likely, low, upper(peak) + scratch.algorithm),
-        Interval(
-            allowance.factor * reserved + scratch.likely,
-            low,
-            upper(reserved) + scratch.most + held.pinned,
-        ),
-        Interval(
-            device_bytes(allowance, reserved) + scratch.likely - scratch.blas,
-            max(low, device_low),
-            max(device_high, allowance.overhead_bytes + upper(reserved))
-            + scratch.algorithm
-            + held.pinned
-            + joined,
-        ),
-    )
-
-
-def _parts(held: Held, figures: _Figures, scratch: _Scratch) -> MemoryParts:
-    """Split the likely figure; a measured peak that differs from the trace shows in the transients."""
-    allocated, device, high = figures.allocated.value, figures.device.value, figures.device.high
-    assert allocated is not None
-    assert device is not None
-    assert high is not None
-    activations = max(0.0, allocated - scratch.likely - held.weights - held.optimizer - held.gradients)
-    saved = min(held.saved, activations)
-    return MemoryParts(
-        weights_bytes=held.weights,
-        gradients_bytes=held.gradients,
-        optimizer_bytes=held.optimizer,
-        saved_bytes=saved,
-        transient_bytes=activations - saved,
-        workspace_bytes=device - held.weights - held.optimizer - held.gradients - activations,
-        margin_bytes=high - device,
-    )
 
 
 # --- what was traced -----------------------------------------------------------------------------------
@@ -528,21 +392,6 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
     if case.checkpointing is not Checkpointing.NONE and profile.blocks is None:
         return "it has no repeated blocks that could be computed again"
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
-
-
-def _algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """What cuDNN may take for the widest convolution in strict float32 [B].
-
-    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. Where there is less, it should
-    take another; an H100 whose allocator was held to less ended with an error of cuDNN. No more than the
-    workspace is in the upper end already.
-    """
-    if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
-        return 0.0
-    operators = profile.train if case.task is TaskKind.TRAIN else profile.infer
-    widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
-    more = ALGORITHM_SHARE * case.batch_size * widest
-    return more if more > WORKSPACE_BYTES else 0.0
 
 
 # --- the formula, for what cannot be traced ------------------------------------------------------------

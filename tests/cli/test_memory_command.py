@@ -79,6 +79,9 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
     assert "nvidia-tesla-t4-16gb: fits (needs " in out
     assert "optimizer state" in out
+    assert "fastest convolution" not in out
+    _, strict, _ = ask("vgg16", "--gpu", "nvidia-tesla-t4-16gb", "--precision", "fp32")
+    assert "of the upper ends up to 1.91 GiB are what cuDNN may take for its fastest convolution" in strict
     _, every, _ = ask()
     trained = [name for name, p in load_profiles().items() if "train" in p.tasks and p.is_classic]
     assert [line.split()[0] for line in every.splitlines()] == trained
@@ -174,6 +177,18 @@ def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> N
         == answer["as_published"]
         == (answer["basis"] == "traced" and (answer["device_bytes_high"] == card["usable_bytes"]))
     )
+
+
+def test_of_several_cards_the_answer_says_whose_figures_stand_at_the_top(ask: Any) -> None:
+    """A class of its own each: the one with GDDR memory, whatever the order; a single card needs no word."""
+    radeon, geforce = "amd-radeon-rx-7700s-8gb", "nvidia-geforce-rtx-4090-24gb"
+    both = "vgg16", "--gpu", f"{radeon},{geforce}", "--batch-size", "12", "--execution", "eager"
+    answer = json.loads(ask(*both, "--json")[1])
+    assert answer["gpu_key"] == geforce
+    (whose,) = (card for card in answer["cards"] if card["gpu_keys"] == [geforce])
+    assert answer["device_bytes_high"] == whose["device_bytes_high"]
+    assert f"  on {geforce}, by a trace" in ask(*both)[1]
+    assert f"  on {radeon}" not in ask("vgg16", "--gpu", radeon)[1]
 
 
 def test_what_ran_eagerly_tells_nothing_of_what_a_graph_finds_pinned(ask: Any) -> None:

@@ -12,6 +12,7 @@ from statistics import median
 import msgspec
 import numpy as np
 import pytest
+from memory_cases import traced_bytes
 from scipy.stats import binomtest
 
 from gpubench.errors import MisuseError
@@ -290,8 +291,25 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
     assert needs[ParallelMode.FSDP].basis is MemoryBasis.TRACED
     assert need_of(vgg16, one, spec, peaks) == need_of(vgg16, one, spec, [])
     larger = msgspec.structs.replace(several[ParallelMode.DDP], batch_size=2 * one.batch_size)
-    told = [need_of(vgg16, larger, spec, known).allocated.value for known in (peaks, [])]
+    told = [traced_bytes(vgg16.profile, larger, need_of(vgg16, larger, spec, known)) for known in (peaks, [])]
     assert told[0] / told[1] == pytest.approx(scale_of(vgg16, larger, peaks)) != 1
+
+
+def test_a_peak_at_tf32_is_none_of_strict_fp32(vgg16):
+    """cuDNN takes for a convolution in strict fp32 what it does not at TF32; both kinds of AMP are one."""
+    spec = load_specs()[H100]
+    tf32 = msgspec.structs.replace(case_on(vgg16, H100), precision=Precision.TF32)
+    peaks = peaks_of(vgg16, [run_of(H100, (tf32, 1500.0), peak_memory_bytes=6271 * 2**20)])
+    basis = {
+        precision: need_of(vgg16, msgspec.structs.replace(tf32, precision=precision), spec, peaks).basis
+        for precision in (Precision.TF32, Precision.FP32, Precision.AMP_BF16)
+    }
+    assert basis[Precision.TF32] is MemoryBasis.MEASURED
+    assert basis[Precision.FP32] is basis[Precision.AMP_BF16] is MemoryBasis.TRACED
+    amp = msgspec.structs.replace(tf32, precision=Precision.AMP_BF16)
+    half = peaks_of(vgg16, [run_of(H100, (amp, 3000.0), peak_memory_bytes=4578 * 2**20)])
+    other = msgspec.structs.replace(tf32, precision=Precision.AMP_FP16)
+    assert need_of(vgg16, other, spec, half).basis is MemoryBasis.MEASURED
 
 
 def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():

@@ -23,7 +23,8 @@ from gpubench.predict.memory_fit import (
 )
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import TRACE_SHARE, card_of, device_bytes, load_allowance
-from gpubench.profile.memory import COMPILED_LEAST, WORKSPACE_BYTES, judge, need_of
+from gpubench.profile.memory import COMPILED_LEAST, judge, need_of
+from gpubench.profile.memory_figures import WORKSPACE_BYTES
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from gpubench.units import GIB, MIB

@@ -98,7 +98,7 @@ def test_a_measured_peak_never_takes_a_larger_batch_below_its_trace(runs, every)
             question = _question(m, case.batch_size)
             traced = need_with(question, case, card, [])
             told = need_with(question, case, card, peaks_of(question, runs))
-            assert told.allocated.low >= 0.97 * traced.allocated.value * (1 - 1e-9), case.label
+            assert told.allocated.low >= traced.allocated.low * (1 - 1e-9), case.label
             assert told.device.high >= traced.device.high * (1 - 1e-9), case.label
 
 
@@ -113,7 +113,7 @@ def test_a_measured_small_step_does_not_open_the_gate_to_a_large_one(runs, every
     assert seen.largest_batch <= alone.largest_batch
 
 
-def test_what_cudnn_takes_where_it_is_free_scales_no_other_precision(runs, every):
+def test_what_cudnn_takes_in_strict_float32_scales_no_other_precision(runs, every):
     """VGG16 in strict float32 read 1.8 GiB beyond its trace; under autocast nothing of it is taken."""
     (read,) = {
         m.case

@@ -50,8 +50,6 @@ from gpubench.profile.memory import (
     COMPILED_LEAST,
     MOST_BATCH,
     UNTRACED_FACTOR,
-    WORKSPACE_BYTES,
-    blas_bytes,
     checkpointed,
     judge,
     largest_batch,
@@ -60,6 +58,7 @@ from gpubench.profile.memory import (
     planned_peak_bytes,
     with_adapters,
 )
+from gpubench.profile.memory_figures import WORKSPACE_BYTES, blas_bytes
 from gpubench.profile.trace import profile_workload, trace_workload
 from gpubench.units import GIB, MIB
 from gpubench.workload import Task, Workload

@@ -1,0 +1,181 @@
+"""Three figures of a step, never mixed, each with its ends: what is added to the bytes of its tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from gpubench.interval import Interval
+from gpubench.models import (
+    CardClass,
+    Case,
+    MeasuredMemory,
+    MemoryParts,
+    OperatorKind,
+    Precision,
+    TaskKind,
+    WorkloadProfile,
+)
+from gpubench.profile.allowance import BLAS_BYTES, TRACE_SHARE, ClassAllowance, device_bytes
+from gpubench.profile.shared_out import Held
+from gpubench.units import GIB, MIB
+
+WORKSPACE_BYTES = 256 * MIB
+"""Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
+COMMUNICATION_HIGH_BYTES = 1 * GIB
+"""Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
+LEAST_CONTEXT_SHARE = 0.5
+"""Of the usual overhead: an H100 had 767 MiB in use beside what torch held, where 1,300 are usual."""
+OTHER_CARD_BYTES = 256 * MIB
+"""By which context and driver may differ between two cards of one class: half of what two classes do."""
+ALGORITHM_SHARE = 1.25
+"""Of what the widest convolution reads and writes: what cuDNN's fastest algorithm may take in strict float32,
+where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond what the
+same steps took at TF32."""
+LIKELY_ALGORITHM_SHARE = 1.0
+"""The same, as the two readings have it in the mean."""
+_CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
+
+
+class Scratch(NamedTuple):
+    """What libraries are known to take beside the tensors [B]: cuBLAS, and a convolution of cuDNN."""
+
+    blas: float = 0.0
+    algorithm: float = 0.0
+
+    @property
+    def likely(self) -> float:
+        """In the likely figures."""
+        return self.blas + self.algorithm * LIKELY_ALGORITHM_SHARE / ALGORITHM_SHARE
+
+    @property
+    def most(self) -> float:
+        """In the upper ends."""
+        return self.blas + self.algorithm
+
+
+def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> Scratch:
+    """What libraries are known to take of a case."""
+    return Scratch(blas_bytes(profile, case, card_class), algorithm_bytes(profile, case, card_class))
+
+
+def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
+    """What torch keeps for cuBLAS: the backward pass has a thread of its own."""
+    operators, threads = (profile.train, 2) if case.task is TaskKind.TRAIN else (profile.infer, 1)
+    multiplies = any(op.kind is OperatorKind.MATMUL for op in operators)
+    return threads * BLAS_BYTES[card_class] if multiplies else 0.0
+
+
+def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
+    """What cuDNN may take for the widest convolution in strict float32 [B].
+
+    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. Where there is less, it should
+    take another; an H100 whose allocator was held to less ended with an error of cuDNN. No more than the
+    workspace is in the upper end already.
+    """
+    if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
+        return 0.0
+    operators = profile.train if case.task is TaskKind.TRAIN else profile.infer
+    widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
+    more = ALGORITHM_SHARE * case.batch_size * widest
+    return more if more > WORKSPACE_BYTES else 0.0
+
+
+class Figures(NamedTuple):
+    """Tensors, what torch's allocator holds, and memory in use on the device [B]."""
+
+    allocated: Interval
+    reserved: Interval
+    device: Interval
+
+
+def measured_figures(
+    allowance: ClassAllowance,
+    there: ClassAllowance | None,
+    measured: MeasuredMemory,
+    pinned_bytes: float,
+) -> Figures:
+    """What was read stands as it is; what was not is what the allocator and the driver add to it.
+
+    That differs little within one model. A context read on another class of card is exchanged for one of
+    this. What was read above what the allocator usually adds is cache, which it hands back where another card
+    has less: it is no need of the step.
+    What a graph finds pinned is in what was read of a graph, and in nothing that was read of an eager step.
+    """
+    spread = math.exp(allowance.half_width_within)
+    peak = measured.allocated_bytes
+    usual = allowance.factor * peak
+    reserved = Interval(usual, peak, usual * spread + pinned_bytes)
+    if measured.reserved_bytes is not None:
+        in_it, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
+        held = min(measured.reserved_bytes, usual * spread + in_it)
+        reserved = Interval(held, held, held + pinned_bytes)
+    assert reserved.value is not None
+    assert reserved.low is not None
+    overhead = allowance.overhead_bytes
+    most = (overhead + reserved.value) * spread
+    device = Interval(overhead + reserved.value, overhead / spread + reserved.low, most + pinned_bytes)
+    if measured.device_bytes is not None and there is not None:
+        used = min(max(reserved.low, measured.device_bytes + overhead - there.overhead_bytes), most)
+        moved = abs(overhead - there.overhead_bytes) / 2
+        moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
+        device = Interval(used, max(reserved.low, used - moved), used + moved + pinned_bytes)
+    return Figures(Interval(peak, peak, peak), reserved, device)
+
+
+def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Scratch) -> Figures:
+    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
+
+    What torch keeps for cuBLAS is known, and fixed; on the device it is in the overhead that was read.
+    In a small step scratch space is more than the factor says, and it is so on the device too. A device never
+    holds less than its tensors, however wide the interval of its class; a context may be half of the usual.
+    """
+    spread = math.exp(allowance.half_width)
+    least, most = held.least, held.most
+    peak, reserved = held.total, held.total + held.apart
+    joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
+
+    def upper(held_bytes: float) -> float:
+        return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
+
+    low = least * (1 - TRACE_SHARE) * peak
+    device_low = min(
+        device_bytes(allowance, least * reserved) / spread,
+        LEAST_CONTEXT_SHARE * allowance.overhead_bytes + least * reserved,
+    )
+    device_high = device_bytes(allowance, most * reserved) * spread
+    return Figures(
+        Interval(peak + scratch.likely, low, upper(peak) + scratch.algorithm),
+        Interval(
+            allowance.factor * reserved + scratch.likely,
+            low,
+            upper(reserved) + scratch.most + held.pinned,
+        ),
+        Interval(
+            device_bytes(allowance, reserved) + scratch.likely - scratch.blas,
+            max(low, device_low),
+            max(device_high, allowance.overhead_bytes + upper(reserved))
+            + scratch.algorithm
+            + held.pinned
+            + joined,
+        ),
+    )
+
+
+def parts_of(held: Held, figures: Figures, scratch: Scratch) -> MemoryParts:
+    """Split the likely figure; a measured peak that differs from the trace shows in the transients."""
+    allocated, device, high = figures.allocated.value, figures.device.value, figures.device.high
+    assert allocated is not None
+    assert device is not None
+    assert high is not None
+    activations = max(0.0, allocated - scratch.likely - held.weights - held.optimizer - held.gradients)
+    saved = min(held.saved, activations)
+    return MemoryParts(
+        weights_bytes=held.weights,
+        gradients_bytes=held.gradients,
+        optimizer_bytes=held.optimizer,
+        saved_bytes=saved,
+        transient_bytes=activations - saved,
+        workspace_bytes=device - held.weights - held.optimizer - held.gradients - activations,
+        margin_bytes=high - device,
+    )
