@@ -79,6 +79,8 @@ def refresh_(
     """
     done = _refreshed(provider or (), from_, results, accept_outliers=accept_outliers)
     _say_set_aside(done.set_aside)
+    for note in done.notes:
+        say(note)
     unmet = done.named("failed") + (done.named("skipped") if provider else ())
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
@@ -129,6 +131,7 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
             for name, source in done.sources.items()
         },
         "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+        "notes": list(done.notes),
     }
 
 
