@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpubench.offers.table import OfferTable, SetAside
 
 SHOWN_SET_ASIDE = 8
+SHOWN_OFFERS = 2_000
+"""Laying 100,000 rows out takes a minute and a GB, and nobody reads them."""
 
 AcceptOutliersOption = Annotated[
     bool,
@@ -56,7 +58,9 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return
-    show(*_table(rows))
+    show(*_table(rows[:SHOWN_OFFERS]))
+    if len(rows) > SHOWN_OFFERS:
+        say(f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json")
     _say_summary(rows, table)
     if not rows:
         say("no offer passes all of these options: relax one of them")
