@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpubench.offers.table import OfferTable, SetAside
 
 SHOWN_SET_ASIDE = 8
+SHOWN_OFFERS = 2_000
+"""Laying 100,000 rows out takes a minute and a GB, and nobody reads them."""
 
 AcceptOutliersOption = Annotated[
     bool,
@@ -56,7 +58,9 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return
-    show(*_table(rows))
+    show(*_table(rows[:SHOWN_OFFERS]))
+    if len(rows) > SHOWN_OFFERS:
+        say(f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json")
     _say_summary(rows, table)
     if not rows:
         say("no offer passes all of these options: relax one of them")
@@ -79,6 +83,8 @@ def refresh_(
     """
     done = _refreshed(provider or (), from_, results, accept_outliers=accept_outliers)
     _say_set_aside(done.set_aside)
+    for note in done.notes:
+        say(note)
     unmet = done.named("failed") + (done.named("skipped") if provider else ())
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
@@ -129,6 +135,7 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
             for name, source in done.sources.items()
         },
         "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+        "notes": list(done.notes),
     }
 
 

@@ -38,6 +38,13 @@ class Verbs(TyperGroup):
         self.commands = _WhenCalled(self.commands)
         _read_plainly(self)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; typer would make an interruption an exit code without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
 
 class _WhenCalled(MutableMapping[str, Any]):
     """Commands by name; one of ``VERBS`` is made when it is first asked for."""

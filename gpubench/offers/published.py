@@ -72,7 +72,7 @@ def take_over(
     require_writable(folder, hint=WRITE_HINT)
     today = now or clock()
     published = _chosen(_read(url, transport, today), only)
-    before, _ = newest_snapshot(folder)
+    before, notes = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
     known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
     asked: dict[str, SourceOffers] = {}
@@ -94,7 +94,7 @@ def take_over(
     if newer:
         snapshot = Snapshot(retrieved_at=utc_stamp(now), sources=in_order(kept | asked))
         path = write_snapshot(folder, snapshot)
-    return Refreshed(path=path, sources=asked, set_aside=tuple(set_aside))
+    return Refreshed(path=path, sources=asked, set_aside=tuple(set_aside), notes=notes)
 
 
 def _read(url: str, transport: Transport, today: datetime) -> Snapshot:

@@ -43,11 +43,15 @@ LEAST_SHARE = 0.5
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refresh did; ``path`` is None where no source answered and nothing was written."""
+    """What a refresh did; ``path`` is None where no source answered and nothing was written.
+
+    ``notes`` say which earlier snapshot could not be read, so that an older one was carried over.
+    """
 
     path: Path | None
     sources: dict[str, SourceOffers]
     set_aside: tuple[SetAside, ...]
+    notes: tuple[str, ...] = ()
 
     def named(self, state: str) -> tuple[str, ...]:
         """Names of the asked sources that ended in a state: ok, failed or skipped."""
@@ -125,7 +129,7 @@ def refresh(
     """
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
-    before, _ = newest_snapshot(folder)
+    before, notes = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
     known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
     retrieved_at = utc_stamp(now)
@@ -143,9 +147,10 @@ def refresh(
             asked[source.name] = taken.source
         on_source(source.name, asked[source.name])
     if not any(source.state == "ok" for source in asked.values()):
-        return Refreshed(path=None, sources=asked, set_aside=tuple(set_aside))
+        return Refreshed(path=None, sources=asked, set_aside=tuple(set_aside), notes=notes)
     snapshot = Snapshot(retrieved_at=retrieved_at, sources=in_order(kept | asked))
-    return Refreshed(path=write_snapshot(folder, snapshot), sources=asked, set_aside=tuple(set_aside))
+    path = write_snapshot(folder, snapshot)
+    return Refreshed(path=path, sources=asked, set_aside=tuple(set_aside), notes=notes)
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:

@@ -76,3 +76,19 @@ def test_a_signal_while_a_class_is_made_is_an_interruption(where, monkeypatch, c
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 130
     assert capsys.readouterr().err == "gpubench: interrupted\n"
+
+
+def test_an_interruption_in_the_middle_of_a_verb_is_said(monkeypatch, capsys):
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpubench.offers.snapshot.load_offers", interrupted)
+    monkeypatch.setattr(sys, "argv", ["gpubench", "offers", "list"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "gpubench: interrupted\n"

@@ -56,6 +56,18 @@ def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first(lis
     assert [row["kind"] for row in rows[len(prices) :]] == ["free", "free"]
 
 
+def test_of_thousands_the_cheapest_are_shown_and_how_many_there_are_is_said(gpubench, listed, write_table):
+    some = ({"instance": f"i{n}", "on_demand_usd_per_h": f"{1 + n / 1000:.3f}"} for n in range(2_100))
+    table = write_table(*({"provider": "acme", "spot_usd_per_h": ""} | row for row in some))
+    given = ("--offers", table, "--provider", "acme")
+    done = gpubench("list", *given)
+    assert "the 2,000 cheapest of 2,100" in done.stderr
+    assert done.stdout.count("acme") == 2_000
+    assert "$1.00" in done.stdout
+    assert "$3.05" not in done.stdout
+    assert len(listed(*given)) == 2_100
+
+
 def test_what_is_never_ranked_says_why(gpubench, listed):
     reasons = {row["kind"]: row["not_ranked_because"] for row in listed()}
     assert reasons["vm"] is None

@@ -85,6 +85,17 @@ def test_a_source_that_was_not_asked_is_carried_over(tmp_path):
     assert price(tmp_path) == [(0.5, "2026-11-17")]
 
 
+def test_a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_over_an_older_one(tmp_path):
+    run(tmp_path, 0, Fixed("acme", quote(0.5)))
+    newest = run(tmp_path, 1, Fixed("acme", quote(0.6))).path
+    newest.write_text("{")
+    done = run(tmp_path, 2, Fixed("other", quote(0.7, provider="other")))
+    assert price(tmp_path) == [(0.5, "2026-11-17")]
+    (note,) = done.notes
+    assert newest.name in note
+    assert "the snapshot before it is used" in note
+
+
 def test_where_nothing_answers_nothing_is_written(tmp_path):
     done = run(
         tmp_path,

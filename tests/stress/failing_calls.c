@@ -15,22 +15,34 @@
 #include <unistd.h>
 
 static char below[4096], kind[32];
-static int countdown, error_number, counted;
+static int countdown, error_number;
+static struct { const char *call; int count; } seen[32];  // by kind, every call that could have been failed
 
 void arm(const char *folder, const char *call, int nth, int number) {
     snprintf(below, sizeof below, "%s", folder);
     snprintf(kind, sizeof kind, "%s", call);
     countdown = nth;
     error_number = number;
-    counted = 0;
+    memset(seen, 0, sizeof seen);
 }
 
-int calls(void) { return counted; }
+int calls(const char *call) {
+    for (int n = 0; n < 32 && seen[n].call; n++)
+        if (!strcmp(seen[n].call, call)) return seen[n].count;
+    return 0;
+}
+
+static void count(const char *call) {
+    int n = 0;
+    while (n < 31 && seen[n].call && strcmp(seen[n].call, call)) n++;
+    seen[n].call = call;
+    seen[n].count++;
+}
 
 static int fails(const char *call) {
-    if (!below[0] || strcmp(call, kind)) return 0;
-    counted++;
-    if (--countdown) return 0;
+    if (!below[0]) return 0;
+    count(call);
+    if (strcmp(call, kind) || --countdown) return 0;
     errno = error_number;
     return 1;
 }
@@ -42,7 +54,7 @@ static int fails_path(const char *call, const char *path) {
 
 static int fails_fd(const char *call, int fd) {
     char link[64], path[4096];
-    if (!below[0] || strcmp(call, kind)) return 0;
+    if (!below[0]) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t size = readlink(link, path, sizeof path - 1);
     if (size < 0) return 0;

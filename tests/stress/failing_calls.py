@@ -1,8 +1,8 @@
 """Runs commands with one system call failed in each, in forked processes; prints a line of JSON for each.
 
 Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``, with a list of
-``[arguments, call, nth, errno]`` on its standard input. A copy of the template is the folder of each. Every command runs once before, in
-this process, so that no copy has to load it.
+``[arguments, call, nth, errno]`` on its standard input: of 0, none of the calls named is failed, and each is counted. A copy of the
+template is the folder of each. Every command runs once before, in this process, so that no copy has to load it.
 
 ``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is noted.
 """
@@ -71,9 +71,9 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
         try:
             main_of(arguments)
         finally:
-            calls = library.calls()
+            calls = {each: library.calls(each.encode()) for each in call.split()}
             library.arm(b"", b"", 0, 0)
-            count.write_text(str(calls))
+            count.write_text(json.dumps(calls))
     _, status = os.waitpid(pid, 0)
     stored = store.read_runs(root)
     return {
@@ -84,7 +84,7 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
         "code": os.waitstatus_to_exitcode(status),
         "said": err.read_text(errors="replace"),
         "printed": sorted(launches_printed(out.read_text(errors="replace"))),
-        "calls": int(count.read_text()),
+        "calls": json.loads(count.read_text()),
         "launches": sorted(set().union(*map(launches_of, stored.runs))),
         "problems": stored.problems,
         "aside": sorted(path.name for path in root.rglob("*.corrupt")),
