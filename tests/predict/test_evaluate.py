@@ -135,64 +135,6 @@ def test_models_that_buyers_ask_for_on_hopper_and_blackwell(outcomes, architectu
     assert np.average(error, weights=pairs.weight[mine]) < 0.20
 
 
-def test_a_b200_over_an_h100_is_off_as_the_page_says():
-    """All ten rows of a B200. Of those in doubt AMP changes nothing, on tensor cores that are twice as fast."""
-    table = fitted_on(TaskKind.TRAIN)
-    fit = fit_table(table, np.ones(len(table), dtype=bool))
-    b200, h100 = (table.gpu_key == k for k in ("nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb"))
-    here = table.harness == "lambda-pytorch"
-    speed = np.log(table.batch) - np.log(times_of(fit, fit.without(here | b200)).step_s)
-    read = np.log(table.batch) - table.log_seconds
-    found = {}
-    for y in np.flatnonzero(b200 & here):
-        alike = h100 & here & (table.model == table.model[y]) & (table.precision == table.precision[y])
-        x = min(np.flatnonzero(alike), key=lambda row: abs(np.log(table.batch[row] / table.batch[y])))
-        case = f"`{table.model[y]}` {table.batch[x]:.0f}, {table.batch[y]:.0f}", table.precision[y]
-        found[case] = np.exp([speed[y] - speed[x], read[y] - read[x]])
-    section = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("## On Blackwell")[2]
-    told = {
-        (case, precision): (float(told), float(read))
-        for case, precision, told, read in re.findall(
-            r"^\| (`\w+` \d+, \d+) \| (\w+) \| x([\d.]+) \| x([\d.]+) \|", section, re.MULTILINE
-        )
-    }
-    assert told.keys() == found.keys()
-    for case, ratios in found.items():
-        assert ratios == pytest.approx(told[case], abs=0.015), case
-    errors = {case: abs(ratios[0] / ratios[1] - 1) for case, ratios in found.items()}
-    doubt = {(f"`{table.model[y]}`", table.precision[y]): table.doubt[y] for y in np.flatnonzero(b200 & here)}
-    sound = [e for (case, precision), e in errors.items() if not doubt[case.split()[0], precision]]
-    bert = [e for (case, _), e in errors.items() if case.startswith("`bert")]
-    assert (len(errors), len(sound), len(bert)) == (10, 7, 4)
-    means = [np.mean(each) for each in (bert, sound, list(errors.values()))]
-    assert means == pytest.approx([0.11, 0.10, 0.19], abs=0.01)
-    assert max(sound) < 0.15
-    assert {model for (model, _), words in doubt.items() if words} == {"`resnet50`", "`ssd`"}
-    for model in ("resnet50", "ssd"):
-        rows = [
-            read[b200 & here & (table.model == model) & (table.precision == precision)]
-            for precision in ("amp", "fp32")
-        ]
-        assert rows[0] - rows[1] < np.log(1.05)
-
-
-def test_why_resnet_50_under_amp_on_a_b200_is_in_doubt():
-    """Its first activations, 64 x 112 x 112 an image, are beyond 32-bit indices; its input is made on the GPU."""
-    table = fitted_on(TaskKind.TRAIN)
-    rows = (table.harness == "lambda-pytorch") & (table.model == "resnet50")
-    assert set(table.data_input[rows]) == {"synthetic"}
-    beyond = rows & (table.batch * 64 * 112 * 112 > 2**31)
-    assert [(table.gpu_key[i], table.precision[i]) for i in np.flatnonzero(beyond)] == [
-        ("nvidia-b200-sxm-180gb", "amp")
-    ]
-    assert "2^31" in table.doubt[beyond][0]
-
-
-def test_blackwell_has_no_row_of_vgg16():
-    table = fitted_on(TaskKind.TRAIN)
-    assert not (table.base_model[table.architecture == "Blackwell"] == "vgg16").any()
-
-
 def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committed_pairs():
     rows = list(
         csv.DictReader(io.StringIO(gzip.decompress((DOCS / "prediction_pairs.csv.gz").read_bytes()).decode()))

@@ -1,0 +1,438 @@
+"""Figures in the words of docs/prediction.md, README and decisions: each is made again from what ships."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator
+from datetime import date
+from functools import cache
+from pathlib import Path
+from statistics import fmean, median
+
+import msgspec
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from gpubench.models import CardClass, Estimate, Execution, Precision, Status, TaskKind
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.conformal import level_weights
+from gpubench.predict.decode import decode_readings
+from gpubench.predict.estimate import estimate
+from gpubench.predict.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_median
+from gpubench.predict.fit import batch_spread
+from gpubench.predict.published import Table, fitted_on, model_profiles, shipped
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, case_for, question_of
+from gpubench.predict.scaling import SHARES, scaling
+from gpubench.predict.scaling_fit import scaling_figures
+from gpubench.profile import load_profiles
+from gpubench.profile.memory import need_of
+from gpubench.readings import h200_readings
+from gpubench.recommend.rank import rank
+from gpubench.recommend.request import RankRequest
+from gpubench.record.store import read_run, reference_runs
+from gpubench.shipped import data_text
+from gpubench.specs import load_specs
+from gpubench.units import GIB
+
+ROOT = Path(__file__).parents[2]
+PAGE = "docs/prediction.md"
+H100, H200 = "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
+AS_OF = date(2026, 11, 22)
+AMP, TF32, FP32 = Precision.AMP_BF16, Precision.TF32, Precision.FP32
+READ_ON_BOTH = ("vgg16", "vgg16_transfer", "resnet50", "lstm_large")
+READ_ONCE = ("transformer", "bert_base", "vit_b16")
+READ_NOWHERE = ("unet_ddpm", "resnet50_transfer")
+NEWER = ("Ampere", "Ada Lovelace", "Hopper", "Blackwell")
+HALF = (Precision.AMP_FP16, Precision.AMP_BF16)
+
+
+@cache
+def words_of(page: str) -> str:
+    """A page in one line."""
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+@cache
+def outcome(task: TaskKind = TaskKind.TRAIN) -> Outcome:
+    return evaluate(scored_table("harness", task), "harness", task)
+
+
+@cache
+def document(task: TaskKind = TaskKind.TRAIN) -> dict:
+    return report(outcome(task))
+
+
+@cache
+def jobs() -> dict:
+    return scaling_figures()
+
+
+def percent(ratio: float, digits: int = 0) -> str:
+    return f"{100 * ratio:.{digits}f}"
+
+
+def times(log: float, digits: int = 3) -> str:
+    return f"x{math.exp(log):.{digits}g}"
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(data_text(name).splitlines()))
+
+
+def pairs_at(prefix: str, *architectures: str, exact: bool = False) -> dict:
+    """Figures of the pairs of a family of models whose target is of these architectures."""
+    table, pairs = outcome().table, outcome().pairs
+    named = [m == prefix if exact else m.startswith(prefix) for m in table.base_model[pairs.y]]
+    return figures(outcome(), np.array(named) & np.isin(table.architecture[pairs.y], architectures))
+
+
+# The tables that the fit is made of
+
+
+def unused() -> Iterator[str]:
+    skipped = shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped
+    without = {r.split("'")[1]: n for r, n in skipped.items() if r.startswith("no profile")}
+    apart = sum(n for r, n in skipped.items() if "judged apart" in r)
+    keras = sum(n for model, n in without.items() if re.search(r"@\d+$", model))
+    texts = ("tacotron2", "transformerxlbase", "transformerxllarge", "ncf", "waveglow")
+    yield f"325 of Kepler and {apart} of a TPU"
+    yield f"{keras} are small Keras networks and Inception"
+    yield f"{sum(without[model] for model in texts)} are Transformer-XL, NCF, Tacotron 2 and WaveGlow"
+
+
+def unstated_batches() -> Iterator[str]:
+    table = fitted_on(TaskKind.TRAIN)
+    open_ = table.batch_high > table.batch_low
+    for harness, ends in (("gpu-insights", "128 to 1,024"), ("nvidia-dle", "128 to 256")):
+        mine = open_ & (table.harness == harness)
+        assert {
+            f"{a:,.0f} to {b:,.0f}"
+            for a, b in zip(table.batch_low[mine], table.batch_high[mine], strict=True)
+        } == {ends}
+    spread = np.expm1(batch_spread(table)[open_])
+    yield f"In the {open_.sum()} such rows of GPU-Insights (128 to 1,024) and of NVIDIA's ResNet-50 (128 to 256) it is {percent(spread.min(), 1)} to {percent(spread.max())} %"
+
+
+def inference() -> Iterator[str]:
+    table = fitted_on(TaskKind.INFER)
+    networks = {
+        row["model"] for row in rows_of("published_inference.csv") if row["source"].startswith("timm")
+    }
+    yield f"the rows of training and {table.inference.sum():,} of inference together"
+    yield f"`data/published_inference.csv` holds {len(networks)} of timm's 1,286 networks"
+    assert 0.3 < -math.expm1(-load_calibration().infer.ratio.coefficients.fused) < 0.4
+    yield "what `torch.compile` saves of a pass's traffic, a third"
+    yield "a fit of the rows of inference alone errs more (17 against 13 % below)"
+    assert percent(document(TaskKind.INFER)["mape"]) == "13"
+    found = outcome(TaskKind.INFER)
+    weight, known = level_weights(found.table, found.level_error), np.isfinite(found.level_error)
+    compiled, timm = found.table.arithmetic.compiled, found.table.harness == "timm"
+    means = []
+    for chosen in (compiled & known, ~compiled & timm & known):
+        error, votes = found.level_error[chosen], weight[chosen]
+        inside = np.average(np.abs(error) <= found.level_half_width[chosen], weights=votes)
+        means.append((percent(np.average(np.abs(np.expm1(error)), weights=votes)), percent(inside)))
+    (first, inside), (second, _) = means
+    yield f"seconds of compiled passes are off by {first} % in the mean (eager ones by {second} %), {inside} % inside the interval"
+
+
+def tokens() -> Iterator[str]:
+    rows = decode_readings()
+    yield f"{len(rows)} published rates of llama.cpp at batch 1"
+    yield f"{len({row.gpu_key for row in rows})} cards, two lists of one author"
+
+
+def other_vendors() -> Iterator[str]:
+    learned = load_calibration().train.ratio
+    width = learned.other_vendors
+    yield f"an MI325X takes {1 / math.exp(learned.deviations['CDNA3'][0]):.1f} times as long as the fit says, CDNA2 is a fifth faster"
+    assert math.exp(learned.deviations["CDNA2"][0]) == pytest.approx(1.2, abs=0.005)
+    instinct, radeon = (
+        [times(width[f"AMD {line}{half}"]) for half in ("", " at half precision")]
+        for line in ("Instinct", "Radeon")
+    )
+    yield f"Instinct {instinct[0]} at FP32 and TF32"
+    yield f"and {instinct[1]} in half precision (an MI325X alone), Radeon {radeon[0]} and {radeon[1]}"
+    rdna3 = [f"x{math.exp(width[f'AMD Radeon RDNA3{half}']):.1f}" for half in ("", " at half precision")]
+    yield f"how fast it is: {rdna3[0]} and {rdna3[1]}"
+
+
+# What a user without a GPU is told
+
+
+@cache
+def half_widths(name: str, precision: Precision | None) -> float:
+    """At the median GPU of NVIDIA, with nothing measured."""
+    cards = [spec for spec in load_specs().values() if spec.vendor == FITTED_VENDOR]
+    question = question_of(load_profiles()[name], precision)
+    found = estimate(question, cards, own=(), reference=reference_runs()).values()
+    told = [a for a in found if isinstance(a, Estimate) and a.basis == "predicted" and a.low]
+    assert len(told) > 30
+    return median(math.sqrt(a.high / a.low) for a in told)
+
+
+def nothing_measured() -> Iterator[str]:
+    most = [max(half_widths(name, p) for name in READ_ON_BOTH) for p in (None, TF32, FP32)]
+    yield "read on both | " + ", ".join(f"x{each:.2f}" for each in most) + " |"
+    once = ", ".join(f"x{half_widths(name, None):.2f}" for name in READ_ONCE)
+    others = [max(half_widths(name, p) for name in READ_ONCE) for p in (TF32, FP32)]
+    yield f"read on the H100 | {once} at amp (in this order), x{others[0]:.2f}, x{others[1]:.2f} |"
+    yield f"read on the H100 at AMP | x{half_widths('llama_1b', AMP):.2f} at amp, x{half_widths('llama_1b', None):.2f} at its default (bf16)"
+    (none,) = {f"x{half_widths(name, p):.2f}" for name in READ_NOWHERE for p in (None, TF32, FP32)}
+    yield f"a model of your own: none | {none} |"
+
+
+def classes_on_new_cards() -> Iterator[str]:
+    bert, resnet = pairs_at("bert", "Hopper"), pairs_at("resnet50", "Hopper", exact=True)
+    yield f"on Hopper BERT is {percent(bert['mape'])} % off on {bert['pairs']} pairs, ResNet-50 (ImageNet's) {percent(resnet['mape'])} % on {resnet['pairs']}, VGG16 {percent(fmean(without_own_reading('vgg16')))} % on the readings"
+    small = [pairs_at("resnet50_cifar", name) for name in ("Hopper", "Blackwell")]
+    yield f"{percent(small[0]['mape'])} % on {small[0]['pairs']} pairs on Hopper, {percent(small[1]['mape'])} % on {small[1]['pairs']} on Blackwell"
+
+
+@cache
+def levels_on_an_h200(name: str) -> tuple[tuple[Precision, float, bool], ...]:
+    """Told over read of each shipped reading, by a fit of levels alone, and whether the interval held."""
+    found = []
+    for step in h200_readings().steps:
+        if step.workload == name:
+            stranger = msgspec.structs.replace(load_profiles()[name], name=f"own_{name}")
+            question = Question(profile=stranger, precision=step.precision, batch_size=step.batch_size)
+            (told,) = estimate(question, [load_specs()[H200]], own=(), reference=()).values()
+            read = step.batch_size / step.step_s[Execution.GRAPH]
+            found.append((step.precision, told.samples_per_s / read, told.low < read < told.high))
+    return tuple(found)
+
+
+def without_own_reading(*names: str) -> list[float]:
+    return [abs(ratio - 1) for name in names for _, ratio, _ in levels_on_an_h200(name)]
+
+
+def levels() -> Iterator[str]:
+    every = without_own_reading(*READ_ON_BOTH)
+    inside = [held for name in READ_ON_BOTH for *_, held in levels_on_an_h200(name)]
+    yield f"{percent(fmean(every))} % in the mean, {percent(median(every))} % in the median, {sum(inside)} of {len(inside)} inside"
+    slow = [1 / ratio for p, ratio, _ in levels_on_an_h200("lstm_large") if p in HALF]
+    assert [f"{each:.1f}" for each in slow] == ["1.5", "1.5"]
+    yield "(the LSTM under AMP is 1.5 times as fast as said)"
+    hugging = [
+        ratio for name in ("bert_base", "transformer") for p, ratio, _ in levels_on_an_h200(name) if p in HALF
+    ]
+    yield f"no anchor: {min(hugging):.2f} to {max(hugging):.2f} times too fast on an H200"
+    assert not any(
+        held for name in ("bert_base", "transformer") for p, _, held in levels_on_an_h200(name) if p in HALF
+    )
+    assert [round(ratio) for _, ratio, _ in levels_on_an_h200("cnn")] == [3, 3, 3, 3]
+    yield "On an H200 `cnn` is predicted three times too fast"
+    vgg = [1 / ratio - 1 for _, ratio, _ in levels_on_an_h200("vgg16")]
+    yield f"predicted from data sheets, {percent(min(vgg))} to {percent(max(vgg))} % too slow"
+
+
+def small_networks() -> Iterator[str]:
+    smallest = min(totals["params_m"] for totals in model_profiles(TaskKind.TRAIN).values())
+    yield f"Below {smallest:.1f} million parameters (the smallest published model)"
+    found = outcome()
+    table, known = found.table, np.isfinite(found.level_error)
+    names = np.array([f"{h}|{m}" for h, m in zip(table.harness, table.base_model, strict=True)])
+    covered = []
+    for keep in (known, known & (table.harness != "ryujaehun")):
+        voters, which, count = np.unique(names[keep], return_inverse=True, return_counts=True)
+        inside = np.abs(found.level_error[keep]) <= found.level_half_width[keep]
+        covered.append((len(voters), percent(np.average(inside, weights=1 / count[which]))))
+    (every, all_), (others, without) = covered
+    assert set(table.batch[table.harness == "ryujaehun"]) == {12}
+    yield f"(ryujaehun's {every - others} at 12 images)"
+    yield f"{all_} % would be covered, {without} % without that harness"
+
+
+# Several GPUs
+
+
+def several() -> Iterator[str]:
+    whole, one = jobs(), jobs()["by_slice"]["from one GPU"]
+    alone = one["targets"]
+    held = round(one["coverage_90"] * alone)
+    p = binomtest(held, alone, 0.9).pvalue
+    yield f"fitted to {whole['jobs']} jobs of four harnesses"
+    yield f"off by {percent(whole['mape'], 1)} % in the mean and {percent(whole['coverage_90'], 1)} % of the intervals hold; by {percent(one['mape'], 1)} % and {percent(one['coverage_90'], 1)} % (about {held} of {alone} votes; binomial p {p:.2f}) for the {one['jobs']} jobs"
+    shares = dict(zip(SHARES, (math.exp(v) for v in load_calibration().scaling.logs), strict=True))
+    yield f"| lost with each doubling | 1.5 % in all | {percent(shares['waiting'], 1)} % |"
+    yield f"| of the backward pass that hides the exchange | 0.75 | {shares['hidden']:.2f} |"
+    yield f"| of a link's rate: NVLink | 0.75 | {shares['nvlink']:.2f} |"
+    yield f"| PCIe | 0.60 | {shares['pcie']:.2f} |"
+    yield f"| through the host (GeForce) | 0.35 | {shares['host']:.2f}: no published job |"
+    rows = rows_of("scaling.csv")
+    amd = [
+        1 - float(r["many_samples_per_s"]) / float(r["few_samples_per_s"])
+        for r in rows
+        if "mi325x" in r["gpu_key"]
+    ]
+    four = [
+        4 * float(r["many_samples_per_s"]) / float(r["few_samples_per_s"])
+        for r in rows
+        if r["many_gpus"] == "4" and r["model"] == "resnet152-ddp-gpus"
+    ]
+    yield f"ResNet-152 ran {median(four):.1f} times as fast as on one"
+    (millions,) = {round(float(r["parameters_m"])) for r in rows if r["model"] == "diffusion-gpus"}
+    yield f"exchange {millions} million gradients in small batches"
+    yield f"MI325X loses {percent(fmean(amd))} % at eight"
+    titan = [r["few_samples_per_s"] for r in rows if r["harness"] == "torchtitan" and r["few_gpus"] == "8"]
+    yield f"torchtitan's row reads {max(map(float, titan)):,.0f} with compiled blocks"
+    card = load_specs()[H100]
+    found = [
+        scaling(Question(profile=load_profiles()[n]), card, 8, speed)
+        for n, speed in (("vgg16", 2900.0), ("resnet50", 3600.0))
+    ]
+    wide = {f"x{math.exp(1.645 * each.log_deviation):.2f}" for each in found}
+    assert len(wide) == 1, wide
+    yield f"The half-width of eight GPUs on NVLink is about {wide.pop()}"
+
+
+def a_job_of_eight() -> Iterator[str]:
+    name = "llama_8b_fsdp"
+    found = rank(RankRequest(workloads=(name,), gpus=(H100,), results=Path("/nowhere"), as_of=AS_OF))
+    row = next(row for row in found.rows if row.offer.gpu_count == 8)
+    tokens = load_profiles()[name].tokens_per_sample
+    rates = row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high
+    likely, low, high = (f"{float(f'{rate * tokens / 8:.3g}'):,.0f}" for rate in rates)
+    batch = row.estimate.case.batch_size
+    yield f"on 8 H100s at batch {batch} is predicted at {likely} tokens/s per GPU ({low} to {high})"
+
+
+# Memory
+
+
+def memory() -> Iterator[str]:
+    def gib(name: str, precision: Precision, batch_size: int) -> str:
+        question = question_of(load_profiles()[name], precision, batch_size=batch_size)
+        need = need_of(question.profile, case_for(question, load_specs()[H100]), CardClass.HBM)
+        return f"{need.allocated.value / GIB:.1f}"
+
+    eight, sixteen, strict = (gib("transformer", p, n) for p, n in ((AMP, 8), (AMP, 16), (FP32, 8)))
+    yield f"`transformer` needs {eight} GiB at batch 8 and {sixteen} at batch 16 (amp), {strict} at batch 8 (fp32)"
+    amp, fp32 = (gib("vgg16", p, 64) for p in (AMP, FP32))
+    yield f"`vgg16` at batch 64 {amp} (amp) and {fp32}"
+
+
+# Errors on the shipped rows
+
+
+def headline() -> Iterator[str]:
+    found = outcome()
+    table, pairs = found.table, found.pairs
+    voters = {(table.harness[i], table.gpu_key[i]) for i in pairs.y}
+    yield f"refitting without each of the {len(voters)} groups"
+    added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
+    first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
+    error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
+    mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_median(error, weight), 1)
+    yield f"nikolasent: {first.sum():,} of these pairs), the first line is {mean} / {middle} %"
+    newer = figures(found, np.isin(table.architecture[pairs.y], NEWER))
+    yield f"of Ampere and newer ({newer['pairs']:,}) {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
+    assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
+    assert document()["heaviest_source"]["share"] == pytest.approx(1 / 3, abs=0.03)
+    yield "a third of the votes is lambda-pytorch's"
+
+
+def one_vote_each(table: Table, y: np.ndarray) -> np.ndarray:
+    """Weights of some pairs as if no others were."""
+    partners = np.bincount(y)[y]
+    voters = np.array([f"{table.harness[i]}|{table.gpu_key[i]}" for i in y])
+    rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
+    return 1 / (partners * np.array([rows[voter] for voter in voters]))
+
+
+def weak_spots() -> Iterator[str]:
+    xhmy = document()["by_slice"]["harness: xhmy"]
+    yield f"had four versions of PyTorch: {percent(xhmy['coverage_90'])} % covered"
+    pascal = committed("inference, harness", "architecture: Pascal")
+    yield f"and of Pascal cards: {percent(float(pascal['coverage_90']))} % covered there"
+
+
+# A card seen afterwards
+
+
+def seen_afterwards() -> Iterator[str]:
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for path in sorted((ROOT / "results" / "example" / "runs").rglob("*.json")):
+        for m in read_run(path).measurements:
+            case = m.case
+            if m.status is not Status.OK or case.execution is not Execution.GRAPH:
+                continue
+            profile = load_profiles()[case.workload]
+            question = question_of(
+                profile, case.precision, execution=case.execution, batch_size=case.batch_size
+            )
+            (told,) = estimate(question, [load_specs()[H100]], own=(), reference=()).values()
+            off = told.samples_per_s / m.samples_per_s - 1
+            errors[told.anchored].append(abs(off))
+            figures_ = (
+                f"{v:,.0f}" if v >= 100 else f"{v:.1f}"
+                for v in (told.samples_per_s, told.low, told.high, m.samples_per_s)
+            )
+            yield "| `{}` {} | {} | {} ({} to {}) | {} | {:+.0f} % |".format(
+                case.workload, case.batch_size, case.precision, *figures_, 100 * off
+            )
+    with_, without = errors[True], errors[False]
+    assert (len(with_), len(without)) == (16, 6)
+    yield f"The 16 that start from a shipped reading of an H200 are {percent(fmean(with_), 1)} % off in the mean, the six without such a reading {percent(fmean(without), 1)} %"
+    every = with_ + without
+    yield f"**{percent(fmean(every), 1)} % in the mean, {percent(median(every), 1)} % in the median"
+
+
+# Other pages
+
+
+def readme() -> Iterator[str]:
+    whole, level = document(), document()["no_gpu_owned"]
+    strangers = committed("stranger", "all pairs")
+    ends = percent(whole["mape"]), percent(float(strangers["mape"]))
+    yield f"**Predictions err by {ends[0]} to {ends[1]} % in the mean, {percent(whole['median_ape'])} % in the median**"
+    plain = whole["geometric_mean"]
+    yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
+    yield f"the 90 % intervals hold {percent(whole['coverage_90'])} % of them. With no GPU owned, seconds are off by {percent(level['mape'])} % in the mean"
+
+
+def decision() -> Iterator[str]:
+    """What is in force; the steps before it are a record of their day."""
+    whole, many = document(), jobs()
+    one = many["by_slice"]["from one GPU"]
+    yield f"| {percent(whole['mape'], 2)} / {percent(whole['median_ape'], 2)}, {percent(whole['coverage_90'], 1)} %, x{whole['half_width_factor']:.2f} | yes"
+    widths = [f"x{half_widths(name, None):.2f}" for name in READ_ONCE]
+    yield f"{widths[0]} for `transformer`, {widths[1]} for `bert_base` and {widths[2]} for `vit_b16` at AMP"
+    yield f"to {percent(one['coverage_90'], 1)} % covered; all jobs 89.5 to {percent(many['coverage_90'], 1)} %"
+
+
+def committed(hold_out: str, part: str) -> dict[str, str]:
+    with (ROOT / "docs" / "prediction_figures.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = [row for row in csv.DictReader(file) if (row["hold_out"], row["slice"]) == (hold_out, part)]
+    return row
+
+
+STATED = {
+    PAGE: (
+        unused, unstated_batches, inference, tokens, other_vendors, nothing_measured, classes_on_new_cards, levels,
+        small_networks, memory, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
+    ),
+    "README.md": (readme,),
+    "docs/decisions/0008-unseen-harness.md": (decision,),
+}  # fmt: skip
+
+
+WHOLE_EVALUATION = pytest.mark.slow
+"""Of forward passes, which ``tests/predict/test_evaluate.py`` holds to the committed figures at each run."""
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        pytest.param(page, told, id=told.__name__, marks=WHOLE_EVALUATION if told is inference else ())
+        for page, every in STATED.items()
+        for told in every
+    ],
+)
+def test_the_page_states_what_the_shipped_tables_give(page, told):
+    text = words_of(page)
+    assert [words for words in told() if words not in text] == []
