@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -480,6 +481,19 @@ def test_shipped_reference_runs_are_those_of_the_example():
     shipped = {path.name: path.read_bytes() for path in data_path("reference").glob("*.json")}
     assert shown == shipped
     assert len(store.reference_runs()) == len(shipped) > 0
+
+
+def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
+    """It is read where it is named; neither the folder around it nor the package takes it for a run of the user."""
+    (shown,) = store.read_runs(ROOT / "results/example-cpu").runs
+    assert shown.device.is_cpu
+    assert shown.device.gpu_key is None
+    (path,) = (ROOT / "results/example-cpu/runs").rglob("*.json")
+    assert not re.search(r"/home/|/root|/Users/|hostname", path.read_text(encoding="utf-8"))
+    assert {shown.run_id}.isdisjoint(run.run_id for run in store.reference_runs())
+    assert {shown.run_id}.isdisjoint(run.run_id for run in store.read_runs(ROOT / "results").runs)
+    for name in ("report.md", "ranking.json"):
+        assert 0 < (ROOT / "results/example-cpu" / name).stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("read", [store.read_runs, store.newest_runs, store.list_runs])
