@@ -168,7 +168,9 @@ def test_a_restless_single_gpu_makes_no_job_impossible(make_run, spread, believe
     """2.3 times one: beyond two GPUs only where the intervals of both leave no other way, or are unknown."""
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
-    alone = launch(spread=spread) if spread else msgspec.structs.replace(launch(), rounds=launch().rounds[1:2])
+    alone = (
+        launch(spread=spread) if spread else msgspec.structs.replace(launch(), rounds=launch().rounds[1:2])
+    )
     one = msgspec.structs.replace(one, launches=(alone,))
     assert (one.relative_half_width is None) == (spread is None)
     two = msgspec.structs.replace(
