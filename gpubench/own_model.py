@@ -20,7 +20,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from typing import Any
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
+from gpubench.own_config import check_context, read_config, stated_context
 from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
 from gpubench.units import plain
 from gpubench.workload import (
@@ -67,6 +68,7 @@ def load_own(reference: str) -> Workload:
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is not None:
+        check_own(reference, {})
         return _by_config(_config(match), name, _sources(match, None))
     file = _file(match)  # before their code can go to another folder
     found, module = import_own(reference)
@@ -79,6 +81,22 @@ def load_own(reference: str) -> Workload:
             f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
         )
     return replace(workload, version=_sources(match, file))
+
+
+def check_own(reference: str, asked: Mapping[str, Any]) -> None:
+    """Look at what can be known of a model at once, before anything of it is imported or built.
+
+    Args:
+        reference: The model.
+        asked: What its recipe is to be, by field.
+
+    Raises:
+        MisuseError: If it is described by a config that cannot be, or not together with what is asked for.
+    """
+    match, name = _match(reference), own_name(reference)
+    if match["config"] is not None:
+        context = stated_context(read_config(_config(match), name))
+        check_context(name, asked.get("context_tokens", 0), context)
 
 
 def import_own(reference: str) -> tuple[Any, ModuleType]:
@@ -197,11 +215,7 @@ def _file(match: re.Match[str]) -> Path | None:
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
     if match["config"] is not None:
-        path = _config(match)
-        if not path.exists():
-            where = plain(str(path), 300)
-            raise MisuseError(f"{match[0]}: there is no {where}: give a model's config.json, or its folder")
-        return zlib.crc32(read_bytes(path, MOST_SOURCE_BYTES, follow_links=True))
+        return zlib.crc32(read_bytes(_config(match), MOST_SOURCE_BYTES, follow_links=True))
     return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
 
 

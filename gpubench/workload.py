@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import Checkpointing, DecodeWork, ParallelMode, Recipe, TaskKind, WeightType
+from gpubench.models import (
+    Checkpointing,
+    DecodeWork,
+    ParallelMode,
+    Recipe,
+    TaskKind,
+    Trainable,
+    WeightType,
+    recipe_over,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -114,6 +123,7 @@ class Workload:
             on, unless it is asked for; empty is that of the recipe for any number.
         parallel_mode: How the GPUs of one job share it unless it is asked for: whole copies, or a share each.
         is_classic: Whether it is among "all": a model that needs a large card is named by itself.
+        check: Raises ``MisuseError`` for a recipe that the model cannot have; asked before anything is built.
         is_run: Whether it is ever built and measured; else it is only described, for memory and ranking.
     """
 
@@ -136,6 +146,11 @@ class Workload:
     parallel_mode: ParallelMode = ParallelMode.DDP
     is_classic: bool = True
     is_run: bool = True
+    check: Callable[[Recipe], None] | None = None
+
+    def recipe_over(self, gpu_count: int) -> Recipe:
+        """The recipe of a job of so many GPUs."""
+        return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def at(self, recipe: Recipe) -> Workload:
         """The workload by another recipe.
@@ -148,6 +163,8 @@ class Workload:
         if recipe == self.recipe:
             return self
         check_recipe(self.name, self.recipe, recipe, self.settings)
+        if self.check is not None:
+            self.check(recipe)
         if not self.settings:
             return replace(self, recipe=recipe)
         return replace(
@@ -173,11 +190,23 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 """Types that the weights of any model can be cast to."""
 
 
+def _contradiction(recipe: Recipe) -> str | None:
+    """Say what of a recipe cannot be together; None where all can."""
+    lies_in, how = recipe.weight_type, recipe.trainable
+    if how is Trainable.QLORA and lies_in is not WeightType.NF4:
+        return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {lies_in}: use LoRA for that"
+    if how is Trainable.LORA and lies_in not in CASTS:
+        return f"LoRA trains adapters over a base in 16 or 32 bits, not in {lies_in}: use QLoRA for 4 bits"
+    if how is Trainable.FULL and lies_in not in CASTS and not recipe.new_tokens:
+        return f"weights in {lies_in} cannot be trained: use QLoRA, or leave out the type of the weights"
+    return None
+
+
 def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[str]) -> None:
     """Refuse a recipe that differs from the usual one in what cannot be set.
 
     Raises:
-        MisuseError: Naming the first such field.
+        MisuseError: Naming the first such field, or two that contradict each other.
     """
     for field, value in recipe.fields.items():
         casts = field == "weight_type" and value in CASTS
@@ -187,6 +216,8 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
                 f"{name}: {field.replace('_', ' ')} {value} cannot be set: "
                 + (f"it takes {takes}" if takes else "it has one recipe alone")
             )
+    if wrong := _contradiction(recipe):
+        raise MisuseError(f"{name}: {wrong}")
 
 
 # --- for those who write a workload ------------------------------------------------------------------

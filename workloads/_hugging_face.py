@@ -11,25 +11,23 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
-from gpubench.files import read_bytes
 from gpubench.models import Recipe, TaskKind, Trainable, WeightType
 from gpubench.names import nearest
+from gpubench.own_config import CONTEXT_NAMES, check_context, read_config
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
-from gpubench.units import MIB, plain
+from gpubench.units import plain
 from gpubench.workload import CASTS, Batch, Task, Workload, draw_labels, image_batches, one_line, seeded
 from gpubench_workloads._decoder_blocks import LoraLinear
 from gpubench_workloads._llama import ADAPTER_RANK, LABELS, given_loss
 
 INSTALL = "pip install 'gpubench[hf]'"
 USUAL_CONTEXT = 2048
-MOST_CONFIG_BYTES = 4 * MIB
 MOST_LAYERS = 2000
 REFERENCE_TOKENS = 32
 MOST_ALIKE = 100_000
@@ -49,7 +47,6 @@ _REPEATED = (
     (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_ALIKE),
 )
 """Numbers that a model has something so many times of, by their names: each takes time and memory to make."""
-_CONTEXTS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "n_ctx")
 
 
 class Kind(StrEnum):
@@ -120,6 +117,7 @@ def load(path: Path, name: str, version: int) -> Workload:
         is_image=is_image,
         source="a Hugging Face config of the user's own",
         build=partial(build, described=described, recipe=_USUAL, usual=shape),
+        check=partial(_check, described),
         tasks=(TaskKind.TRAIN, TaskKind.INFER) if is_image else (TaskKind.TRAIN,),
         recipe=_USUAL,
         settings=_SETTINGS if not is_image else tuple(s for s in _SETTINGS if s != "context_tokens"),
@@ -128,18 +126,17 @@ def load(path: Path, name: str, version: int) -> Workload:
     )
 
 
+def _check(described: Described, recipe: Recipe) -> None:
+    check_context(described.name, recipe.context_tokens, described.context)
+
+
 _USUAL = Recipe(weight_type=WeightType.BFLOAT16, loss_chunks=8)
 _SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens")
 
 
 def describe(path: Path, name: str) -> Described:
     """Read a config and find what it describes. Errors as ``load``."""
-    try:
-        fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {one_line(error)}") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
-        raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is no config of a model')
+    fields = read_config(path, name)
     types = _types()
     known = plain(fields["model_type"], 60)
     if fields["model_type"] not in types:
@@ -151,7 +148,7 @@ def describe(path: Path, name: str) -> Described:
     try:
         config = made.config()
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
-        contexts = [getattr(text, key, None) for key in _CONTEXTS]
+        contexts = [getattr(text, key, None) for key in CONTEXT_NAMES]
         kind = _kind(name, config)
     except MisuseError:
         raise
@@ -194,14 +191,9 @@ def build(
         usual: Shape of one sample where the recipe says nothing else.
 
     Raises:
-        MisuseError: If the sequence is longer than the context of the model, or nothing takes adapters.
+        MisuseError: If nothing takes adapters.
     """
     length = recipe.context_tokens or usual[0]
-    if described.kind is not Kind.IMAGE and described.context is not None and length > described.context:
-        raise MisuseError(
-            f"{described.name}: sequences of {length:,} tokens: the context of the model is "
-            f"{described.context:,} tokens"
-        )
     with seeded(seed):
         model = _model(
             described, getattr(torch, recipe.weight_type) if recipe.weight_type in CASTS else torch.bfloat16

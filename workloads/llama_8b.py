@@ -23,6 +23,9 @@ from gpubench_workloads._decoder_blocks import (
 )
 from gpubench_workloads._llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY
 
+CONTEXT = 8192
+"""Tokens that the model was made for."""
+
 
 class Generator(nn.Module):
     """A decoder with a cache of keys and values whose length is fixed before the first token.
@@ -121,7 +124,15 @@ def _attend_cached(
     return attention.joined(out.flatten(1, 2).unsqueeze(2))
 
 
-def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: int = 8192) -> Task:
+def _check(recipe: Recipe, context: int = CONTEXT) -> None:
+    if recipe.cache_tokens > context:
+        raise MisuseError(
+            f"llama_8b: a prompt of {recipe.prompt_tokens:,} and {recipe.new_tokens:,} new tokens are "
+            f"{recipe.cache_tokens:,}: the context of the model is {context:,} tokens"
+        )
+
+
+def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: int = CONTEXT) -> Task:
     """Build the decoder and four batches of random prompts.
 
     Shapes:
@@ -137,11 +148,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
     Raises:
         MisuseError: If prompt and answer are longer than the context.
     """
-    if recipe.cache_tokens > context:
-        raise MisuseError(
-            f"a prompt of {recipe.prompt_tokens:,} and {recipe.new_tokens:,} new tokens are "
-            f"{recipe.cache_tokens:,}: the context of the model is {context:,} tokens"
-        )
+    _check(recipe, context)
     cast = recipe.weight_type in CASTS  # what is quantized is so on the device, from bfloat16
     dtype = getattr(torch, recipe.weight_type) if cast else torch.bfloat16
     with seeded(seed):
@@ -200,4 +207,5 @@ WORKLOAD = Workload(
         _RECIPE.changed({"weight_type": WeightType.INT4}),
     ),
     is_classic=False,
+    check=_check,
 )

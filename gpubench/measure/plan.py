@@ -445,9 +445,14 @@ def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -
 
 
 def task_of(request: RunRequest, profile: WorkloadProfile) -> TaskKind:
-    """Return the task asked for, or the only one that there is: an input pipeline is never trained."""
-    task = TaskKind(request.task)
-    return task if task in profile.tasks else profile.tasks[0]
+    """Return the task asked for, or inference of what is never trained, as an input pipeline.
+
+    Raises:
+        MisuseError: If inference is asked of what is trained alone.
+    """
+    if TaskKind.TRAIN in profile.tasks:
+        return profile.task_for(request.task)
+    return profile.tasks[0]
 
 
 def batches_of(
@@ -493,7 +498,7 @@ def _why_not_together(profile: WorkloadProfile, case: Case) -> str | None:
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
-        return "an input pipeline is no data-parallel job"
+        return "what is never trained is no data-parallel job"
     if case.parallel_mode is ParallelMode.FSDP and profile.blocks is None:
         return (
             f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"

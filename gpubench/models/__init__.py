@@ -88,6 +88,7 @@ from gpubench.models.workload import (
     OperatorKind,
     StepMemory,
     WorkloadProfile,
+    recipe_over,
 )
 from gpubench.precisions import Precision
 
@@ -174,4 +175,5 @@ __all__ = [
     "Verdict",
     "WeightType",
     "WorkloadProfile",
+    "recipe_over",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models.case import Case, Checkpointing, MemoryFormat, ParallelMode, Recipe, TaskKind, Trainable
 from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
@@ -227,6 +228,22 @@ class DecodeWork(Record, frozen=True, kw_only=True):
     flops_per_token: float
 
 
+CheckpointingFrom = tuple[tuple[int, Checkpointing], ...]
+"""Checkpointing by the fewest GPUs of a job that it is for, by rising number."""
+
+
+def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
+    """Return the checkpointing of a job of so many GPUs; None is that of the recipe for any number."""
+    held = [how for fewest, how in by_fewest if gpu_count >= fewest]
+    return held[-1] if held else None
+
+
+def recipe_over(usual: Recipe, by_fewest: CheckpointingFrom, gpu_count: int) -> Recipe:
+    """Return the recipe of a job of so many GPUs."""
+    how = checkpointing_over(by_fewest, gpu_count)
+    return usual if how is None else msgspec.structs.replace(usual, checkpointing=how)
+
+
 class WorkloadProfile(Record, frozen=True, kw_only=True):
     """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
 
@@ -291,13 +308,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
         """The checkpointing of a job of so many GPUs; None is that of the recipe, whatever their number."""
-        held = [how for fewest, how in self.checkpointing_from if gpu_count >= fewest]
-        return held[-1] if held else None
+        return checkpointing_over(self.checkpointing_from, gpu_count)
 
     def recipe_over(self, gpu_count: int) -> Recipe:
         """The recipe of a job of so many GPUs."""
-        how = self.checkpointing_over(gpu_count)
-        return self.recipe if how is None else msgspec.structs.replace(self.recipe, checkpointing=how)
+        return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
         """The case as a job of so many GPUs, each with the batch that it has, by the recipe of that size."""
@@ -322,8 +337,14 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """The task asked for, or the only one that there is: a generation is never trained."""
+        """The task asked for; of what is never trained, inference: training is asked for by default.
+
+        Raises:
+            MisuseError: If inference is asked of what is trained alone.
+        """
         task = TaskKind(asked)
+        if task is TaskKind.INFER and task not in self.tasks:
+            raise MisuseError(f"{self.name} is trained and nothing else: leave out --task infer")
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
     def why_not_at(self, precision: Precision) -> str | None:

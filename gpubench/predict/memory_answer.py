@@ -342,8 +342,12 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
     if not request.workloads:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
-        by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
-        profiles = [_by_recipe(each, by_name, asked, request.count) for each in request.workloads]
+        named = [each for each in request.workloads if isinstance(each, str)]
+        by_name = profiles_of(named, asked, gpu_count=request.count, optional=("checkpointing",))
+        profiles = [
+            by_name[each] if isinstance(each, str) else each.at(each.recipe_over(request.count)) or each
+            for each in request.workloads
+        ]
     own = newest_runs(results_root(request.results)).runs
     questions = [
         question_of(
@@ -371,22 +375,6 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         )
         for question in questions
     )
-
-
-def _by_recipe(
-    each: str | WorkloadProfile,
-    by_name: Mapping[str, WorkloadProfile],
-    asked: Mapping[str, Any],
-    gpu_count: int,
-) -> WorkloadProfile:
-    """The profile of a workload, by the recipe that was asked for where that is the workload's to set."""
-    from gpubench.profile import profile_of
-
-    usual = by_name[each] if isinstance(each, str) else each
-    its_own = {name: value for name, value in asked.items() if name not in _of_any_model(usual, asked)}
-    if its_own and isinstance(each, str):
-        return profile_of(each, its_own, gpu_count=gpu_count, usual=usual)
-    return usual.at(usual.recipe_over(gpu_count)) or usual
 
 
 def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
 from gpubench.units import format_duration, plain
-from gpubench.workload import HUGGING_FACE, check_recipe, is_own
+from gpubench.workload import HUGGING_FACE, Workload, check_recipe, is_own
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
@@ -56,6 +56,32 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None = None
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recipe of a workload is to be, where it is not the workload's own.
+
+    Attributes:
+        fields: Of the recipe.
+        optional: Those of them that a workload without such a setting goes without.
+        gpu_count: GPUs of the job, by which some workloads choose what they compute again.
+    """
+
+    fields: Mapping[str, Any] = {}
+    optional: tuple[str, ...] = ()
+    gpu_count: int = 1
+
+    def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
+        """Return the workload's recipe with what is asked for, not yet checked."""
+        return workload.recipe_over(self.gpu_count).changed(self.of(workload.settings))
+
+    def of(self, settings: Collection[str]) -> dict[str, Any]:
+        """Return what is asked of a workload with these settings, by field."""
+        left_out = set(self.optional).difference(settings)
+        return {name: value for name, value in self.fields.items() if name not in left_out}
+
+
+NOTHING_ASKED = Asked()
+
+
 @cache
 def load_profiles() -> Mapping[str, WorkloadProfile]:
     """Read the shipped profiles of the standard workloads, by name."""
@@ -82,7 +108,11 @@ def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
 
 
 def profiles_of(
-    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({}), *, gpu_count: int = 1
+    references: Sequence[str],
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    gpu_count: int = 1,
+    optional: Sequence[str] = (),
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by the reference that names each; the rest is of each, as ``profile_of``.
 
@@ -92,7 +122,10 @@ def profiles_of(
     from gpubench.own_model import refuse_namesakes
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
-    return {reference: profile_of(reference, asked, gpu_count=gpu_count) for reference in references}
+    return {
+        reference: profile_of(reference, asked, gpu_count=gpu_count, optional=optional)
+        for reference in references
+    }
 
 
 def profile_of(
@@ -100,8 +133,8 @@ def profile_of(
     asked: Mapping[str, Any] = MappingProxyType({}),
     *,
     gpu_count: int = 1,
+    optional: Sequence[str] = (),
     time_limit_s: float | None = None,
-    usual: WorkloadProfile | None = None,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -112,22 +145,18 @@ def profile_of(
         reference: The workload.
         asked: What its recipe is to be, by field; the rest is the workload's own.
         gpu_count: GPUs of the job, by which some workloads choose what they compute again.
+        optional: What of ``asked`` a workload without such a setting goes without.
         time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
-        usual: Its profile by its own recipe, where that is known already.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
-    limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
-    usual = _usual_profile(reference, limit_s) if usual is None else usual
-    recipe = usual.recipe_over(gpu_count).changed(asked)
-    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
-    found = usual.at(recipe)
-    if found is None and not usual.settings:
-        found = msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
+    wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count)
+    found = _shipped(reference, wanted)
     if found is None:
-        found = _profile_in_child(reference, limit_s, recipe)
-    if "checkpointing" in asked:
+        limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
+        found = _profile_in_child(reference, limit_s, wanted)
+    if "checkpointing" in wanted.of(found.settings):
         return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
     return found
 
@@ -136,19 +165,25 @@ def _limit_s(reference: str) -> float:
     return CONFIG_LIMIT_S if reference.startswith(HUGGING_FACE) else TRACE_LIMIT_S
 
 
-def _usual_profile(reference: str, limit_s: float) -> WorkloadProfile:
-    shipped = load_profiles()
-    if not is_own(reference) and (reference in shipped or reference not in workload_names()):
-        if reference in shipped:
-            return shipped[reference]
-        from gpubench.discovery import load_workload
+def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
+    """The profile from the package; None where the workload or its recipe is to be traced."""
+    usual = None if is_own(reference) else load_profiles().get(reference)
+    if usual is None:
+        if not is_own(reference) and reference not in workload_names():
+            from gpubench.discovery import load_workload
 
-        load_workload(reference)  # an unknown name: says so, with the names that come near
-    return _profile_in_child(reference, limit_s)
+            load_workload(reference)  # an unknown name: says so, with the names that come near
+        return None
+    recipe = asked.recipe(usual)
+    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
+    found = usual.at(recipe)
+    if found is None and not usual.settings:
+        return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
+    return found
 
 
-def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> WorkloadProfile:
-    answer = _ask(reference, time_limit_s, recipe)
+def _profile_in_child(reference: str, time_limit_s: float, asked: Asked) -> WorkloadProfile:
+    answer = _ask(reference, time_limit_s, asked)
     for note in answer.notes:
         _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
     assert answer.profile is not None
@@ -199,13 +234,17 @@ def called(reference: str) -> str:
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
-def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> Answer:
+def _ask(reference: str, time_limit_s: float, wanted: Asked = NOTHING_ASKED) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = called(reference)
-    with _notice(name if recipe is None else f"{name}, as asked for,", time_limit_s):
+    if is_own(reference):
+        from gpubench.own_model import check_own
+
+        check_own(reference, wanted.fields)
+    with _notice(name, time_limit_s):
         asked = ask_child(
             ("-m", "gpubench.profile.child"),
-            [reference, "" if recipe is None else msgspec.json.encode(recipe).decode()],
+            [reference, msgspec.json.encode(wanted).decode()],
             Answer,
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
@@ -225,11 +264,16 @@ def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> A
     return answer
 
 
+@cache
+def _say_once(words: str) -> None:
+    _logger.warning("%s", words)
+
+
 @contextmanager
 def _notice(name: str, time_limit_s: float) -> Iterator[None]:
-    """Say what is going on once it takes long."""
+    """Say what is going on once it takes long; of a model that is asked twice, once."""
     words = f"{name} is being built and traced, for at most {format_duration(time_limit_s)}"
-    timer = threading.Timer(NOTICE_AFTER_S, _logger.warning, ("%s", words))
+    timer = threading.Timer(NOTICE_AFTER_S, _say_once, (words,))
     timer.daemon = True
     timer.start()
     try:

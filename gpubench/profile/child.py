@@ -10,8 +10,8 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import Recipe, WorkloadProfile
-from gpubench.profile.cache import Answer, called
+from gpubench.models import WorkloadProfile
+from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, one_line
@@ -26,19 +26,17 @@ MOST_ON_CPU_S = 15.0
 def main() -> None:
     """Trace the model and answer."""
     parent = ParentChannel()
-    reference, recipe = parent.arguments
-    parent.send(
-        _answer(reference, parent.return_home, msgspec.json.decode(recipe, type=Recipe) if recipe else None)
-    )
+    reference, asked = parent.arguments
+    parent.send(_answer(reference, parent.return_home, msgspec.json.decode(asked, type=Asked)))
 
 
 def _stay() -> None:
     """Be where this process was started already."""
 
 
-def _answer(reference: str, return_home: Callable[[], None] = _stay, recipe: Recipe | None = None) -> Answer:
+def _answer(reference: str, return_home: Callable[[], None] = _stay, asked: Asked = NOTHING_ASKED) -> Answer:
     try:
-        profile, notes = _profile(reference, return_home, recipe)
+        profile, notes = _profile(reference, return_home, asked)
         folder, files = _files(reference)
     except MisuseError as error:
         theirs = None if _is_plain(error) else "".join(traceback.format_exception(error))
@@ -68,14 +66,17 @@ def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _profile(
-    reference: str, return_home: Callable[[], None], recipe: Recipe | None
+    reference: str, return_home: Callable[[], None], asked: Asked
 ) -> tuple[WorkloadProfile, tuple[str, ...]]:
     """Trace the model, look at its loss where the trace had no values, and name its version."""
     workload = load_workload(reference)
-    if recipe is not None:
-        workload = workload.at(recipe)
+    changed = workload.at(asked.recipe(workload))
+    if workload.settings:
+        workload = changed
     traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S)
     profile = traced.profile
+    if not workload.settings:  # the step is the same: its weights are cast
+        profile = msgspec.structs.replace(profile, recipe=changed.recipe)
     if traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)
     else:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
 from gpubench.options import Flag, Option, check_fields, is_number, parameters_of, said, spelled
 from gpubench.shared_options import (
     DAY,
@@ -399,12 +400,23 @@ def check(request: RankRequest) -> RankRequest:
         MisuseError: If a figure is outside of its limits, a choice is unknown, or two options contradict.
     """
     check_fields(request)
+    request = _at_its_task(request)
     _check_task(request)
     _check_ranges(request)
     _check_shares(request)
     _check_job(request)
     _check_mix(request)
     return request
+
+
+def _at_its_task(request: RankRequest) -> RankRequest:
+    """Return the request, of inference where what is asked for is never trained."""
+    from gpubench.profile import load_profiles
+
+    known = [load_profiles().get(name) for name in request.workload_names]
+    if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):
+        return request
+    return msgspec.structs.replace(request, task="infer")
 
 
 def _check_task(request: RankRequest) -> None:

@@ -3,9 +3,10 @@
     python tests/measure/beside_torchrun.py blocks
     python tests/measure/beside_torchrun.py launches
 
-Each rank is pinned to cores of its own, as many threads as cores, on either side; ``--cores 0`` leaves both where
-the kernel puts them. ``--launches``, ``--block-s`` and ``--repeats`` make it longer, ``--within-s`` begins no launch that
-would not end by then. Any torch from 2.4 will do.
+Each rank is pinned to cores of its own and computes on one thread of torch, on either side: threads that wait for
+each other feel whatever else runs, and those that exchange gradients have the other cores. ``--cores 0`` leaves both
+where the kernel puts them, with as many threads as the harness takes. ``--launches``, ``--block-s`` and ``--repeats``
+make it longer; ``--within-s`` begins no launch that would not end by then. Any torch from 2.4 will do.
 
 Two launches of one script differ: memory lies elsewhere, ranks run on other cores. So each launch gives one
 figure, and the interval is Student's t over launches. ``blocks`` asks what the harness costs: in the ranks of each
@@ -54,7 +55,7 @@ REPEATS = 3
 WARM_S = 3.0
 TIMED_S = 8.0
 MOST_CORES = 4
-"""Of a rank: the products are small, and a thread more costs more than it brings."""
+"""Of a rank, for its thread that computes and those of gloo."""
 CORES = "BESIDE_CORES"
 """Variable that tells the ranks their cores: those of each after those of the one before."""
 
@@ -74,7 +75,7 @@ def pin():
         for thread in os.listdir("/proc/self/task"):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.sched_setaffinity(int(thread), own)
-        torch.set_num_threads(each)
+        torch.set_num_threads(1)
 
 def build(batch_size):
     pin()

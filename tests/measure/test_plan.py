@@ -352,10 +352,24 @@ def test_a_graph_of_several_gpus_is_unsupported_with_its_reason(h100, profiles):
     assert "data-parallel job" in made.unsupported[0].reason
 
 
-def test_an_input_pipeline_is_no_data_parallel_job(h100, make_profile):
+def test_what_is_never_trained_is_no_data_parallel_job(h100, make_profile):
     profiles = {"augment": make_profile("augment", tasks=(TaskKind.INFER,))}
-    with pytest.raises(MisuseError, match=r"2 GPUs .* pipeline"):
+    with pytest.raises(MisuseError, match=r"2 GPUs .* never trained"):
         plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))
+
+
+def test_inference_of_what_is_only_trained_is_refused_and_of_what_is_never_trained_understood(
+    h100, make_profile
+):
+    tasks = {"lora": (TaskKind.TRAIN,), "augment": (TaskKind.INFER,)}
+    profiles = {name: make_profile(name, tasks=each) for name, each in tasks.items()}
+    with pytest.raises(MisuseError, match=r"^lora is trained and nothing else: leave out --task infer$"):
+        plan(RunRequest(workloads=("lora",), task="infer"), h100, profiles)
+    made = plan(RunRequest(workloads=("lora", "augment")), h100, profiles)
+    assert {(each.case.workload, each.case.task) for each in made.cases} == {
+        ("lora", TaskKind.TRAIN),
+        ("augment", TaskKind.INFER),
+    }
 
 
 def test_a_job_of_unequal_gpus_does_what_the_least_of_them_can(h100, profiles):

@@ -81,8 +81,17 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     limit_ms = 1000 * row["per_token_s_high"]
     kept = rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01)
     assert kept.rows
-    with pytest.raises(MisuseError, match="of each of 8"):
-        rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 0.99)
+    assert kept.rows[0].samples_per_s == row["samples_per_s"]
+    with pytest.raises(MisuseError, match="of each of 8"):  # that it is inference need not be said
+        rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, max_latency_ms=limit_ms * 0.99)
+
+
+def test_inference_of_what_is_only_trained_is_refused_and_a_limit_of_latency_on_training():
+    with pytest.raises(MisuseError, match="llama_8b_lora is trained and nothing else: leave out --task"):
+        rank("llama_8b_lora", task="infer", as_of="2026-11-20", draws=50)
+    for names in (("llama_8b_lora",), ("llama_8b", "vgg16")):
+        with pytest.raises(MisuseError, match="--max-latency-ms is for inference"):
+            rank(workload=names, max_latency_ms=20.0)
 
 
 def test_a_generation_that_was_measured_costs_what_its_tokens_took():

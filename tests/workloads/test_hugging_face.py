@@ -17,7 +17,8 @@ from gpubench.errors import MisuseError
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, Precision, TaskKind, Trainable, WeightType
 from gpubench.own_model import files_of, own_name
-from gpubench.profile import child
+from gpubench.profile import cache, child, profile_of
+from gpubench.profile.cache import Asked
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import Workload
 
@@ -182,14 +183,77 @@ def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
         load_workload(f"hf:{tmp_path}/none/config.json")
     assert missing.value.__cause__ is None  # so that no message of it names a log
     with pytest.raises(MisuseError, match=r"65 tokens: .* 64 tokens"):
-        at(config(), context_tokens=65).build(1, 0)
+        at(config(), context_tokens=65)
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "words"),
+    [
+        ({}, {"context_tokens": 65}, r"sequences of 65 tokens: the context of the model is 64 tokens"),
+        ({"num_key_value_heads": 3}, {}, "4 attention heads cannot share 3 key-value heads alike"),
+        ({"model_type": 7}, {}, 'has no "model_type": it is no config of a model'),
+    ],
+)
+def test_what_the_file_itself_rules_out_is_told_before_a_process_is_started(
+    config, monkeypatch, fields, asked, words
+):
+    monkeypatch.setattr(cache, "ask_child", None)  # calling it would be a TypeError
+    with pytest.raises(MisuseError, match=words):
+        profile_of(config(LLAMA | fields), asked)
+
+
+def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, monkeypatch):
+    monkeypatch.setattr(cache, "ask_child", None)
+    whole = {"model_type": "llava", "max_position_embeddings": 9, "text_config": LLAMA}
+    with pytest.raises(MisuseError, match="65 tokens: the context of the model is 64 tokens"):
+        profile_of(config(whole), {"context_tokens": 65})
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"trainable": "qlora", "weight_type": "bfloat16"}, "base in nf4, not in bfloat16"),
+        ({"trainable": "lora", "weight_type": "int4"}, "16 or 32 bits, not in int4"),
+        ({"weight_type": "int8"}, "weights in int8 cannot be trained"),
+        ({"prompt_tokens": 12}, "prompt tokens 12 cannot be set"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
+    config, monkeypatch, asked, words
+):
+    monkeypatch.setattr(child, "trace_workload", None)
+    answer = child._answer(config(), asked=Asked(fields=asked))
+    assert words in answer.error
+    assert answer.traceback is None
+
+
+def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config, caplog, monkeypatch):
+    """Adapters, checkpointing and a context in one question: one process, one notice."""
+    monkeypatch.setattr(cache, "NOTICE_AFTER_S", 0.0)
+    cache._say_once.cache_clear()
+    started = []
+    ask_child = cache.ask_child
+
+    def counted(*arguments, **how):
+        started.append(arguments)
+        return ask_child(*arguments, **how)
+
+    monkeypatch.setattr(cache, "ask_child", counted)
+    asked = {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}
+    profile = profile_of(config(), asked, gpu_count=2)
+    assert profile.recipe == load_workload(config()).recipe.changed(asked)
+    assert profile.sample_shape == (32,)
+    files = cache.files_of(config())[1]
+    assert [path.name for path in files] == ["config.json"]
+    assert len(started) == 2
+    assert sum("being built" in record.message for record in caplog.records) == 1
 
 
 def test_a_sequence_longer_than_the_context_is_told_without_a_traceback(config):
     """What is raised on purpose is misuse, wherever in the trace: no message names a log of it."""
-    asked = load_workload(config()).recipe.changed({"context_tokens": 65})
-    answer = child._answer(config(), recipe=asked)
-    assert "65 tokens" in answer.error
+    sizes = {name: size for name, size in LLAMA.items() if name != "max_position_embeddings"}
+    answer = child._answer(config(sizes), asked=Asked(fields={"context_tokens": 2049}))
+    assert "2,049 tokens: the context of the model is 2,048" in answer.error  # by transformers' default
     assert answer.traceback is None
     broken = child._answer(config(LLAMA | {"hidden_size": 2**40, "vocab_size": 2**40}))
     assert "Traceback" in broken.traceback
