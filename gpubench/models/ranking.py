@@ -83,6 +83,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
         tie: Whether the row cannot be told from the first of its band.
         p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+            None where it is not worked out: of a fourth offer of a machine below the first 1,000 rows.
         p_best_independent: The first where the error of each GPU is its own and none cancels.
         p_near_best: Probability of coming within 10 % of the best.
         hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
@@ -90,7 +91,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         dominated_by: What is, and in which respects it is better.
         score: Throughput of the instance over that of one reference GPU.
         reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
-        spot_break_even: Share of the work that may be lost before on demand is as cheap.
+        spot_break_even: Share of the work that may be lost before the same machine on demand does the job for
+            as little; 0 where it does so anyway.
         latency_s: Of one batch, for inference.
         scaling_efficiency: Throughput over that of as many GPUs alone, by the recipe of the job: where one of
             so many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.

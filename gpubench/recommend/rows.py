@@ -226,13 +226,18 @@ class Rows(Sequence[RankedOffer]):
 
     def _spot_break_even(self, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
         """Return the share of work that may be lost before on demand is as cheap."""
-        on_demand = [
-            self._on_demand.get(_machine(offer), math.nan) if offer.pricing is Pricing.SPOT else math.nan
-            for offer in offers
-        ]
-        if not self._on_demand or not rows:
-            return [None] * len(rows)
-        return _known(spot.break_even(self._request, self._pool, np.array(rows), np.array(on_demand)))
+        found: list[float | None] = [None] * len(rows)
+        both = {
+            at: usd
+            for at, offer in enumerate(offers)
+            if offer.pricing is Pricing.SPOT and (usd := self._on_demand.get(_machine(offer))) is not None
+        }
+        if both:
+            spots, on_demand = np.array(rows)[list(both)], np.array(list(both.values()))
+            shares = spot.break_even(self._request, self._pool, spots, on_demand).tolist()
+            for at, share in zip(both, shares, strict=True):
+                found[at] = share
+        return found
 
     def _figures(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return the computed fields of rows."""

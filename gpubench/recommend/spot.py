@@ -12,8 +12,8 @@ from gpubench.recommend.request import RankRequest
 
 _DOUBLINGS = 64
 """After which no larger share is looked for."""
-_HALVINGS = 60
-"""Of the bracket around a share: to the last digit."""
+_HALVINGS = 40
+"""Of the bracket around a share: to a trillionth of it."""
 
 
 def break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
@@ -27,7 +27,7 @@ def break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand:
         request: What was asked.
         pool: The offers.
         rows: Which of them, each a spot instance.
-        on_demand: What the same machines are expected to cost on demand [USD/h]; NaN is unknown, and stays.
+        on_demand: What the same machines are expected to cost on demand [USD/h].
     """
     price = pool.price[rows]
     if pool.work is None:
@@ -49,4 +49,4 @@ def break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand:
         middle = (low + high) / 2
         still = is_cheaper(middle)
         low, high = np.where(still, middle, low), np.where(still, high, middle)
-    return np.where(np.isnan(on_demand), np.nan, np.where(is_cheaper(np.zeros(len(rows))), high, 0.0))
+    return np.where(is_cheaper(np.zeros(len(rows))), high, 0.0)

@@ -114,7 +114,7 @@ def verdict(
         _advice(ranking),
         _host_bound(head),
         _tie(rows.leading),
-        _spot(head),
+        _spot(ranking, head),
         _others(ranking, rows, *fastest_and_cheapest),
         *last,
     ]
@@ -413,10 +413,11 @@ def _host_bound(row: RankedOffer) -> str:
     return f"This is host-bound: a faster GPU will not help at this batch size.{enough}"
 
 
-def _spot(row: RankedOffer) -> str:
+def _spot(ranking: Ranking, row: RankedOffer) -> str:
     if row.spot_break_even is None or row.spot_break_even <= 0:
         return ""
-    return f"Spot wins there while lost work stays under {format_percent(row.spot_break_even)}."
+    wins = "wins" if ranking.sorted_by in {"cost", "value"} else "is the cheaper"
+    return f"Spot {wins} there while lost work stays under {format_percent(row.spot_break_even)}."
 
 
 def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:

@@ -241,3 +241,49 @@ def test_a_filter_moves_no_figure_of_what_it_leaves():
         assert (row["p_best"], row["p_near_best"]) == (known["p_best"], known["p_near_best"])
     assert some["decision"]["sureness"] == every["decision"]["sureness"]
     assert 0.1 < some["decision"]["sureness"]["p_best"] < 0.9
+
+
+def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
+    """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
+    extras = ("--startup-minutes", "20", "--billing-minutes", "60", "--storage-usd-per-month", "100")
+    answer = ask(
+        "vgg16", "--samples", "1e8", *extras, "--egress-usd", "12", "--tax", "0.19", "--limit", "400"
+    )
+    assert len(answer["rows"]) > 100
+    for row in answer["rows"]:
+        hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 3
+        billed = math.ceil(hours - 1e-9)
+        usd = (billed * row["expected_usd_per_hour"] + 100 * billed / 730 + 12) * 1.19
+        assert (row["hours"], row["cost_usd"]) == (
+            pytest.approx(hours, rel=1e-4),
+            pytest.approx(usd, rel=1e-4),
+        )
+
+
+def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
+    """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, and 850 W at 0.30: the rest is the rent's own."""
+    quote = "2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 350 W, 0.30 USD/kWh"
+    answer = ask(
+        "vgg16", "--samples", "1e8", "--own", quote, "--tax", "0.19", "--egress-usd", "4", "--limit", "400"
+    )
+    (own,) = (row for row in answer["rows"] if row["pricing"] == "owned")
+    running = 0.850 * 0.30
+    assert own["expected_usd_per_hour"] == pytest.approx(3710 / 15768 + running, rel=1e-3)
+    assert own["cost_usd"] == pytest.approx(own["hours"] * own["expected_usd_per_hour"] * 1.19, rel=1e-4)
+    rent = min(row["cost_usd"] for row in answer["rows"] if row["pricing"] == "on_demand")
+    (weighed,) = (each for each in answer["buy_or_rent"] if each["against_pricing"] == "on_demand")
+    an_hour = rent / 1.19 / own["hours"]
+    assert weighed["equivalent_usd_per_hour"] == pytest.approx(an_hour, rel=1e-4)
+    assert weighed["break_even_hours"] == pytest.approx(3710 / (an_hour - running), rel=1e-3)
+
+
+def test_nine_tenths_of_a_cost_lie_as_far_as_speed_and_price_reach_together():
+    for row in ask("vgg16", "--samples", "1e8", "--spot", "--limit", "100")["rows"]:
+        likely, rate, price = row["cost_usd"], row["hours"], row["expected_usd_per_hour"]
+        for end in ("_low", "_high"):
+            if row[f"hours{end}"] is not None:
+                reach = math.hypot(
+                    math.log(row[f"hours{end}"] / rate), math.log(row[f"expected_usd_per_hour{end}"] / price)
+                )
+                away = math.log(row[f"cost_usd{end}"] / likely)
+                assert abs(away) == pytest.approx(reach, abs=1e-3)

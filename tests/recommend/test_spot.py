@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpubench.models import Pricing
 
-from .builders import H100, offer, rank_of
+from .builders import H100, offer, rank_of, said
 
 JUST = 1e-6
 """Relative step to either side of a break-even."""
@@ -67,3 +67,14 @@ def test_a_bill_by_the_hour_has_room_for_lost_work():
 def test_spot_that_is_no_cheaper_may_lose_nothing():
     assert both(2.0, 1.5, samples=1e8)[0].spot_break_even == 0
     assert both(2.0, 1.5)[0].spot_break_even == 0
+
+
+def test_in_order_of_time_spot_is_the_cheaper_and_does_not_win():
+    same = {"instance": "same"}
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT, **same), offer(H100, 2.0, **same)]
+    asked = {"spot": True, "samples": 1e8}
+    assert "Spot wins there while lost work stays under 100 %" in said(
+        rank_of(offers, {H100: 3000.0}, **asked)
+    )
+    by_time = said(rank_of(offers, {H100: 3000.0}, **asked, sort="time"))
+    assert "Spot is the cheaper there while lost work stays under 100 %" in by_time
