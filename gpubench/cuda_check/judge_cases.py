@@ -113,7 +113,7 @@ def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[V
             yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
     if late:
         whole = len(rows) + len(late)
-        reason = check.left_out[late[0]]
+        reason = _named([*dict.fromkeys(check.left_out[label] for label in late)])
         yield Verdict(
             part=part,
             what="cases not tried",

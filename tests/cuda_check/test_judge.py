@@ -90,6 +90,24 @@ def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
     assert confirms(made)
 
 
+def test_each_reason_for_which_cases_were_not_tried_is_named_once():
+    reasons = ("torchao is not installed", "it takes about 34 GiB", "torchao is not installed")
+    labels = ("vit_b16 fp8 eager batch 64", "llama_1b amp-bf16 graph batch 4", "vit_b16 fp8 graph batch 64")
+    (verdict,) = (
+        v for v in judge(check(left_out=dict(zip(labels, reasons, strict=True)))) if "not tried" in v.what
+    )
+    assert (verdict.found.split()[0], verdict.reason) == ("3", "; ".join(reasons[:2]))
+
+
+def test_what_computes_in_8_bits_may_not_be_had_of_this_torch_and_is_named():
+    """Any other case that is refused is a fault."""
+    for precision, state in ((Precision.FP8, "ok"), (Precision.TF32, "FAILED")):
+        refused = row(Status.UNSUPPORTED, "no fp8 products here", workload="vit_b16", precision=precision)
+        found = {v.what: v for v in judge(check(cases=(refused,))) if v.part == "cases"}
+        assert found["a few steps of each case"].state == state
+        assert ("case not here" in found) == (state == "ok")
+
+
 def test_compiled_cases_that_were_not_tried_or_are_not_here_are_each_named():
     """Two of three were tried, and torch up to 2.11 finds nothing to compile in one of them."""
     nothing = row(Status.UNSUPPORTED, "compiled nothing", workload="lstm", execution=Execution.COMPILE)
