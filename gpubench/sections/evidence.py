@@ -8,6 +8,7 @@ from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.value import rank_words
 from gpubench.sections.words import MOST_OF_A_NOTE, basis_words, measured_facts, price_date_words, speed_of
 from gpubench.units import count, listing, plain
 
@@ -34,8 +35,8 @@ def _fastest(ranking: Ranking) -> Fact:
     return Fact(
         term="Fastest offer",
         value=gpus_of(fastest.offer),
-        detail=f"rank {fastest.rank}: {offer_name(fastest.offer)}, {price_of(fastest)}, {_dated(fastest)}, "
-        f"{basis_words(fastest.estimate)}",
+        detail=f"rank {rank_words(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
+        f"{_dated(fastest)}, {basis_words(fastest.estimate)}",
     )
 
 

@@ -507,11 +507,12 @@ def here(data: ReportData, row: RankedOffer) -> str:
 
 def marks(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[RowMark | None, ...]:
     """Which rows stand out: the user's own kind of GPU, the tie at the head, what was throttled."""
+    leading = sum(row.rank == 1 for row in rows)
 
     def mark(row: RankedOffer) -> RowMark | None:
         if here(data, row):
             return "here"
-        if row.tie and row.rank == 1:
+        if row.rank == 1 and (row.tie or leading > 1):
             return "tie"
         return "bad" if any(f.kind is FindingKind.THROTTLED for f in row.findings) else None
 
