@@ -7,35 +7,33 @@ cases left go on in a new process.
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError, not_started
-from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure import checks, events, messages, preflight
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.measure import checks, events, messages, preflight, protocol
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
+from gpubench.measure.control import Control, OnEvent, say_nothing
 from gpubench.measure.estimate import aim_s, least_case_s
 from gpubench.measure.meeting import Meeting, alone
-from gpubench.measure.peaks import best_gemm, peak_flops_per_s
+from gpubench.measure.peaks import best_gemm
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
+from gpubench.measure.protocol import MOST_REPORTS, JobOverError, Progress
 from gpubench.measure.quality_goals import GOALS, SEEDS
+from gpubench.measure.taken import Record
 from gpubench.models import (
-    Case,
     DeviceProfile,
     Finding,
     Launch,
     Measurement,
     MicroResult,
-    Precision,
-    Round,
     Status,
 )
-from gpubench.models.measurement import UNFINISHED
 from gpubench.models.quality import TimeToQuality
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
@@ -46,13 +44,6 @@ MICRO_SHARE = 0.1
 """Of the time left under a time limit, the micro-benchmarks of a process begin no probe after this share."""
 LEAST_SHARE_S = 1.0
 """A case with less time than this is not begun."""
-STOPPING_S = 2.0
-"""After SIGTERM a round may end within this time; a third second is for storing and saying what there is."""
-MOST_REPORTS = 100_000
-"""Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
-CLOCK_SLACK_S = 1.0
-"""What the clocks of child and parent may differ by over the rounds of one case."""
-
 PHASE_LIMITS_S = {
     "start": 60.0,
     "meeting": 330.0,
@@ -76,87 +67,6 @@ NO_SIGN = "no sign of life"
 """How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
 OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
-
-OnEvent = Callable[[events.Event], None]
-
-
-def say_nothing(event: events.Event) -> None:
-    """Watch nothing."""
-    del event
-
-
-class Control:
-    """How a run is stopped from outside: once politely, twice at once. Safe to call from a signal handler."""
-
-    def __init__(self) -> None:
-        self.stopping = threading.Event()
-        self.aborted = threading.Event()
-        self.stop_by_s: Seconds = float("inf")
-        self.child: Child | None = None
-
-    def stop(self, within_s: Seconds = float("inf")) -> None:
-        """Finish the round at hand, then end; with ``within_s``, end by then whatever happens."""
-        if self.stopping.is_set():
-            self.abort()
-            return
-        self.stop_by_s = time.monotonic() + within_s
-        self.stopping.set()
-        if self.child is not None:
-            self.child.end_by_s = self.stop_by_s
-            self.child.send(messages.Stop())
-
-    def abort(self) -> None:
-        """End now: kill the child and what it started."""
-        self.aborted.set()
-        self.stopping.set()
-        if self.child is not None:
-            self.child.kill()
-
-
-@dataclass
-class Record:
-    """What is known of each case so far; ``begun`` counts the launches that the run has begun."""
-
-    plan: Plan
-    device: DeviceProfile
-    launches: dict[Case, list[Launch]] = field(default_factory=dict)
-    ended: dict[Case, tuple[Status, str | None]] = field(default_factory=dict)
-    gemm: dict[Precision, float] = field(default_factory=dict)
-    threads: int | None = None
-    begun: int = 0
-
-    def measurement(self, unit: Unit) -> Measurement:
-        """The measurement of a case with every launch so far, not yet judged beside others."""
-        case = unit.planned.case
-        status, reason = self.ended.get(case, (Status.OK, None))
-        return Measurement(
-            case=case,
-            status=status,
-            reason=reason,
-            batch_choice=unit.planned.batch_choice,
-            launches=tuple(self.launches.get(case, ())),
-            flops_per_sample=unit.planned.flops_per_sample,
-            hardware_flops_per_sample=unit.planned.hardware_flops_per_sample,
-            parameter_count=unit.planned.parameter_count,
-            peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
-            gemm_flops_per_s=self.gemm.get(case.precision),
-            cpu_threads=case.threads or self.threads,
-            convolves=unit.planned.convolves,
-            target=self.plan.budget.target,
-        )
-
-    def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch. A case that failed gets no further one.
-
-        One out of time, or whose process died, keeps its earlier launches, and its figure rests on them.
-        """
-        case = unit.planned.case
-        earlier = self.launches.setdefault(case, [])
-        cut_short = bool(earlier) and (done.status in UNFINISHED or done.launch.stopped)
-        if done.status is Status.OK or not earlier:
-            earlier.append(done.launch)
-        if done.status is not Status.OK and not cut_short:
-            self.ended[case] = (done.status, done.reason)
 
 
 @dataclass
@@ -356,7 +266,7 @@ class Launcher:
                 Status.TIMEOUT,
                 f"left out: it takes {format_duration(least_s)} at least, and the time limit leaves {left_s}",
             )
-        seen = _Progress()
+        seen = Progress()
         try:
             child = self._child_of(unit.group)
             share_s = self._share_s(left, least_s)
@@ -370,7 +280,7 @@ class Launcher:
                 )
             )
             return self._listen(child, seen)
-        except _JobOverError as error:
+        except JobOverError as error:
             self._end_child()
             return msgspec.structs.replace(
                 seen.done(unit, error.over.status, self._fault() or error.over.reason),
@@ -400,38 +310,14 @@ class Launcher:
             self._lost = preflight.describe_fault(fault)
         return self._lost if fault else None
 
-    def _listen(self, child: Child, seen: _Progress) -> messages.CaseDone:
+    def _listen(self, child: Child, seen: Progress) -> messages.CaseDone:
         """Follow a case to its end; a process that says it is spent is not trusted with the next."""
-        for _ in range(MOST_REPORTS):
-            report = child.receive(self._until_s(seen.phase))
-            match report:
-                case messages.Phase(name=name):
-                    seen.phase = name
-                    self.on_event(events.PhaseBegan(name=name))
-                case messages.RoundDone():
-                    (seen.timed if report.timed else seen.warmup).append(report.round)
-                    self.on_event(
-                        events.RoundEnded(
-                            timed=report.timed,
-                            round=report.round,
-                            half_width=report.half_width,
-                            power_w=report.power_w,
-                            temperature_c=report.temperature_c,
-                        )
-                    )
-                case messages.CaseDone(lost=lost, spent=spent):
-                    if contradiction := seen.contradiction(report):
-                        raise ChildEndedError(contradiction)
-                    if lost:
-                        self._lost = report.reason
-                    if spent:
-                        self._end_child()
-                    return report
-                case messages.JobOver():
-                    raise _JobOverError(report)
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
-        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
+        report = protocol.follow_case(child, seen, self._until_s, self.on_event)
+        if report.lost:
+            self._lost = report.reason
+        if report.spent:
+            self._end_child()
+        return report
 
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else.
@@ -466,11 +352,11 @@ class Launcher:
                     self._take_micro(report.result)
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
-        except (ChildLateError, ChildEndedError, _JobOverError) as error:
+        except (ChildLateError, ChildEndedError, JobOverError) as error:
             self._end_child()
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
 
-    def _why(self, error: ChildLateError | ChildEndedError | _JobOverError) -> str:
+    def _why(self, error: ChildLateError | ChildEndedError | JobOverError) -> str:
         """Say why the process had to end in the middle of its micro-benchmarks."""
         if self.control.stopping.is_set():
             return "stopped on request"
@@ -478,7 +364,7 @@ class Launcher:
             return fault
         if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
             return "the time limit of the run came"
-        if isinstance(error, _JobOverError):
+        if isinstance(error, JobOverError):
             return error.over.reason
         return f"the measuring process {str(error) or 'gave no sign of life'}"
 
@@ -496,16 +382,7 @@ class Launcher:
     def _micro_report(self, child: Child) -> messages.MicroDone:
         if len(self.micro) + len(self.device_findings) > MOST_REPORTS:
             raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
-        while True:
-            match report := child.receive(self._until_s("micro")):
-                case messages.Phase(name=name):
-                    self.on_event(events.PhaseBegan(name=name))
-                case messages.MicroDone():
-                    return report
-                case messages.JobOver():
-                    raise _JobOverError(report)
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        return protocol.follow_micro(child, self._until_s, self.on_event)
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -535,26 +412,18 @@ class Launcher:
                 framework=group.framework,
             )
         )
-        phase = "start"
-        while True:
-            report = child.receive(self._until_s(phase))
-            match report:
-                case messages.Phase(name=name):
-                    phase = name
-                    self.on_event(events.PhaseBegan(name=name))
-                case messages.Ready():
-                    self._check_threads(report, group.threads)
-                    self._take_ready(report, of_all=not group.threads)
-                    self._start_s = report.cold_s
-                    return child
-                case messages.Refused(reason=reason, exit_code=code):
-                    self._end_child()
-                    raise _refusal(reason, code)
-                case messages.JobOver(reason=reason):
-                    self._no_job = reason  # the others would not come to the next one either
-                    raise _JobOverError(report)
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        match report := protocol.follow_start(child, self._until_s, self.on_event):
+            case messages.Ready():
+                self._check_threads(report, group.threads)
+                self._take_ready(report, of_all=not group.threads)
+                self._start_s = report.cold_s
+                return child
+            case messages.Refused(reason=reason, exit_code=code):
+                self._end_child()
+                raise protocol.refusal(reason, code)
+            case messages.JobOver(reason=reason):
+                self._no_job = reason  # the others would not come to the next one either
+                raise JobOverError(report)
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         """Keep what the first process says, one of torch before any other, and the packages of all.
@@ -642,44 +511,6 @@ class Launcher:
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
 
 
-class _JobOverError(Exception):
-    """A job has ended by itself."""
-
-    def __init__(self, over: messages.JobOver) -> None:
-        super().__init__(over.reason)
-        self.over = over
-
-
-@dataclass
-class _Progress:
-    """What a child has reported of the case at hand."""
-
-    phase: str = "start"
-    warmup: list[Round] = field(default_factory=list)
-    timed: list[Round] = field(default_factory=list)
-    began_s: Seconds = field(default_factory=time.monotonic)
-
-    def contradiction(self, report: messages.CaseDone) -> str | None:
-        """Say how a result differs from what was reported on the way to it; None where it does not.
-
-        The model runs in the process that reports, and could write into its pipe.
-        """
-        if report.status is not Status.OK:
-            return None
-        told, given = ([(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds))
-        if told != given:
-            return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
-        wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
-        if wall_s > elapsed_s + CLOCK_SLACK_S:
-            return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
-        return None
-
-    def done(self, unit: Unit, status: Status, reason: str) -> messages.CaseDone:
-        """The end of a case that its child did not live to report; the rounds so far are kept."""
-        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
-        return messages.CaseDone(status=status, reason=reason, launch=launch)
-
-
 def measure(
     plan: Plan, device: DeviceProfile, on_event: OnEvent = say_nothing, control: Control | None = None
 ) -> Iterator[Measurement]:
@@ -698,8 +529,3 @@ def _without_launch(unit: Unit, done: messages.CaseDone) -> str:
         f"({plain(done.reason or 'no reason known')}); the figure rests on the launches before it, and "
         "gpubench run --resume latest measures it anew"
     )
-
-
-def _refusal(reason: str, exit_code: int) -> GpuBenchError:
-    kinds: dict[int, type[GpuBenchError]] = {e.exit_code: e for e in (MisuseError, NoDeviceError)}
-    return kinds.get(exit_code, GpuBenchError)(reason)

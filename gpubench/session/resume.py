@@ -10,9 +10,9 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.environment import environment
-from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
 from gpubench.measure.request import MicroWish, RunRequest
+from gpubench.measure.taken import Record
 from gpubench.models import (
     BatchChoice,
     Case,

@@ -26,14 +26,16 @@ from gpubench.errors import (
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.child import module_of
+from gpubench.measure.control import STOPPING_S, Control, say_nothing
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.following import follow_jobs
 from gpubench.measure.frameworks import need_frameworks, profiles_in
-from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
+from gpubench.measure.launcher import Launcher
 from gpubench.measure.meeting import Meeting, meet
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
+from gpubench.measure.taken import Record
 from gpubench.models import (
     Case,
     DeviceProfile,

@@ -15,9 +15,12 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record, _Progress
+from gpubench.measure.control import Control
+from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
+from gpubench.measure.protocol import Progress
 from gpubench.measure.request import RunRequest
+from gpubench.measure.taken import Record
 from gpubench.models import (
     Environment,
     Finding,
@@ -562,7 +565,7 @@ def result(*walls: float) -> messages.CaseDone:
 
 def test_a_result_must_be_that_of_the_rounds_it_reported():
     forged = result(0.008, 0.008)
-    seen = _Progress()
+    seen = Progress()
     assert "the 0 it reported" in seen.contradiction(forged)
     seen.timed += forged.launch.rounds
     assert seen.contradiction(forged) is None
@@ -581,7 +584,7 @@ def test_a_forged_result_of_a_real_child_is_no_figure_and_its_own_comes_out_of_s
 
 
 def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
-    monkeypatch.setattr("gpubench.measure.launcher.MOST_REPORTS", 50)
+    monkeypatch.setattr("gpubench.measure.protocol.MOST_REPORTS", 50)
     line = msgspec.json.encode(messages.Phase(name="timed")).decode()
     act = f"[os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10])) for _ in range(100)]"
     (measurement,) = run(make_plan(act), cpu)

@@ -12,7 +12,8 @@ import pytest
 from patience import wait_until
 
 from gpubench.measure import events
-from gpubench.measure.launcher import Control, Launcher
+from gpubench.measure.control import Control
+from gpubench.measure.launcher import Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import FindingKind, ParallelMode, Precision, Status, TaskKind

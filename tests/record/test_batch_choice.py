@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gpubench.cli.progress import outcome
-from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Unit, plan
 from gpubench.measure.request import RunRequest
+from gpubench.measure.taken import Record
 from gpubench.models import DeviceProfile, Run, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.record.as_json import measurement_document

@@ -11,8 +11,9 @@ import pytest
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import append_line
 from gpubench.measure import messages
-from gpubench.measure.launcher import Record, _Progress
 from gpubench.measure.plan import PlannedCase, Unit
+from gpubench.measure.protocol import Progress
+from gpubench.measure.taken import Record
 from gpubench.models import SCHEMA_VERSION, Launch, MicroResult, Round, Run, Status
 from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.record import ledger, store
@@ -248,7 +249,7 @@ def test_what_cannot_be_read_now_is_not_replaced(tmp_path, begun, monkeypatch):
 
 
 def died(unit: Unit) -> messages.CaseDone:
-    return _Progress().done(unit, Status.FAILED, DEATH)
+    return Progress().done(unit, Status.FAILED, DEATH)
 
 
 def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(begun):

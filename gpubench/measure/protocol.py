@@ -1,0 +1,139 @@
+"""What the parent hears from a child, from its start to the end of a case, and what is out of step.
+
+Nothing here decides which child does what: ``launcher`` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpubench.children import ChildEndedError
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
+from gpubench.measure import events, messages
+from gpubench.measure.child import Child
+from gpubench.measure.control import OnEvent
+from gpubench.measure.plan import Unit
+from gpubench.models import Launch, Round, Status
+from gpubench.units import Seconds
+
+MOST_REPORTS = 100_000
+"""Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
+CLOCK_SLACK_S = 1.0
+"""What the clocks of child and parent may differ by over the rounds of one case."""
+
+Until = Callable[[str], Seconds]
+"""By when the next word must come in a phase, on the clock of ``time.monotonic``."""
+
+
+class JobOverError(Exception):
+    """A job has ended by itself."""
+
+    def __init__(self, over: messages.JobOver) -> None:
+        super().__init__(over.reason)
+        self.over = over
+
+
+@dataclass
+class Progress:
+    """What a child has reported of the case at hand."""
+
+    phase: str = "start"
+    warmup: list[Round] = field(default_factory=list)
+    timed: list[Round] = field(default_factory=list)
+    began_s: Seconds = field(default_factory=time.monotonic)
+
+    def contradiction(self, report: messages.CaseDone) -> str | None:
+        """Say how a result differs from what was reported on the way to it; None where it does not.
+
+        The model runs in the process that reports, and could write into its pipe.
+        """
+        if report.status is not Status.OK:
+            return None
+        told, given = ([(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds))
+        if told != given:
+            return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
+        wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
+        if wall_s > elapsed_s + CLOCK_SLACK_S:
+            return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
+        return None
+
+    def done(self, unit: Unit, status: Status, reason: str) -> messages.CaseDone:
+        """The end of a case that its child did not live to report; the rounds so far are kept."""
+        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
+        return messages.CaseDone(status=status, reason=reason, launch=launch)
+
+
+def follow_start(
+    child: Child, until_s: Until, on_event: OnEvent
+) -> messages.Ready | messages.Refused | messages.JobOver:
+    """Follow a process until it can measure, or says why it will not."""
+    phase = "start"
+    while True:
+        match report := child.receive(until_s(phase)):
+            case messages.Phase(name=name):
+                phase = name
+                on_event(events.PhaseBegan(name=name))
+            case messages.Ready() | messages.Refused() | messages.JobOver():
+                return report
+            case _:
+                raise _out_of_step(report)
+
+
+def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent) -> messages.CaseDone:
+    """Follow a case to its end.
+
+    Raises:
+        JobOverError: If the job ended by itself.
+        ChildEndedError: If what the process sent cannot be trusted.
+    """
+    for _ in range(MOST_REPORTS):
+        match report := child.receive(until_s(seen.phase)):
+            case messages.Phase(name=name):
+                seen.phase = name
+                on_event(events.PhaseBegan(name=name))
+            case messages.RoundDone():
+                (seen.timed if report.timed else seen.warmup).append(report.round)
+                on_event(
+                    events.RoundEnded(
+                        timed=report.timed,
+                        round=report.round,
+                        half_width=report.half_width,
+                        power_w=report.power_w,
+                        temperature_c=report.temperature_c,
+                    )
+                )
+            case messages.CaseDone():
+                if contradiction := seen.contradiction(report):
+                    raise ChildEndedError(contradiction)
+                return report
+            case messages.JobOver():
+                raise JobOverError(report)
+            case _:
+                raise _out_of_step(report)
+    raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
+
+
+def follow_micro(child: Child, until_s: Until, on_event: OnEvent) -> messages.MicroDone:
+    """Follow the micro-benchmarks to the next result."""
+    while True:
+        match report := child.receive(until_s("micro")):
+            case messages.Phase(name=name):
+                on_event(events.PhaseBegan(name=name))
+            case messages.MicroDone():
+                return report
+            case messages.JobOver():
+                raise JobOverError(report)
+            case _:
+                raise _out_of_step(report)
+
+
+def _out_of_step(report: object) -> ChildEndedError:
+    return ChildEndedError(f"sent {type(report).__name__} out of step")
+
+
+def refusal(reason: str, exit_code: int) -> GpuBenchError:
+    """The error that a child refuses with, by its exit code."""
+    kinds: dict[int, type[GpuBenchError]] = {e.exit_code: e for e in (MisuseError, NoDeviceError)}
+    return kinds.get(exit_code, GpuBenchError)(reason)
