@@ -31,9 +31,10 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+from paired import EXIT_CODES, Verdict, verdict_of, words_of
 
 from gpubench import stats
 from gpubench.errors import ExitCode, GpuBenchError
@@ -91,12 +92,12 @@ def SGD(parameters):
 class Judged(NamedTuple):
     """What a comparison came to, with the intervals of both its ratios."""
 
-    verdict: Literal["within", "not within", "undecided"]
+    verdict: Verdict
     ratio: Interval
     control: Interval
 
     def __str__(self) -> str:
-        return f"{self.verdict} {LIMIT:.0%}: {_words(self.ratio)}; control {_words(self.control)}"
+        return f"{self.verdict} {LIMIT:.0%}: {words_of(self.ratio)}; control {words_of(self.control)}"
 
 
 def judge(ratios: list[float], controls: list[float]) -> Judged:
@@ -107,16 +108,7 @@ def judge(ratios: list[float], controls: list[float]) -> Judged:
     if not (ratio.bounded and control.bounded):
         return Judged("undecided", ratio, control)
     restless = not control.holds(1.0) or control.high - control.low > 2 * CONTROL_LIMIT
-    if restless or min(ratio.high, 1 + LIMIT) < max(ratio.low, 1 - LIMIT):
-        return Judged("undecided" if restless else "not within", ratio, control)
-    inside = ratio.low >= 1 - LIMIT and ratio.high <= 1 + LIMIT
-    return Judged("within" if inside else "undecided", ratio, control)
-
-
-def _words(interval: Interval) -> str:
-    if not interval.bounded:
-        return "no interval"
-    return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
+    return Judged("undecided" if restless else verdict_of(ratio, LIMIT), ratio, control)
 
 
 def planned(folder: Path, budget: Budget = QUICK) -> tuple[Plan, PlannedCase]:
@@ -293,7 +285,7 @@ def main(how: argparse.Namespace) -> int:
     judged = judge([ratio for ratio, _ in figures], [control for _, control in figures])
     print(f"harness over a plain script, {len(figures)} {how.question}: {judged}")
     print(json.dumps(record(how, cores, figures, judged, time.monotonic() - began_s)), flush=True)
-    return {"within": 0, "not within": 1, "undecided": 6}[judged.verdict]
+    return EXIT_CODES[judged.verdict]
 
 
 def record(
