@@ -35,7 +35,7 @@ def _fastest(ranking: Ranking) -> Fact:
     return Fact(
         term="Fastest offer",
         value=gpus_of(fastest.offer),
-        detail=f"rank {rank_words(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
+        detail=f"rank {rank_words(ranking)(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
         f"{_dated(fastest)}, {basis_words(fastest.estimate)}",
     )
 
