@@ -91,7 +91,8 @@ FAULTS = (
     fault("An exclusive compute mode", "Named", "3", "probe/preflight::compute_modes"),
     fault("Ctrl-C, once and twice", "The round is finished and the run saved; all is ended at once", "130",
           "record/session::ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan",
-          "cli/interrupt::ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file"),
+          "cli/interrupt::ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file",
+          "cli/interrupt::an_interruption_in_the_middle_of_a_verb_is_said"),
     fault("The command is killed", "Its processes, daemons too, end with it", "-",
           "children::whatever_a_traced_model_is_at_it_ends_with_a_killed_command",
           "children::a_model_that_is_measured_ends_with_the_command_and_with_what_it_started",
@@ -144,6 +145,7 @@ FAULTS = (
     fault("Terminal escapes in a name, that of a file too", "Stripped where it is printed", "0",
           "probe/probe_command::a_hostile_name_cannot_write_to_the_terminal",
           "hostile_files::an_escape_in_the_name_of_a_file_does_not_reach_the_terminal",
+          "hostile_files::the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal",
           "cli/startup::an_error_that_quotes_a_file_name_sends_no_escape_to_the_terminal"),
     fault("A formula in a table that a spreadsheet opens", "A leading quote", "0",
           "report/export::no_text_cell_is_ever_a_formula", "report/export::negative_numbers_are_no_formulas"),
@@ -152,6 +154,7 @@ FAULTS = (
           "offers/price_transport::a_lasting_failure_ends_after_three_retries", "offers/price_transport::an_endless_body_is_stopped_by_size",
           "offers/price_transport::a_dripping_body_is_stopped_by_time",
           "offers/price_refresh::a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_go_on",
+          "offers/price_refresh::a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_over_an_older_one",
           "offers/offers_command::the_table_marks_old_prices_and_says_what_was_set_aside"),
     fault("A price of zero, none, or in another currency", "Not ranked, with the reason", "0",
           "offers/own_tables::another_currency_counts_with_its_rate_and_the_day_of_the_rate",
@@ -213,7 +216,7 @@ def page() -> str:
 TAIL = """
 ## Under stress
 `pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred; the suite that runs by default holds a
-short form of each. `tests/stress/README.md` says how many.
+short form of each. `tests/stress/README.md` says how many, what is failed and what is not, and what the last full pass found.
 """
 
 if __name__ == "__main__":

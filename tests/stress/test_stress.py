@@ -238,6 +238,8 @@ def test_of_two_that_resume_at_once_neither_takes_anything_away(tmp_path, count)
         wait_until(lambda: not place.left())
         for path in (place.root / "runs").rglob("*.json"):
             path.unlink()
+        if n % 10 == 9:
+            print(f"{n + 1} pairs", flush=True)
     print(f"\n{count} pairs that resume at once: 0 launches lost")
 
 

@@ -160,11 +160,12 @@ def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
         refused |= {file for file in NAMED.values() if f"{place}/{file}: " in result["said"]}
         if codes.total() % 50 == 0:
             print(f"{codes.total()} of {len(plan)}", flush=True)
-    assert codes.total() == len(plan)
-    assert refused == {NAMED[name] for name in calls_of if name in NAMED}
     print(
         f"\n{len(plan)} of {whole} failed calls of {len(counted)} kinds: exit codes {dict(sorted(codes.items()))}"
     )
+    assert codes.total() == len(plan)
+    if len(plan) > whole // 10:  # of a few that were drawn, none may be of these
+        assert refused == {NAMED[name] for name in calls_of if name in NAMED}
 
 
 def check(result: dict, before: set[str]) -> None:
