@@ -99,8 +99,9 @@ of its losses compiles it once more. The last is refused up to torch 2.11, which
 """
 STARTS = {"precision": 1, "faults": 4, "fp32": 1, "quick": 1, "scaling": 2}
 """Processes that a part starts one after the other: each fault ends its own."""
-COLD_START_S: Seconds = 0.6
-"""The first process reads its libraries from disk: on an H100 it took 6.1 s to start, others 5.2 to 5.6."""
+COLD_START_S: Seconds = 2.7
+"""The first process reads its libraries from disk: on two H100s it took 6.1 and 7.6 s to start, others 5.2
+to 5.6 and 4.5 to 5.4. Where it takes longer than with this, the machine is slow, and they are too."""
 FIRST_PROOF_S: Seconds = 4.9
 """The first proof of a precision in a process loads cuBLAS and cuDNN: 4.1 s on an H200 and 4.8 on an H100."""
 STRICT_PROOF_S: Seconds = 0.5
@@ -108,7 +109,7 @@ STRICT_PROOF_S: Seconds = 0.5
 MOST_FIRST_CASE_S: Seconds = 6.4
 """The first case of a process, as estimate.FIRST_CASE_S, on the slower host: 5.4 to 6.9 s on the H100's,
 where the H200's took 4.1 to 4.8."""
-FIRST_STEPS_S: Seconds = 1.2
+FIRST_STEPS_S: Seconds = 1.7
 """Loading cuDNN in the first step of a process, and its trials for a small network: 1.2 to 1.7 s, mostly."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""

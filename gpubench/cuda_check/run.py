@@ -150,9 +150,8 @@ def _plan_anew(work: Work) -> None:
     Only the start counts: a part that took longer for another reason says nothing of later processes.
     """
     phases_s, made = work.part("precision").phases_s, work.plan
-    expected_s = PROCESS_START_S + COLD_START_S
-    late_start_s = sum(phases_s.get(phase, 0.0) for phase in STARTING) - expected_s
-    if made.limit_s is None or late_start_s <= 0.0:
+    late_start_s = sum(phases_s.get(phase, 0.0) for phase in STARTING) - PROCESS_START_S
+    if made.limit_s is None or late_start_s <= COLD_START_S:
         return
     peers = made.scaling.peers if made.scaling is not None else ()
     work.plan = make_plan(work.device, peers, amounts=made.amounts, late_start_s=late_start_s)
