@@ -11,7 +11,6 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import TaskKind
 from gpubench.options import Flag, Option, check_fields, is_number, parameters_of, said, spelled
 from gpubench.shared_options import (
     DAY,
@@ -411,6 +410,7 @@ def check(request: RankRequest) -> RankRequest:
 
 def _at_its_task(request: RankRequest) -> RankRequest:
     """Return the request, of inference where what is asked for is never trained."""
+    from gpubench.models import TaskKind  # and with it all records: not for `--help`
     from gpubench.profile import load_profiles
 
     known = [load_profiles().get(name) for name in request.workload_names]

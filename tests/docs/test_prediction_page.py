@@ -385,7 +385,7 @@ def seen_afterwards() -> Iterator[str]:
 # Other pages
 
 
-def readme() -> Iterator[str]:
+def not_confirmed() -> Iterator[str]:
     whole, level = document(), document()["no_gpu_owned"]
     strangers = committed("stranger", "all pairs")
     ends = percent(whole["mape"]), percent(float(strangers["mape"]))
@@ -416,7 +416,7 @@ STATED = {
         unused, unstated_batches, inference, tokens, other_vendors, nothing_measured, classes_on_new_cards, levels,
         small_networks, memory, several, a_job_of_eight, headline, weak_spots, seen_afterwards,
     ),
-    "README.md": (readme,),
+    "docs/limits.md": (not_confirmed,),
     "docs/decisions/0008-unseen-harness.md": (decision,),
 }  # fmt: skip
 
