@@ -153,3 +153,38 @@ def own_readings() -> tuple[Held, ...]:
                     )
                 )
     return tuple(found)
+
+
+BY_DISPATCHER = """
+import torch
+@torch.library.custom_op("mine::fast", mutates_args=(), device_types="cuda")
+def fast(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+fast.register_autograd(lambda ctx, grad: grad)
+"""
+BY_ASSERTION = """
+import torch
+
+
+class Fast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_cuda, "tensors of CUDA only"
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+fast = Fast.apply
+"""
+WITH_KERNEL = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 4096), nn.Linear(4096, 8)
+    def forward(self, x):
+        return self.two(fast(self.one(x)).relu())
+def build(batch_size):
+    return Net(), torch.randn(batch_size, 64), torch.randint(2, (batch_size,)), nn.CrossEntropyLoss()
+"""

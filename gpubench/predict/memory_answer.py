@@ -343,7 +343,9 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
         named = [each for each in request.workloads if isinstance(each, str)]
-        by_name = profiles_of(named, asked, gpu_count=request.count, optional=("checkpointing",))
+        by_name = profiles_of(
+            named, asked, gpu_count=request.count, optional=("checkpointing",), for_memory=True
+        )
         profiles = [
             by_name[each] if isinstance(each, str) else each.at(each.recipe_over(request.count)) or each
             for each in request.workloads

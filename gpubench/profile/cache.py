@@ -46,12 +46,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: Of a model of the user's own: its files are those of ``files``, below this folder.
+        uncounted: Why the FLOPs of the profile are no count; its memory can be told all the same.
     """
 
     profile: WorkloadProfile | None = None
     folder: str | None = None
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    uncounted: str | None = None
     error: str | None = None
     traceback: str | None = None
 
@@ -113,6 +115,7 @@ def profiles_of(
     *,
     gpu_count: int = 1,
     optional: Sequence[str] = (),
+    for_memory: bool = False,
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by the reference that names each; the rest is of each, as ``profile_of``.
 
@@ -123,7 +126,7 @@ def profiles_of(
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
     return {
-        reference: profile_of(reference, asked, gpu_count=gpu_count, optional=optional)
+        reference: profile_of(reference, asked, gpu_count=gpu_count, optional=optional, for_memory=for_memory)
         for reference in references
     }
 
@@ -135,6 +138,7 @@ def profile_of(
     gpu_count: int = 1,
     optional: Sequence[str] = (),
     time_limit_s: float | None = None,
+    for_memory: bool = False,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -147,6 +151,7 @@ def profile_of(
         gpu_count: GPUs of the job, by which some workloads choose what they compute again.
         optional: What of ``asked`` a workload without such a setting goes without.
         time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
+        for_memory: Whether memory alone is asked for: a step whose FLOPs cannot be counted will do.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
@@ -155,7 +160,7 @@ def profile_of(
     found = _shipped(reference, wanted)
     if found is None:
         limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
-        found = _profile_in_child(reference, limit_s, wanted)
+        found = _profile_in_child(reference, limit_s, wanted, for_memory=for_memory)
     if "checkpointing" in wanted.of(found.settings):
         return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
     return found
@@ -182,8 +187,12 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     return found
 
 
-def _profile_in_child(reference: str, time_limit_s: float, asked: Asked) -> WorkloadProfile:
+def _profile_in_child(
+    reference: str, time_limit_s: float, asked: Asked, *, for_memory: bool
+) -> WorkloadProfile:
     answer = _ask(reference, time_limit_s, asked)
+    if answer.uncounted is not None and not for_memory:
+        raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
     for note in answer.notes:
         _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
     assert answer.profile is not None

@@ -36,7 +36,7 @@ def _stay() -> None:
 
 def _answer(reference: str, return_home: Callable[[], None] = _stay, asked: Asked = NOTHING_ASKED) -> Answer:
     try:
-        profile, notes = _profile(reference, return_home, asked)
+        profile, notes, uncounted = _profile(reference, return_home, asked)
         folder, files = _files(reference)
     except MisuseError as error:
         theirs = None if _is_plain(error) else "".join(traceback.format_exception(error))
@@ -46,7 +46,7 @@ def _answer(reference: str, return_home: Callable[[], None] = _stay, asked: Aske
             error=f"{called(reference)}: {one_line(error)}",
             traceback="".join(traceback.format_exception(error)),
         )
-    return Answer(profile=profile, notes=notes, folder=folder, files=files)
+    return Answer(profile=profile, notes=notes, folder=folder, files=files, uncounted=uncounted)
 
 
 def _is_plain(error: BaseException) -> bool:
@@ -67,8 +67,11 @@ def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
 
 def _profile(
     reference: str, return_home: Callable[[], None], asked: Asked
-) -> tuple[WorkloadProfile, tuple[str, ...]]:
-    """Trace the model, look at its loss where the trace had no values, and name its version."""
+) -> tuple[WorkloadProfile, tuple[str, ...], str | None]:
+    """Trace the model, look at its loss where the trace had no values, and name its version.
+
+    The last is why its FLOPs are no count.
+    """
     workload = load_workload(reference)
     changed = workload.at(asked.recipe(workload))
     if workload.settings:
@@ -77,7 +80,9 @@ def _profile(
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
-    if traced.why_on_cpu is None:
+    if traced.missing_kernel is not None:
+        note = None  # nothing computes its loss here
+    elif traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)
     else:
         note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
@@ -88,7 +93,7 @@ def _profile(
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
     notes = (note, None if profile.memory_untraced is None else _memory_note(profile.memory_untraced))
-    return sound, tuple(f"{profile.name}: {n}" for n in notes if n is not None)
+    return sound, tuple(f"{profile.name}: {n}" for n in notes if n is not None), traced.missing_kernel
 
 
 def _memory_note(reason: str) -> str:

@@ -60,14 +60,22 @@ class _Trace:
     tokens: int | None = None
     decode: DecodeWork | None = None
     why_on_cpu: str | None = None
+    missing_kernel: str | None = None
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A profile; and where the meta device could not do it, why it was read on the CPU."""
+    """A profile, and how it was read.
+
+    Attributes:
+        why_on_cpu: Where the meta device could not do it, why it was read on the CPU.
+        missing_kernel: Of a step that runs on a GPU only, the kernel that others stood in for: the profile
+            is good for a bound of the memory, and its FLOPs are no count.
+    """
 
     profile: WorkloadProfile
     why_on_cpu: str | None
+    missing_kernel: str | None = None
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
@@ -97,14 +105,15 @@ def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: f
     """
     until_s = time.monotonic() + on_cpu_s
     traced = trace_operators(workload, until_s)
-    memory, memory_untraced = _memory(workload, variants_s)
+    missing = traced.missing_kernel
+    memory, memory_untraced = _memory(workload, variants_s) if missing is None else ((), missing)
     memory = tuple(_quantized(step, traced.profile) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     if memory_untraced is not None:
         profile = msgspec.structs.replace(
             profile, saved_bytes_per_pair=_saved_bytes_per_pair(workload, until_s)
         )
-    return Traced(profile, traced.why_on_cpu)
+    return replace(traced, profile=profile)
 
 
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
@@ -155,7 +164,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
         model = _on_meta(workload, 1).model
         count = sum(p.numel() for p in model.parameters())
         profile = msgspec.structs.replace(profile, parameters=count, blocks=block_sizes(model))
-    return Traced(profile, traces[0].why_on_cpu)
+    return Traced(profile, traces[0].why_on_cpu, traces[0].missing_kernel)
 
 
 def _as_held(workload: Workload) -> Workload:
@@ -326,15 +335,19 @@ def _trace(workload: Workload, batch_size: int, until_s: float) -> _Trace:
         if not workload.is_classic:  # too large to be built for a trace
             raise MisuseError(refusal(workload.name, error)) from error
         on_meta = error
+    from gpubench.profile.stand_ins import missing_kernel
+
     why = one_line(on_meta)
     try:
         return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
     except _OutOfTimeError:
         slow = f"{why}; there it took too long, so that every value it looks at was taken as 1"
     except MisuseError as error:
-        if not lacks_memory(error):
+        if lacks_memory(error):
+            raise MisuseError(f"{refusal(workload.name, on_meta)} {TOO_LARGE}") from on_meta
+        if missing_kernel(error.__cause__) is None:
             raise
-        raise MisuseError(f"{refusal(workload.name, on_meta)} {TOO_LARGE}") from on_meta
+        return _trace_without_kernels(workload, batch_size, error)
     try:
         with _values_taken_as_1():
             return replace(_trace_task(_on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
@@ -354,6 +367,24 @@ def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> _Trace
         raise
     except Exception as error:  # a model of the user's own may raise anything; the cause is kept
         raise MisuseError(refusal(workload.name, error)) from error
+
+
+def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseError) -> _Trace:
+    """Trace on the meta device what runs on a GPU only, with what stands in for its kernels."""
+    from gpubench.profile.stand_ins import HINT, functions_of, missing_kernel, standing_in
+
+    error, functions = refused.__cause__, set[type]()
+    words = f"{missing_kernel(error)}; {HINT}"
+    while error is not None and missing_kernel(error):
+        more = functions_of(error) - functions
+        functions |= more
+        try:
+            with standing_in(tuple(functions)):
+                trace = _trace_task(_on_meta(workload, batch_size), workload.tasks)
+            return replace(trace, missing_kernel=words)
+        except Exception as failed:  # noqa: BLE001 - of the model's own; the first cause is told
+            error = failed if functions_of(failed) - functions else None
+    raise MisuseError(f"{refused}; {HINT}") from refused.__cause__
 
 
 @contextmanager

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_cases import BY_VALUE, GPT
+from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL
 
 from gpubench.cli.app import main
+from gpubench.errors import MisuseError
 from gpubench.models import ParallelMode
+from gpubench.predict.estimate import predict
 from gpubench.profile import load_profiles
 from gpubench.shared_options import JOB_MODES
 
@@ -273,6 +275,56 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     assert answer["basis"] == "formula"
     assert "(net.py line 10)" in answer["not_traced"]
     assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        (BY_DISPATCHER, "mine::fast has no kernel for the CPU (net.py line"),
+        (BY_ASSERTION, "a kernel of its own takes CUDA tensors alone (net.py line 8)"),
+        (BY_ASSERTION.replace(', "tensors of CUDA only"', ""), "CUDA tensors alone (net.py line 8)"),
+    ],
+)
+def test_a_kernel_for_cuda_alone_has_the_widest_bound_and_no_speed(
+    ask: Any, tmp_path: Path, kernel: str, why: str
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(kernel + WITH_KERNEL)
+    code, out, err = ask(str(path), "--gpu", "nvidia-tesla-t4-16gb", "--batch-size", "1024", "--json")
+    assert (code, "Traceback" in err) == (0, False)
+    answer = json.loads(out)
+    assert answer["basis"] == "formula"
+    assert why in answer["not_traced"]
+    assert "register_fake" in answer["not_traced"]
+    assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
+    plain = tmp_path / "plain.py"
+    plain.write_text("import torch\nfast = torch.clone\n" + WITH_KERNEL)
+    _, out, _ = ask(str(plain), "--gpu", "nvidia-tesla-t4-16gb", "--batch-size", "1024", "--json")
+    traced = json.loads(out)
+    assert traced["basis"] == "traced"
+    assert answer["allocated_bytes_high"] > traced["allocated_bytes"] > answer["allocated_bytes_low"]
+    with pytest.raises(MisuseError, match="FLOPs cannot be counted"):
+        predict(str(path), precision="amp", gpus=("nvidia-tesla-t4-16gb",))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("fast = lambda x: missing(x)\n", "NameError"),
+        ("fast = lambda x: x[:, :3]\n", "shapes cannot be multiplied"),
+        ("def fast(x):\n    assert x.shape[1] == 3\n", "AssertionError"),
+        ("def fast(x):\n    raise NotImplementedError('later')\n", "NotImplementedError: later"),
+        ("def fast(x):\n    assert x.is_cuda\n", "register_fake"),
+    ],
+)
+def test_what_is_no_missing_kernel_is_the_models_own_error(
+    ask: Any, tmp_path: Path, kernel: str, message: str
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(kernel + WITH_KERNEL)
+    code, _, err = ask(str(path), "--gpu", "nvidia-tesla-t4-16gb")
+    assert (code, "cannot run one training step" in err) == (2, True)
+    assert message in err
 
 
 @pytest.mark.parametrize(
