@@ -382,8 +382,9 @@ def _check(parameter: Parameter, value: Any) -> None:
     if parameter.kind not in {int, float}:
         return
     try:
+        finite = math.isfinite(value)
         within = (
-            math.isfinite(value)
+            finite
             and (option.above is None or value > option.above)
             and (option.least is None or value >= option.least)
             and (option.below is None or value < option.below)
@@ -391,9 +392,10 @@ def _check(parameter: Parameter, value: Any) -> None:
         )
         shown = _figure(value)
     except OverflowError:  # a whole number beyond every float
-        within, shown = False, "so large a number"
+        finite, within, shown = False, False, "so large a number"
     if not within:
-        raise MisuseError(f"{spelled(parameter.name)} {shown} must be {option.limits or 'a finite number'}")
+        limits = (option.limits if finite else f"a finite number {option.limits}").rstrip()
+        raise MisuseError(f"{spelled(parameter.name)} {shown} must be {limits}")
 
 
 # --- words -------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
+from gpubench.options import check_fields
 from gpubench.recommend.request import OUTPUT, TRY_MINUTES, RankRequest
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def verb(
     from gpubench.recommend.rank import rank
     from gpubench.recommend.skypilot import check_task_options, rows_to_try, write_task_files
 
-    shown = request.limit or HUMAN_LIMIT
+    check_fields(request)  # before the limit of a terminal stands in for one
+    shown = HUMAN_LIMIT if request.limit is None else request.limit
     kept = None if try_count else request.limit if as_json else shown
     one_a_gpu = request.one_a_gpu or not (as_json or all_offers or try_count)
     check_task_options(try_count, out, try_minutes, wheel, narrowed=try_gpu or try_provider)

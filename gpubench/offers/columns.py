@@ -33,6 +33,12 @@ class Column(NamedTuple, Generic[T]):
         """Return the cells of these rows."""
         return Column(self.codes[rows], self.values)
 
+    def without_unused(self) -> Column[T]:
+        """Return the same cells, of the values that a cell has and no others."""
+        place = np.zeros(len(self.values), dtype=np.int64)
+        place[self._used] = np.arange(len(self._used))
+        return Column(place[self.codes], tuple(self.present))
+
     def is_in(self, holds: Callable[[T], bool]) -> Flags:
         """Return which cells hold to a test, which is asked once for each value."""
         return np.fromiter(map(holds, self.values), bool, len(self.values))[self.codes]

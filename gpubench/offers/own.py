@@ -277,12 +277,14 @@ def _offers(facts: _Facts, priced: Sequence[_Priced]) -> Offers:
         "pricing": recoded(place, [each.column.pricing for each in priced]),
         "term_years": recoded(place, [each.column.term_years for each in priced]),
     }
+    coded = paid | {name: getattr(facts, name).take(row) for name in CODED if name not in paid}
     price = np.empty(len(row))
     for at, each in enumerate(priced):
         price[place == at] = each.prices[each.rows]
     return Offers(
         OfferColumns(
-            paid | {name: getattr(facts, name).take(row) for name in CODED if name not in paid},
+            # a cell that could not be read is None among the values, and no offer has it
+            {name: column.without_unused() for name, column in coded.items()},
             [facts.instance[each] for each in rows],
             price,
             np.zeros(len(row), dtype=bool),

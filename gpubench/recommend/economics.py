@@ -56,9 +56,11 @@ def delivered_share(lost_share: Figure) -> Figure:
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
     """Return the hours on the bill: rounded up to whole units of the granularity.
 
-    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h.
+    12.25 h billed by the hour are 13 h, billed by the quarter of an hour 12.25 h. What takes any time at all
+    is a unit at least, however far below the slack of the rounding.
     """
-    return np.asarray(np.ceil((hours - _ROUNDING) / granularity_hours) * granularity_hours)
+    units = np.ceil((hours - _ROUNDING) / granularity_hours)
+    return np.asarray(np.maximum(units, hours > 0) * granularity_hours)
 
 
 def job_cost(

@@ -66,6 +66,8 @@ ACCELERATORS = {
     "nvidia-a100-pcie-80gb": "A100-80GB",
     "nvidia-a100-sxm-40gb": "A100",
     "nvidia-a100-sxm-80gb": "A100-80GB",
+    "nvidia-a100-unstated-40gb": "A100",
+    "nvidia-a100-unstated-80gb": "A100-80GB",
     "nvidia-a10g-24gb": "A10G",
     "nvidia-a40-48gb": "A40",
     "nvidia-b200-sxm-180gb": "B200",
@@ -77,10 +79,12 @@ ACCELERATORS = {
     "nvidia-h100-nvl-94gb": "H100-NVL",
     "nvidia-h100-pcie-80gb": "H100",
     "nvidia-h100-sxm-80gb": "H100",
+    "nvidia-h100-unstated-80gb": "H100",
     "nvidia-h200-sxm-141gb": "H200",
     "nvidia-l4-24gb": "L4",
     "nvidia-l40-48gb": "L40",
     "nvidia-l40s-48gb": "L40S",
+    "nvidia-p100-unstated-16gb": "P100",
     "nvidia-rtx-6000-ada-48gb": "RTX6000-Ada",
     "nvidia-rtx-a4000-16gb": "RTXA4000",
     "nvidia-rtx-a5000-24gb": "RTXA5000",
@@ -92,19 +96,25 @@ ACCELERATORS = {
     "nvidia-tesla-v100-pcie-16gb": "V100",
     "nvidia-tesla-v100-sxm2-16gb": "V100",
     "nvidia-tesla-v100-sxm2-32gb": "V100-32GB",
+    "nvidia-v100-unstated-16gb": "V100",
+    "nvidia-v100-unstated-32gb": "V100-32GB",
 }
 """SkyPilot's names of our GPUs, from its public catalogs; most clouds there do not tell SXM from PCIe."""
 
 ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
     "runpod": {
         "nvidia-a100-sxm-80gb": "A100-80GB-SXM",
+        "nvidia-a100-unstated-80gb": None,
         "nvidia-h100-sxm-80gb": "H100-SXM",
+        "nvidia-h100-unstated-80gb": None,
         "nvidia-h200-sxm-141gb": "H200-SXM",
         "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTXPRO6000",
         "nvidia-rtx-pro-6000-blackwell-workstation-96gb": "RTXPRO6000-WK",
         "nvidia-tesla-v100-pcie-16gb": None,
         "nvidia-tesla-v100-sxm2-16gb": "V100-SXM2",
         "nvidia-tesla-v100-sxm2-32gb": "V100-SXM2-32GB",
+        "nvidia-v100-unstated-16gb": None,
+        "nvidia-v100-unstated-32gb": None,
     },
     "vast": {"nvidia-h100-nvl-94gb": "H100", "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTXPRO6000S"},
     "verda": {
@@ -112,7 +122,7 @@ ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
         "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTX-PRO-6000",
     },
 }
-"""Where a cloud's catalog names a GPU in another way, or (None) does not have it."""
+"""Where a cloud's catalog names a GPU in another way, or (None) does not have it under one name."""
 
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -89,6 +91,33 @@ def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_
     assert "[/x]" in done.stdout
     assert "set aside: 1\n" in done.stderr
     assert "price 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("offers", "list", "--gpu", "h100"), "set aside: 4"),
+        (("rank", "resnet50", "--json"), "4 price rows are set aside"),
+        (("rank", "resnet50", "--json", "--buy"), "4 price rows are set aside"),
+        (("report", "--workload", "resnet50"), "4 price rows are set aside"),
+    ],
+)
+def test_rows_without_a_usable_provider_are_set_aside_and_the_rest_counts(
+    arguments, said, write_table, tmp_path
+):
+    one = {"gpu_key": "H100 SXM", "gpu_count": "8", "price_date": "2026-11-14", "on_demand_usd_per_h": "1"}
+    path = write_table(
+        one | {"provider": "goodacme"}, *(one | {"provider": cell} for cell in ("", "=cmd", "@acme", "-acme"))
+    )
+    output = tmp_path / "report.md"
+    more = ("--output", output) if arguments[0] == "report" else ()
+    command = [sys.executable, "-m", "gpubench", *arguments, "--offers", path, "--results", tmp_path, *more]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout + done.stderr + (output.read_text(encoding="utf-8") if more else "")
+    assert "goodacme" in shown
+    assert said in shown
+    assert "prices.csv:3 big.1 " in shown, "the first row that is set aside is named by its line"
 
 
 def test_a_price_that_nobody_bears_out_is_marked_unless_it_is_the_users_own(gpubench, write_table, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers import rows
+from gpubench.offers.columns import CODED
 from gpubench.offers.own import read_own
 from gpubench.units import GIB
 
@@ -98,6 +99,25 @@ def test_a_row_that_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_cou
     assert reason in why
     assert row.startswith("prices.csv:2 ")
     assert row.isprintable()
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_no_column_has_a_value_of_a_row_that_is_set_aside(write_table, name):
+    """What is asked once for each value of a column is asked of sold machines alone."""
+    bad = {
+        "provider": "",
+        "gpu_key": "banana",
+        "gpu_count": "0",
+        "kind": "gift",
+        "price_date": "",
+        "region": "=x",
+    }
+    table = read_own(write_table({}, *({column: cell} for column, cell in bad.items()), {"provider": "w"}))
+    assert len(table.set_aside) == len(bad)
+    column = table.offers.column(name)
+    assert (
+        list(column.values) == column.present == list(dict.fromkeys(getattr(o, name) for o in table.offers))
+    )
 
 
 def test_a_bad_spot_price_does_not_cost_the_good_on_demand_price(write_table):

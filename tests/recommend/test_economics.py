@@ -37,6 +37,7 @@ def test_billed_hours():
     assert eco.billed_hours(wall, np.array([1.0])) == pytest.approx(13)
     assert eco.billed_hours(wall, np.array([0.25])) == pytest.approx(12.25)
     assert eco.billed_hours(np.array([2.0000000001]), np.array([1.0])) == pytest.approx(2)
+    assert eco.billed_hours(np.array([1e-16, 0.0]), np.array([0.25])).tolist() == [0.25, 0.0]
 
 
 def test_cost_of_a_job():

@@ -269,6 +269,12 @@ def test_the_table_is_ascii_where_the_locale_is():
     assert done.stdout.isascii()
 
 
+def test_next_to_no_work_is_billed_as_one_unit_without_a_warning(gpubench):
+    done = gpubench("resnet50", "--samples", "1e-9", "--limit", "2")
+    assert done.returncode == 0
+    assert "Warning" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -287,6 +293,10 @@ def test_the_table_is_ascii_where_the_locale_is():
         (["--try", "2"], "--try N and --out DIR go together"),
         (["--spot", "--spot-lost", "20"], "--spot-lost 20 must be from 0 to below 10"),
         (["--spot-lost", "0.2"], "--spot-lost 0.2 is of spot prices: add --spot"),
+        (["--limit", "0"], "--limit 0 must be at least 1"),
+        (["--limit", "0", "--json"], "--limit 0 must be at least 1"),
+        (["--limit", "0", "--try", "1", "--out", "/dev/null/tasks"], "--limit 0 must be at least 1"),
+        (["--samples", "inf"], "--samples inf must be a finite number above 0"),
         (["--tax", "19"], "--tax 19 is a share and must be below 1: 19 % is 0.19"),
     ],
 )

@@ -210,6 +210,36 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     assert "no name" in passed[0]
 
 
+@pytest.mark.parametrize(
+    ("gpu_key", "provider", "instance", "chooses"),
+    [
+        ("nvidia-v100-unstated-16gb", "verda", "1V100.6V", {"accelerators": "V100:1"}),
+        ("nvidia-v100-unstated-16gb", "lambda", "gpu_8x_v100", {"instance_type": "gpu_8x_v100"}),
+        ("nvidia-a100-unstated-80gb", "gcp", "a2", {"accelerators": "A100-80GB:1"}),
+    ],
+)
+def test_a_card_whose_form_factor_is_not_stated_can_be_tried(gpu_key, provider, instance, chooses):
+    given = offer(gpu_key, 0.2, provider=provider, instance=instance)
+    chosen, passed = task_files_of(rank_of([given], {gpu_key: 400}).rows)
+    assert ([row.offer for row in chosen], passed) == ([given], [])
+    resources = task(given)["resources"]
+    assert {name: resources[name] for name in chooses} == chooses
+
+
+def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be():
+    """Where SkyPilot tells the form factors apart, no one name is the offer's."""
+    for key, spec in load_specs().items():
+        names = {ACCELERATORS[each] for each in spec.variants if each in ACCELERATORS}
+        assert ACCELERATORS.get(key) in (names or {None}) or not spec.variants, key
+    chosen, passed = task_files_of(
+        rank_of(
+            [offer("nvidia-h100-unstated-80gb", provider="runpod")], {"nvidia-h100-unstated-80gb": 3000}
+        ).rows
+    )
+    assert not chosen
+    assert "no name" in passed[0]
+
+
 def task_files_of(rows):
     from gpubench.recommend.skypilot import _choose
 
