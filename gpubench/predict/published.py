@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_text
+from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.models import GpuSpec, Precision, TaskKind
+from gpubench.predict.csv_lines import Broken, csv_lines
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
 from gpubench.shipped import data_text
@@ -41,7 +42,6 @@ PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_pro
 """What a training step, or a forward pass, of a published model computes and moves."""
 _USUAL = {"mode": "train", "batch_size": "0", "metric": ""}
 """What a missing column says; the metric then follows from the unit."""
-_SEPARATORS = (",", ";", "\t")
 _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
 EXECUTIONS = ("eager", "compile", "graph", "fused")
 """How the steps of a row were issued; ``fused`` is eager with kernels that join operators."""
@@ -52,6 +52,7 @@ _UNSTATED_BATCH = (16, 1024)
 """Plausible batches of a row that states neither its batch nor a range: most published harnesses' own."""
 MOST_BATCH = 1_000_000_000
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
+_MOST_NAMED = 5  # broken lines of one kind that are named by their number
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
 # FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
@@ -269,26 +270,24 @@ def read_csv(path: Path) -> Reading:
     """Read anybody's measurements: the columns of the shipped ones, in any order, case and separator.
 
     A column that is missing takes what it usually says, and that is listed; rows without a GPU, a model, a
-    precision or a value are of no use.
+    precision or a value are of no use. A line that is broken is skipped with its number.
 
     Raises:
         MisuseError: If the file cannot be read or no row is usable.
     """
-    text = read_text(path, TABLE_BYTES, follow_links=True).removeprefix("\ufeff")
-    head = text.partition("\n")[0]
-    separator = max(_SEPARATORS, key=head.count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
-    try:
-        names = [plain((name or "").strip().casefold(), 60) for name in reader.fieldnames or ()]
-        reader.fieldnames = names
-        usual = {"source": path.stem, **_USUAL}
-        assumed = tuple(f"{name}: {usual[name] or 'by the unit'}" for name in usual if name not in names)
-        lines = ({name: usual[name] for name in usual if name not in names} | line for line in reader)
-        read = _read(lines, _what(path, names), (FITTED_VENDOR,))
-        unread = tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL))
-        return replace(read, assumed=assumed, unread=unread)
-    except csv.Error as error:
-        raise MisuseError(f"cannot read {path}: {error}; give a CSV file") from error
+    lines = csv_lines(read_bytes(path, TABLE_BYTES, follow_links=True))
+    names = [plain(name.strip().casefold(), 60) for name in lines.header]
+    usual = {"source": path.stem, **_USUAL}
+    missing = {name: said for name, said in usual.items() if name not in names}
+    rows = (
+        row if isinstance(row, Broken) else missing | dict(zip(names, row, strict=False))
+        for row in lines.rows
+    )
+    return replace(
+        _read(rows, _what(path, names), (FITTED_VENDOR,)),
+        assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
+        unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
+    )
 
 
 def _what(path: Path, names: Sequence[str]) -> str:
@@ -299,12 +298,18 @@ def _what(path: Path, names: Sequence[str]) -> str:
     return f"{path}{lacks}"
 
 
-def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[str, ...]) -> Reading:
+def _read(
+    reader: Iterable[Mapping[str, str | None] | Broken], what: str, vendors: tuple[str, ...]
+) -> Reading:
     found: dict[tuple[str, ...], list[Row]] = {}
     skipped: Counter[str] = Counter()
+    broken: dict[str, list[int]] = {}
     count = 0
     for line in reader:
         count += 1
+        if isinstance(line, Broken):
+            broken.setdefault(line.reason, []).append(line.number)
+            continue
         row = _row(line, vendors)
         if isinstance(row, str):
             skipped[row] += 1
@@ -314,6 +319,7 @@ def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[
             found.setdefault(key, []).append(row)
         else:
             skipped[f"beyond the first {MOST_ROWS:,} different rows"] += 1
+    skipped.update({f"{reason} ({_places(at)})": len(at) for reason, at in broken.items()})
     if not found:
         reasons = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped.most_common(3))
         raise MisuseError(f"{what}: none of {count} rows is usable ({reasons or 'the file is empty'})")
@@ -322,6 +328,15 @@ def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[
         for alike in found.values()
     ]
     return Reading(table=table_of(sorted(merged)), rows=count, skipped=dict(skipped.most_common()))
+
+
+def _places(numbers: Sequence[int]) -> str:
+    """Which lines of a file these are, the first by number."""
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    more = len(numbers) - _MOST_NAMED
+    return f"lines {named} and {more:,} more" if more > 0 else f"lines {named}"
 
 
 def table_of(rows: Sequence[Row]) -> Table:

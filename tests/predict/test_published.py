@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -294,8 +295,97 @@ def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
     with pytest.raises(MisuseError, match="cannot read"):
         read_csv(tmp_path / "none.csv")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00bad")
-    with pytest.raises(MisuseError, match="not UTF-8 text"):
+    with pytest.raises(MisuseError, match="no column gpu"):
         read_csv(tmp_path / "x.csv")
+    head = ",".join(COLUMNS).encode()
+    (tmp_path / "x.csv").write_bytes(head + b"\nlab,T4 \xae\nlab,T4 \xae\n")
+    with pytest.raises(MisuseError, match=r"none of 2 rows .*2 x not UTF-8 text \(lines 2, 3\)"):
+        read_csv(tmp_path / "x.csv")
+
+
+EIGHTY = [GOOD | {"value": str(100 + n), "source": f"lab {n}"} for n in range(80)]
+
+
+def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
+    """80 good rows, of which one line of the file is spoilt."""
+    lines = write_csv(path, EIGHTY).read_bytes().splitlines(keepends=True)
+    lines[number - 1] = spoil(lines[number - 1])
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda line: line.replace(b"Tesla T4", b"Tesla\xae T4"), "not UTF-8 text (line 11)"),
+        (lambda line: b'"' + line, "a quote that is not closed on its line (line 11)"),
+        (lambda line: line.replace(b"Tesla", b'"Tesla'), "a quote that is not closed on its line (line 11)"),
+        (lambda line: b"x" * 140_000 + line, "field larger than field limit (131072) (line 11)"),
+        (lambda line: b'"' + b"x" * 140_000 + line, "field larger than field limit (131072) (line 11)"),
+    ],
+)
+def test_a_broken_line_costs_itself_alone(tmp_path, spoil, reason):
+    reading = read_csv(spoilt(tmp_path / "x.csv", 11, spoil))
+    assert reading.rows == 80
+    assert len(reading.table) == 79
+    assert reading.skipped == {reason: 1}
+    assert "lab 9" not in set(reading.table.source)
+    assert {"lab 8", "lab 10", "lab 79"} < set(reading.table.source)
+
+
+def test_many_broken_lines_are_counted_and_the_first_are_named(tmp_path):
+    path = write_csv(tmp_path / "x.csv", EIGHTY)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:61], *(b"\xae" + line for line in lines[61:])]))
+    reading = read_csv(path)
+    assert len(reading.table) == 60
+    assert reading.skipped == {"not UTF-8 text (lines 62, 63, 64, 65, 66 and 15 more)": 20}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_byte_order_mark_says_the_encoding(tmp_path, encoding, end):
+    path = write_csv(tmp_path / "x.csv", EIGHTY)
+    want = read_csv(path)
+    path.write_bytes(path.read_text(encoding="utf-8").replace("\n", end).encode(encoding))
+    reading = read_csv(path)
+    assert (reading.rows, reading.skipped) == (80, {})
+    assert list(reading.table.log_seconds) == list(want.table.log_seconds)
+
+
+@pytest.mark.parametrize(("codec", "mark"), [("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff")])
+def test_a_broken_line_of_utf_16_costs_itself_alone(tmp_path, codec, mark):
+    path = write_csv(tmp_path / "x.csv", EIGHTY)
+    text = path.read_text(encoding="utf-8").replace("lab 9,", "lab \ud83d,")
+    path.write_bytes(mark + text.encode(codec, "surrogatepass") + b"\0")
+    reading = read_csv(path)
+    assert reading.rows == 81  # the odd byte after the last line is a line of its own
+    assert len(reading.table) == 79
+    assert reading.skipped == {"not UTF-16 text (lines 11, 82)": 2}
+
+
+def test_a_broken_name_of_a_column_costs_that_column_alone(tmp_path):
+    path = write_csv(tmp_path / "x.csv", [row | {"note": "x"} for row in EIGHTY])
+    path.write_bytes(path.read_bytes().replace(b"note", b"Gr\xf6\xdfe", 1))
+    reading = read_csv(path)
+    assert (len(reading.table), reading.skipped) == (80, {})
+    (unread,) = reading.unread
+    assert unread.startswith("gr")
+
+
+def test_a_stray_quote_in_the_header_costs_nothing(tmp_path):
+    for at in (b"source", b"model"):
+        path = spoilt(tmp_path / "x.csv", 1, lambda line, at=at: line.replace(at, b'"' + at))
+        reading = read_csv(path)
+        assert (len(reading.table), reading.skipped, reading.unread) == (80, {}, ())
+
+
+def test_quotes_that_close_on_their_line_are_read_as_ever(tmp_path):
+    """Separators within quotes, doubled quotes, and quotes within a cell."""
+    path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
+    assert 'lab, "9"' in set(read_csv(path).table.source)
+    path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'lab "9'))
+    assert 'lab "9' in set(read_csv(path).table.source)
 
 
 def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
