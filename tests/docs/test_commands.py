@@ -53,6 +53,12 @@ ELSEWHERE = {
     ),
     "gpubench run --framework torch,keras-torch": KERAS,
     "gpubench run --workload ./my_keras_model.py": KERAS,
+    "gpubench run cnn --device cpu --thread-scaling": (
+        "measure/test_threads.py::test_each_row_tells_its_threads_and_the_run_those_of_the_whole_cpu"
+    ),
+    "gpubench run --device opencl": (
+        "measure/test_micro_opencl.py::test_a_run_of_micro_benchmarks_is_stored_and_shown"
+    ),
     "gpubench run vgg16 --gpus 8": (
         "measure/test_nodes.py::test_two_machines_do_one_job_after_the_other_and_the_first_stores_them"
     ),
