@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from base64 import b64encode
 from pathlib import Path
 
@@ -26,6 +27,50 @@ def test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word():
     assert main_job.endswith("gpubench run --report report.html")
     assert tests.endswith("pytest -n auto")
     assert tests in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+CI_RUN = ROOT / ".ci" / "run"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def fetched_by_ci(folder: Path, *present: str, user: int) -> list[str]:
+    """What the head of the script of CI calls on a machine that has these programs: apt-get and sudo only write down."""
+    head = CI_RUN.read_text(encoding="utf-8").split("rm -rf .venv")[0].replace('cd "$(dirname "$0")/.."', "")
+    script = '#!/bin/sh\necho "$(basename "$0") $*" >> "$CALLS"\n'
+    bodies = dict.fromkeys(present, "#!/bin/sh\n") | {
+        "apt-get": script,
+        "sudo": script + 'exec "$@"\n',
+        "id": f"#!/bin/sh\necho {user}\n",
+    }
+    for name, body in bodies.items():
+        (folder / name).write_text(body, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    for tool in ("sh", "env", "basename"):
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    calls = folder / "calls"
+    calls.touch()
+    subprocess.run(
+        [str(shutil.which("bash")), "-c", head], check=True, env={"PATH": str(folder), "CALLS": str(calls)}
+    )
+    return calls.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("browser", BROWSERS)
+def test_ci_fetches_no_browser_where_one_is_that_the_tests_look_for(browser, tmp_path):
+    looked_for = (ROOT / "tests" / "report" / "test_browser.py").read_text(encoding="utf-8")
+    assert f'"{browser}"' in looked_for
+    assert fetched_by_ci(tmp_path, browser, "gcc", user=1000) == []
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_ci_fetches_what_is_missing_as_root(user, tmp_path):
+    calls = fetched_by_ci(tmp_path, "gcc", user=user)
+    assert "apt-get install -y -qq chromium" in calls
+    assert any(call.startswith("sudo ") for call in calls) == (user != 0)
+
+
+def test_the_workflow_leaves_browser_and_compiler_to_the_script():
+    assert "apt-get" not in (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
 
 
 def test_the_exit_codes_are_those_of_the_table():

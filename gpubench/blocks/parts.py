@@ -58,12 +58,15 @@ class Column:
     Attributes:
         optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
         below: On a page, whose width the columns share, its words stand below those of the first column.
+        glyph: Its words begin with a sign, which a narrow terminal sets before the first column when it
+            leaves the rest out.
     """
 
     title: str
     numeric: bool = False
     optional: int = 0
     below: bool = False
+    glyph: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +145,11 @@ Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
 """A column, and what it says of a row."""
 
 
-def text(title: str, cell: Callable[[Row], str], optional: int = 0, *, below: bool = False) -> Cell[Row]:
+def text(
+    title: str, cell: Callable[[Row], str], optional: int = 0, *, below: bool = False, glyph: bool = False
+) -> Cell[Row]:
     """A column of words."""
-    return Column(title=title, optional=optional, below=below), cell
+    return Column(title=title, optional=optional, below=below, glyph=glyph), cell
 
 
 def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:

@@ -201,13 +201,28 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
         if stays:
             break
         goes = next(i for i, column in enumerate(table.columns) if column.optional == most)
-        hidden.insert(0, table.columns[goes].title.replace("\n", " "))
-        table = replace(
-            table,
-            columns=(*table.columns[:goes], *table.columns[goes + 1 :]),
-            rows=tuple((*row[:goes], *row[goes + 1 :]) for row in table.rows),
-        )
+        title, table = _without(table, goes)
+        hidden.insert(0, title)
     return table, _shared(table, width), hidden
+
+
+def _without(table: Table, goes: int) -> tuple[str, Table]:
+    """Leave a column out; the sign that its words begin with stays, before the first column.
+
+    Returns:
+        What is said to be left out, with the meaning of each sign that stays; and the table.
+    """
+    column, rows = table.columns[goes], table.rows
+    title = column.title.replace("\n", " ")
+    if column.glyph:
+        words = dict.fromkeys(row[goes].replace(NO_BREAK_SPACE, " ") for row in rows)
+        title += f" ({', '.join(words)})" if rows else ""
+        rows = tuple((f"{row[goes][:1]}{NO_BREAK_SPACE}{row[0]}", *row[1:]) for row in rows)
+    return title, replace(
+        table,
+        columns=(*table.columns[:goes], *table.columns[goes + 1 :]),
+        rows=tuple((*row[:goes], *row[goes + 1 :]) for row in rows),
+    )
 
 
 def _shared(table: Table, width: int) -> list[int]:

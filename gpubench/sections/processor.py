@@ -133,7 +133,11 @@ def _sentences(found: tuple[CpuGpuPair, ...]) -> list[str]:
 
 
 def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
-    """Whether a GPU is needed, workload by workload: said only where both ends of the interval say it."""
+    """Whether a GPU is needed, workload by workload, by the interval of the fastest way of this CPU.
+
+    Not needed, or too slow, is said only where both ends of the interval say it. Where the likely time is
+    over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
+    """
     limit = f"{SMALL_JOB_S / 60:.0f} min"
     if not trained:
         return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]

@@ -271,7 +271,7 @@ def offers(
         *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
-        text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
+        text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1, glyph=True),
         text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
         filters=filters,

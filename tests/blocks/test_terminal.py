@@ -77,6 +77,26 @@ def printed(capsys, monkeypatch, *parts, columns=80) -> list[str]:
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
+def test_the_sign_of_a_column_that_goes_stays_before_the_first_and_is_explained(capsys, monkeypatch):
+    made = Table(
+        caption="",
+        columns=(
+            Column(title="GPU"),
+            Column(title="price", numeric=True),
+            Column(title="Basis", optional=1, glyph=True),
+        ),
+        rows=(("1x L4", "$1", "●\u00a0measured"), ("1x T4", "$2", "○\u00a0predicted")),
+    )
+    wide = printed(capsys, monkeypatch, made, columns=40)
+    assert [line.split() for line in wide[2:]] == [
+        ["1x", "L4", "$1", "●", "measured"],
+        ["1x", "T4", "$2", "○", "predicted"],
+    ]
+    narrow = printed(capsys, monkeypatch, made, columns=20)
+    assert [line.split() for line in narrow[2:4]] == [["●", "1x", "L4", "$1"], ["○", "1x", "T4", "$2"]]
+    assert "Basis (● measured, ○ predicted)" in " ".join(narrow[4:])
+
+
 def test_the_least_needed_column_goes_first_and_is_named(capsys, monkeypatch):
     made = table(
         "",

@@ -29,6 +29,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 CI = "test_readme.py::test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word"
 INSTALL = "packaging/test_compare_only.py::test_a_fresh_install_without_torch_compares_and_stays_small"
+KERAS = "measure/test_keras.py::test_a_command_of_the_page_of_frameworks_measures_what_it_names"
 ELSEWHERE = {
     "python3 -m venv": INSTALL,
     ". .venv/bin/activate": INSTALL,
@@ -49,6 +50,14 @@ ELSEWHERE = {
     "gpubench feed": "workloads/test_feed.py::test_the_verb_answers_in_json",
     "gpubench check --cuda": (
         "strict_cuda/test_check_cuda.py::test_a_sound_device_passes_every_part_and_is_confirmed"
+    ),
+    "gpubench run --framework torch,keras-torch": KERAS,
+    "gpubench run --workload ./my_keras_model.py": KERAS,
+    "gpubench run cnn --device cpu --thread-scaling": (
+        "measure/test_threads.py::test_each_row_tells_its_threads_and_the_run_those_of_the_whole_cpu"
+    ),
+    "gpubench run --device opencl": (
+        "measure/test_micro_opencl.py::test_a_run_of_micro_benchmarks_is_stored_and_shown"
     ),
     "gpubench run vgg16 --gpus 8": (
         "measure/test_nodes.py::test_two_machines_do_one_job_after_the_other_and_the_first_stores_them"
@@ -76,13 +85,32 @@ ANSWERS = {"check": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
 """Exit codes of verbs that judge; all others end with 0."""
 
 
+SHELL = {"", "sh", "bash"}
+SHOWN = {"text", "csv", "json", "python", "toml", "mermaid"}
+"""Kinds of blocks that hold no command: what a program prints, a file, code."""
+
+
+def fences_of(text: str) -> list[tuple[str, str]]:
+    """Each fenced block of a page, as its kind and its lines."""
+    pieces = re.split(r"^```([^\n`]*)\n", text, flags=re.MULTILINE)
+    return list(zip((kind.strip() for kind in pieces[1::4]), pieces[2::4], strict=True))
+
+
+def unread(text: str) -> list[str]:
+    """Lines of a page that begin as a command does and stand where none is read: each block of an unknown kind counts."""
+    found = []
+    for kind, body in fences_of(text):
+        if kind not in SHELL | SHOWN and "gpubench" in body:
+            found.append(f"a block of {kind!r} names gpubench")
+        elif kind in SHELL:
+            found += [line for line in body.splitlines() if re.match(r"\s*[$>%] *gpubench ", line)]
+    return found
+
+
 def lines_of(page: Path) -> list[str]:
     """Each command of a page's shell blocks, and of the tables of questions."""
     text = page.read_text(encoding="utf-8")
-    pieces = re.split(r"^```(\w*)\n", text, flags=re.MULTILINE)
-    blocks = [
-        body for kind, body in zip(pieces[1::4], pieces[2::4], strict=True) if kind in {"", "sh", "bash"}
-    ]
+    blocks = [body for kind, body in fences_of(text) if kind in SHELL]
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     if page.name in {"README.md", "questions.md"}:
         cells = [row.split("|")[2] for row in text.splitlines() if row.startswith("|")]
@@ -93,6 +121,17 @@ def lines_of(page: Path) -> list[str]:
 
 def elsewhere(line: str) -> str | None:
     return next((test for start, test in ELSEWHERE.items() if line.startswith(start)), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_command_stands_where_it_is_not_read(page):
+    """A block of another kind, or a prompt before the command, would leave it out of what is executed."""
+    assert not unread(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("block", ["```console\n$ gpubench run\n```\n", "```sh\n$ gpubench run\n```\n"])
+def test_a_command_behind_a_prompt_is_noticed(block):
+    assert unread(block)
 
 
 def test_what_is_executed_elsewhere_is_executed_there():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,6 +151,43 @@ def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: s
         assert 0 < launch["reference_error"] < Precision(order.split("/")[1]).facts.loss_error
     if framework is Framework.KERAS_JAX:
         assert said["loaded"] == ["jax"], "another framework was loaded beside it"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+COMMANDS = re.findall(r"^gpubench run .*", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_the_page_of_frameworks_has_two_commands() -> None:
+    assert len(COMMANDS) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, tmp_path: Path) -> None:
+    """As it is written, on the CPU and in fewer rounds."""
+    words = shlex.split(line)
+    asked = words[words.index("--framework") + 1].split(",")
+    for framework in asked:
+        pytest.importorskip(
+            "torch" if framework == "torch" else frameworks.KERAS[Framework(framework)].module
+        )
+    (tmp_path / "my_keras_model.py").write_text(
+        "import keras\n"
+        "def build(batch_size):\n"
+        "    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])\n"
+        "    model.compile(optimizer='sgd', loss='mse')\n"
+        "    return model\n",
+        encoding="utf-8",
+    )
+    quick = ("--quick", "--no-micro", "--device", "cpu", "--json", "--results", "results")
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *quick], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["measurements"]
+    measured = {row["case"].get("framework", "torch") for row in rows if row["status"] == "ok"}
+    assert measured == set(asked)
 
 
 @pytest.mark.slow

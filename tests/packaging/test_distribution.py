@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -45,6 +47,43 @@ def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
     for path in (ROOT / "gpubench").rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert path.relative_to(ROOT).as_posix() in shipped
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> set[str]:
+    """Files of the source distribution, by their path in the repository."""
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
+    out = tmp_path_factory.mktemp("sdist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(out)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    with tarfile.open(next(out.glob("*.tar.gz"))) as packed:
+        return {name.partition("/")[2] for name in packed.getnames()}
+
+
+def test_the_source_distribution_holds_what_its_pages_link_to(source):
+    for page in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "results/README.md",
+        *(n for n in source if re.fullmatch(r"docs/[^/]+\.md", n)),
+    ]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8")):
+            path = (ROOT / page).parent.joinpath(target).resolve().relative_to(ROOT).as_posix()
+            assert path in source or any(name.startswith(f"{path}/") for name in source), (page, target)
+
+
+def test_the_source_distribution_holds_what_its_tests_read_of_ci(source):
+    assert {".ci/run", ".github/workflows/ci.yml", ".github/workflows/prices.yml"} <= source
+
+
+def test_the_source_distribution_holds_the_examples_whole(source):
+    for folder in ("example", "example-cpu"):
+        for path in (ROOT / "results" / folder).rglob("*"):
+            assert not path.is_file() or path.relative_to(ROOT).as_posix() in source, path
 
 
 def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
