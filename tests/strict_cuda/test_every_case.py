@@ -81,7 +81,7 @@ def offered() -> dict[tuple[str, Precision], list[Case]]:
     found: defaultdict[tuple[str, Precision], list[Case]] = defaultdict(list)
     for task in TaskKind:
         asked = RunRequest(
-            workloads=tuple(profiles),
+            workloads=tuple(n for n, p in profiles.items() if task is TaskKind.TRAIN or task in p.tasks),
             precisions=tuple(p for p in Precision if p is not Precision.INT8),
             executions=OF_TORCH,
             task=task,
