@@ -121,7 +121,10 @@ MOST_NAME = 80
 
 def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
-    kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
+    if text.isprintable():  # then there is nothing to strip, as in nearly every name
+        kept = text
+    else:
+        kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 
