@@ -232,10 +232,7 @@ def make_plan(
     }
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
-    every, missing = tuple(_every_trial(device, amounts.workloads, slower)), dict[str, str]()
-    if full:
-        others, missing = _others(device, amounts.workloads, slower)
-        every += others
+    every, missing = _wanted(device, amounts.workloads, slower, full=full)
     trials = _chosen([t for t in every if _part_of(t.case) in expected_s], proof, room_s)
     kept = {trial.case for trial in trials}
     for name, strict in (("cases", False), ("fp32", True)):
@@ -367,13 +364,16 @@ def _every_trial(
             yield _trial(name, precision, execution, slower)
 
 
-def _others(
-    device: DeviceProfile, workloads: Sequence[str], slower: float
+def _wanted(
+    device: DeviceProfile, workloads: Sequence[str], slower: float, *, full: bool
 ) -> tuple[tuple[Trial, ...], dict[str, str]]:
-    """What everything has besides, and what of it is not tried, by label, with the reason."""
+    """What is tried if there is time, and what of it cannot be tried here, by label, with the reason."""
+    usual = tuple(_every_trial(device, workloads, slower))
+    if not full:
+        return usual, {}
     found = [each for each in other_cases(device) if not workloads or each[0].workload in workloads]
-    trials = tuple(_trial_of(case, slower) for case, why_not in found if why_not is None)
-    return trials, {case.label: why_not for case, why_not in found if why_not is not None}
+    others = (_trial_of(case, slower) for case, why_not in found if why_not is None)
+    return (*usual, *others), {case.label: why_not for case, why_not in found if why_not is not None}
 
 
 def _trial(

@@ -65,16 +65,21 @@ def _make_a_class(**_options):
     type("Session", (), {"fatal": _Interrupted()})
 
 
-@pytest.mark.parametrize("where", ["gpubench.cli.app.main", "gpubench.cli.app.app"])
-def test_a_signal_while_a_class_is_made_is_an_interruption(where, monkeypatch, capsys):
-    monkeypatch.setattr(where, _make_a_class)
+def _ended_with() -> object:
+    """Run the command line here; the exit code that it ends with. What it does to SIGTERM is undone."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as ended:
             main()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert ended.value.code == 130
+    return ended.value.code
+
+
+@pytest.mark.parametrize("where", ["gpubench.cli.app.main", "gpubench.cli.app.app"])
+def test_a_signal_while_a_class_is_made_is_an_interruption(where, monkeypatch, capsys):
+    monkeypatch.setattr(where, _make_a_class)
+    assert _ended_with() == 130
     assert capsys.readouterr().err == "gpubench: interrupted\n"
 
 
@@ -84,11 +89,5 @@ def test_an_interruption_in_the_middle_of_a_verb_is_said(monkeypatch, capsys):
 
     monkeypatch.setattr("gpubench.offers.snapshot.load_offers", interrupted)
     monkeypatch.setattr(sys, "argv", ["gpubench", "offers", "list"])
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert ended.value.code == 130
+    assert _ended_with() == 130
     assert capsys.readouterr().err == "gpubench: interrupted\n"

@@ -17,17 +17,19 @@ from gpubench.discovery import workload_names
 ROOT = Path(__file__).parents[2]
 
 
+def _built(kind: str, folders: pytest.TempPathFactory) -> Path:
+    """Build a wheel or a source distribution of the tree as it stands; the one file of it."""
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
+    out = folders.mktemp(kind)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (file,) = (path for path in out.iterdir() if path.name.endswith((".whl", ".tar.gz")))
+    return file
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> zipfile.ZipFile:
-    pytest.importorskip("hatchling", reason="the build backend is not installed")
-    out = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    return zipfile.ZipFile(next(out.glob("*.whl")))
+    return zipfile.ZipFile(_built("wheel", tmp_path_factory))
 
 
 def test_the_wheel_carries_data_templates_and_workloads_under_a_name_that_cannot_collide(wheel):
@@ -52,15 +54,7 @@ def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> set[str]:
     """Files of the source distribution, by their path in the repository."""
-    pytest.importorskip("hatchling", reason="the build backend is not installed")
-    out = tmp_path_factory.mktemp("sdist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(out)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    with tarfile.open(next(out.glob("*.tar.gz"))) as packed:
+    with tarfile.open(_built("sdist", tmp_path_factory)) as packed:
         return {name.partition("/")[2] for name in packed.getnames()}
 
 
