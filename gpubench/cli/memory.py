@@ -115,7 +115,7 @@ def _lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 
 def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
-    from gpubench.predict.memory_answer import algorithm_words, basis_words, part_rows
+    from gpubench.predict.memory_answer import algorithm_words, basis_words, compiled_loss_words, part_rows
     from gpubench.units import format_bytes
 
     need = answer.need
@@ -130,7 +130,7 @@ def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
         ("in use on the device", need.device),
     ):
         yield f"  {name:24}{figure.by(format_bytes)}"
-    if words := algorithm_words(need):
+    for words in filter(None, (algorithm_words(need), compiled_loss_words(need))):
         yield f"  {words}"
     yield "of which, at the highest moment of the step"
     for name, size in part_rows(need.parts):

@@ -102,6 +102,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
             on one of its line with no more memory.
         algorithm_bytes: What of the upper ends cuDNN may take for its fastest convolution in strict float32;
             0 of a measured peak, which holds what it took [B].
+        compiled_loss: What torch's allocator holds of the same step by a loop that compiles its loss as well,
+            where readings speak of such a step; no card is judged by it [B].
     """
 
     allocated: Interval
@@ -113,6 +115,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     not_linear: str | None = None
     as_published: bool = False
     algorithm_bytes: float = 0.0
+    compiled_loss: Interval | None = None
 
     def device_figures(self) -> dict[str, int | None]:
         """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
@@ -133,6 +136,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
                 "as_published": self.as_published,
                 "algorithm_bytes": round(self.algorithm_bytes),
             }
+            | _flat_figure("compiled_loss", self.compiled_loss or Interval(None))
         )
 
 

@@ -414,6 +414,16 @@ def algorithm_words(need: MemoryNeed) -> str | None:
     )
 
 
+def compiled_loss_words(need: MemoryNeed) -> str | None:
+    """What a loop takes that compiles its loss as well, in a sentence without its end; None if untold."""
+    if need.compiled_loss is None:
+        return None
+    return (
+        f"a loop of your own that compiles its loss too reserves some {need.compiled_loss.by(format_bytes)}; "
+        "gpubench does not compile it, and judges no card by that"
+    )
+
+
 def part_rows(parts: MemoryParts) -> tuple[tuple[str, float], ...]:
     """Name and size of each part [B], as the terminal and the page show them."""
     return (

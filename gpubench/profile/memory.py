@@ -35,6 +35,7 @@ from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
     Scratch,
     algorithm_bytes,
+    compiled_loss_of,
     estimated,
     measured_figures,
     parts_of,
@@ -114,6 +115,13 @@ def need_of(
         untraced=untraced,
         not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
         algorithm_bytes=0.0 if measured is not None else scratch.algorithm,
+        compiled_loss=compiled_loss_of(
+            profile,
+            _micro(case, accumulate),
+            step_of(profile, case),
+            scale * (held.total + held.apart),
+            figures.reserved,
+        ),
     )
 
 
@@ -208,6 +216,7 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
         device=within(device),
         parts=parts,
         as_published=True,
+        compiled_loss=need.compiled_loss and within(need.compiled_loss),
     )
 
 

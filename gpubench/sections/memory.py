@@ -12,7 +12,13 @@ from gpubench.blocks.parts import Charts, Column, Figure, Paragraph, Part, Table
 from gpubench.models import Case, MemoryNeed
 from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
-from gpubench.predict.memory_answer import algorithm_words, answer_memory, basis_words, part_rows
+from gpubench.predict.memory_answer import (
+    algorithm_words,
+    answer_memory,
+    basis_words,
+    compiled_loss_words,
+    part_rows,
+)
 from gpubench.predict.question import Question
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
@@ -61,7 +67,8 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         for batch in batches
     ]
     name = f"{plain(case.workload, 40)}, {case.precision.words}"
-    words = "; ".join(filter(None, (basis_words(answer.need), algorithm_words(answer.need))))
+    told = (basis_words(answer.need), algorithm_words(answer.need), compiled_loss_words(answer.need))
+    words = "; ".join(filter(None, told))
     yield Paragraph(text=f"{name}: {words}.", tone="note")
     yield Charts(
         figures=(_figure(name, batches, needs),),

@@ -153,6 +153,24 @@ def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None
     assert answer["parts"]["optimizer_bytes"] == 0
 
 
+def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: Any) -> None:
+    """Beside the figures by which the card is judged; of other steps nothing is known."""
+    asked = "transformer", "--gpu", "rtx-4090"
+    compiled, eager = (
+        json.loads(ask(*asked, "--execution", how, "--json")[1]) for how in ("compile", "eager")
+    )
+    ends = [compiled[f"compiled_loss_bytes{end}"] for end in ("_low", "", "_high")]
+    assert ends == sorted(ends)
+    assert ends[2] <= compiled["reserved_bytes_high"] == eager["reserved_bytes_high"]
+    assert compiled["cards"][0]["compiled_loss_bytes"] == ends[1]
+    assert eager["compiled_loss_bytes"] is None
+    _, text, _ = ask(*asked, "--execution", "compile")
+    told = f"reserves some {ends[1] / 2**30:.2f} GiB ({ends[0] / 2**30:.2f} GiB to {ends[2] / 2**30:.1f} GiB)"
+    assert f"compiles its loss too {told}; gpubench does not" in text
+    assert "compiles its loss" not in ask(*asked)[1]
+    assert "compiles its loss" not in ask("bert_base", *asked[1:], "--execution", "compile")[1]
+
+
 def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask: Any) -> None:
     _, out, _ = ask("vgg16", "--checkpointing", "full", "--gpu", "rtx-4090")
     assert "not traced" in out
