@@ -142,7 +142,7 @@ def _card_lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
         names = ", ".join(card.gpu_keys if by_name else card.gpu_keys[:MOST_NAMES])
         more = 0 if by_name else len(card.gpu_keys) - MOST_NAMES
         others = f" and {more} more" if more > 0 else ""
-        largest = f"; largest batch {card.fit.largest_batch:,}" if card.fit.fits else ""
+        largest = f"; {card.fit.largest_text()}" if card.fit.fits else ""
         yield f"{names}{others}: {card.fit.text()}{largest}"
         if by_name:
             for fix in card.fixes:

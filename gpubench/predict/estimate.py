@@ -232,7 +232,7 @@ def _refusal(spec: GpuSpec, case: Case, fit: MemoryFit | None) -> Refusal | None
     """Why nothing is predicted for this GPU, or None."""
     reason = domain_gap(spec, case.precision)
     if reason is None and fit is not None and not fit.fits:
-        reason = f"{case.workload} at batch {case.batch_size}: {fit.text()}"
+        reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
     return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
 
 

@@ -29,14 +29,14 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.options import check_fields
+from gpubench.options import check_fields, shown_value
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, question_of, why_impossible
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import checkpointed, judge, with_adapters
-from gpubench.shared_options import asked_recipe
+from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import format_bytes
@@ -88,7 +88,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The case for people, and how its batch is cut."""
-        cut = "" if self.accumulate == 1 else f" in {self.accumulate} micro-batches"
+        cut = "" if self.accumulate == 1 else f" in {self.accumulate:,} micro-batches"
         return f"{self.case.label}{cut}"
 
     def flat(self) -> dict[str, Any]:
@@ -143,6 +143,8 @@ def answer_memory(
         MisuseError: If the question itself is impossible.
     """
     check(question)
+    if question.batch > LARGEST_NUMBER:
+        raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
     _check_accumulation(question, accumulate)
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
@@ -180,9 +182,11 @@ def _check_accumulation(question: Question, accumulate: int) -> None:
     if accumulate == 1:
         return
     if question.task is not TaskKind.TRAIN:
-        raise MisuseError(f"accumulate {accumulate}: a step of inference has no gradients to sum")
+        raise MisuseError(f"accumulate {accumulate:,}: a step of inference has no gradients to sum")
     if accumulate > question.batch:
-        raise MisuseError(f"accumulate {accumulate}: a batch of {question.batch} has fewer samples than that")
+        raise MisuseError(
+            f"accumulate {accumulate:,}: a batch of {question.batch:,} has fewer samples than that"
+        )
 
 
 def _any_case(question: Question) -> Case:
@@ -249,13 +253,13 @@ def _fixes(
             yield fix(what, checkpointing=again.checkpointing)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
-        what = f"gradients accumulated over {parts} micro-batches of {-(-case.batch_size // parts)}"
+        what = f"gradients accumulated over {parts:,} micro-batches of {-(-case.batch_size // parts):,}"
         yield fix(what, accumulate=parts)
     if fit.largest_batch:
         yield fix(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
     if train:
         for adapted in with_adapters(profile, case):
-            what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size}"
+            what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
             yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
         yield from _on_several(question, case, fit, readings, accumulate)
 
@@ -312,7 +316,7 @@ def _on_several(
             if found is not None:
                 way, shared = found
                 how = f", {_CHECKPOINTING_WORDS[way.checkpointing]}" if len(ways) > 1 else ""
-                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each} on each{how}", fit=shared)
+                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each:,} on each{how}", fit=shared)
                 break
             gpu_count *= 2
 

@@ -103,6 +103,7 @@ def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
             number("Throughput", _throughput),
             text("Case", _case),
             text("Basis", lambda e: e.basis),
+            text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
             number("Compute", _compute, optional=5),
             number("Bandwidth", _bandwidth, optional=4),
             number("Host", _host, optional=3),

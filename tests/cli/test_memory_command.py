@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,19 @@ def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None
     assert (answer["task"], answer["weight_type"], answer["basis"]) == ("infer", "int4", "traced")
     assert answer["cache_tokens"] > 0
     assert answer["parts"]["optimizer_bytes"] == 0
+
+
+def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
+    """Of batches, their cuts, and what each of several GPUs takes."""
+    batch = "300000000"
+    _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
+    assert f"batch {300_000_000:,}" in out
+    assert re.search(r"over \d[\d,]*,\d{3} micro-batches", out)
+    assert not re.search(r"\d{5}", out.replace("nvidia-geforce", ""))
+    _, cut, _ = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", batch, "--accumulate", "100000000")
+    assert "in 100,000,000 micro-batches" in cut
+    _, _, error = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", "1000", "--accumulate", "20000")
+    assert "accumulate 20,000: a batch of 1,000 has fewer samples than that" in error
 
 
 def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: Any) -> None:
@@ -352,6 +366,8 @@ def test_what_is_no_missing_kernel_is_the_models_own_error(
         (("vgg16", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("./never_traced.py", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),
+        (("vgg16", "--batch-size", "9" * 26), "more than any step holds"),
+        (("vgg16", "--batch-size", "9" * 26, "--accumulate", "9" * 25), "more than any step holds"),
         (("vgg16", "--precision", "int4"), "--precision 'int4' is unknown"),
         (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) alone"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),
