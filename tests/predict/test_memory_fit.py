@@ -214,6 +214,7 @@ def test_a_compiled_loss_is_told_of_decoders_in_half_precision_alone_and_judges_
     (read,) = (r for r in ALONE if r.compiled_loss)
     assert compiled.compiled_loss.holds(read.reserved_bytes)
     assert compiled.compiled_loss.value == pytest.approx(read.reserved_bytes, rel=0.2)
+    assert compiled.compiled_loss.value / MIB == pytest.approx(6_443, abs=1)  # as docs/memory.md has it
     assert compiled.device.high == eager.device.high
     assert compiled.compiled_loss.high <= compiled.reserved.high
     for other in ("bert_base", "lstm_large", "stacked_lstm", "vit_b16", "vgg16"):
