@@ -22,9 +22,9 @@ from gpubench.models import DeviceProfile, Launch, Round, Status
 from gpubench.offers.snapshot import offers_folder
 from gpubench.predict.estimate import predict
 from gpubench.predict.memory_answer import memory
+from gpubench.recommend.feed import consumed_by
 from gpubench.record import store
 from gpubench.record.aside import SETTLED_S
-from gpubench.recommend.feed import consumed_by
 from gpubench.shipped import data_path
 
 ROOT = Path(__file__).parents[2]
