@@ -334,7 +334,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         MisuseError: If a name, a precision or the batch is not known or not possible.
     """
     from gpubench.profile import load_profiles, profiles_of
-    from gpubench.record.store import newest_runs, results_root
+    from gpubench.record.store import own_runs
 
     check_fields(request)
     task, asked = TaskKind(request.task), asked_recipe(request)
@@ -354,7 +354,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             by_name[each] if isinstance(each, str) else each.at(each.recipe_over(request.count)) or each
             for each in request.workloads
         ]
-    own = newest_runs(results_root(request.results)).runs
+    own = own_runs(request.results)
     questions = [
         question_of(
             profile,
