@@ -33,7 +33,7 @@ from gpubench.models import (
     UsageLine,
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
-from gpubench.recommend.tokens import token_costs
+from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.recommend.verdict import caution, sureness_note, underfed
 from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
@@ -382,7 +382,14 @@ def _token_cost(what: str) -> Callable[[RankedOffer], str]:
 
 
 def _latency(row: RankedOffer) -> str:
-    return format_duration(row.latency_s)
+    """The time of a batch; of a generation also that of a token, which a limit on latency is held against."""
+    token = _token_latency(row)
+    return format_duration(row.latency_s) + (f"\n{token}" if token else "")
+
+
+def _token_latency(row: RankedOffer) -> str:
+    times = generation_times(row.estimate)
+    return "" if times is None else f"{format_duration(times.per_token_s.value)} a token"
 
 
 def _who(data: ReportData, row: RankedOffer) -> str:
@@ -421,7 +428,8 @@ def _remarks(row: RankedOffer) -> str:
     if row.fits_memory is None:
         remarks.append("memory not checked")
     if row.latency_s is not None:
-        remarks.append(f"{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
+        each = f"{token}, " if (token := _token_latency(row)) else ""
+        remarks.append(f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
     if row.spot_break_even is not None:
         lost = share_words(row.spot_break_even)
         pays = f"while less than {lost} of the work is lost" if row.spot_break_even else "at no share"
