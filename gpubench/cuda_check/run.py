@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from gpubench.measure.environment import environment
 from gpubench.measure.estimate import PROCESS_START_S
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, utc_stamp
 
 OPENING = frozenset({"device", "precision"})
@@ -199,7 +199,7 @@ def _do(work: Work, name: str) -> None:
             state = PartState.CUT_OFF if enough else PartState.LEFT_OUT
     except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
         state, reason = PartState.FAILED, f"{type(error).__name__}: {error}"
-        trace = "".join(traceback.format_exception(error))
+        trace = traceback_of(error)
     seen = {**work.bench.phases_s}
     for phase, seconds in work.phases_s.items():
         seen[phase] = seen.get(phase, 0.0) + seconds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-
 from gpubench.measure.case import WorkerContext, is_spent, try_steps
 from gpubench.measure.execution import NotPreparedError
 from gpubench.measure.launch import LaunchRecorder, failure
@@ -11,7 +9,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import switches_for
 from gpubench.measure.quantize import NotQuantizedError
 from gpubench.models import Status
-from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.profile.log import traceback_of
 
 STEPS = 4
 """The first steps make the optimizer's state and let cuDNN try its algorithms; the later ones are as all."""
@@ -32,7 +30,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as in a measurement
         status, reason = failure(error, order.case.batch_size, context.at)
-        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+        trace = traceback_of(error)
     return CaseDone(
         status=status,
         reason=reason,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
-from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
 from gpubench.workload import lacks_memory, one_line
 
@@ -266,7 +265,7 @@ def conduct(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         bench.tell_of(error)
         status, reason = failure(error, order.case.batch_size, bench.at)
-        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+        trace = traceback_of(error)
     seen.stopped = bench.stopped()
     if lost := bench.telemetry.fault:
         status, reason = Status.FAILED, preflight.describe_fault(lost)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import traceback
 from contextlib import nullcontext
 
 import torch
@@ -22,7 +21,7 @@ from gpubench.measure.precision import probe_errors, recurrent_error, switches_f
 from gpubench.measure.sampler import Sampler, shifted
 from gpubench.measure.step import AUTOCAST_TYPES, Work, move
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
-from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds
 from gpubench.workload import Task
 
@@ -54,7 +53,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
             status=Status.UNSUPPORTED if unsupported else status,
             reason=str(error) if unsupported else reason,
             spent=True,
-            traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
+            traceback=traceback_of(error),
         )
     spent = is_spent(Status.OK, context)
     return Proven(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +12,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.profile.first_loss import check_first_loss
+from gpubench.profile.log import traceback_of
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, one_line
 
@@ -39,12 +39,12 @@ def _answer(reference: str, return_home: Callable[[], None] = _stay, asked: Aske
         profile, notes, uncounted = _profile(reference, return_home, asked)
         folder, files = _files(reference)
     except MisuseError as error:
-        theirs = None if _is_plain(error) else "".join(traceback.format_exception(error))
+        theirs = None if _is_plain(error) else traceback_of(error)
         return Answer(error=str(error), traceback=theirs)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
         return Answer(
             error=f"{called(reference)}: {one_line(error)}",
-            traceback="".join(traceback.format_exception(error)),
+            traceback=traceback_of(error),
         )
     return Answer(profile=profile, notes=notes, folder=folder, files=files, uncounted=uncounted)
 
