@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from gpubench.measure import keras_steps
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.keras_own import Build, build_of
-from gpubench.measure.keras_steps import NotHereError, Steps
+from gpubench.measure.keras_steps import Steps
 from gpubench.measure.launch import Bench, Job, LaunchRecorder, conduct, in_time, time_job
 from gpubench.measure.loop import CallLoop
 from gpubench.measure.messages import CaseDone, MeasureCase
@@ -55,7 +56,7 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
         ):
             time_job(order, bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
-    return conduct(order, bench, seen, measure, (NotHereError,))
+    return conduct(order, bench, seen, measure)
 
 
 def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s: Seconds) -> Job:

@@ -16,7 +16,8 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import MisuseError
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.frameworks import KERAS, POLICIES
 from gpubench.measure.keras_loss import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
@@ -31,10 +32,6 @@ SLICE = 4
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""
-
-
-class NotHereError(GpuBenchError):
-    """This backend cannot do it here; the case is unsupported, for this reason."""
 
 
 def check_backend(framework: Framework) -> None:

@@ -18,6 +18,7 @@ from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.measure import energy, messages, preflight
 from gpubench.measure.budget import Budget, within
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.messages import CaseDone, MeasureCase
@@ -237,7 +238,6 @@ def conduct(
     bench: Bench,
     seen: LaunchRecorder,
     measure: Callable[[Seconds], None],
-    unsupported: tuple[type[Exception], ...],
 ) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and what was seen stays.
 
@@ -249,7 +249,6 @@ def conduct(
         bench: Where.
         seen: Takes what is seen.
         measure: Does it, until the deadline that it is given [s].
-        unsupported: What is raised where this cannot be measured here.
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, trace = Status.OK, None, None
@@ -260,7 +259,7 @@ def conduct(
     except StoppedError:
         if len(seen.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
-    except unsupported as error:
+    except NotHereError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         bench.tell_of(error)

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 
-from gpubench.errors import GpuBenchError
+from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
 from gpubench.profile.blocks import frozen_layers
 from gpubench.workload import lacks_memory, one_line
@@ -29,7 +29,7 @@ MULTIPLE = 8
 """Of both sizes of a layer in int8: others torchao computes in whole numbers of 32 bits, on the host."""
 
 
-class NotQuantizedError(GpuBenchError):
+class NotQuantizedError(NotHereError):
     """So few bits cannot be had here, of weights or of products; none are held in more under that name."""
 
 

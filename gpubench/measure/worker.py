@@ -121,7 +121,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import compare_by_hand, measure_case
+    from gpubench.measure.case import compare_by_hand, measure_case, try_batch
 
     done: messages.Ending
     match command:
@@ -138,8 +138,6 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
 
             done = train_to_quality(command, context)
         case messages.TryBatch():
-            from gpubench.measure.batch_trial import try_batch
-
             done = try_batch(command, context)
         case messages.Prove():
             from gpubench.measure.proofs import prove
