@@ -17,7 +17,7 @@ import msgspec
 
 from gpubench.cuda_check.whole import other_cases
 from gpubench.measure import capability
-from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.budget import QUICK, REFERENCE_SAMPLES, Budget
 from gpubench.measure.estimate import PROCESS_START_S, aim_s, estimate_s, pace
 from gpubench.measure.plan import Plan, PlannedCase, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
@@ -67,7 +67,6 @@ COPY_S_PER_PARAMETER = 4e-9
 """Drawing weights on a CPU takes 2 s for VGG16; a copy of them on the host and to the device 0.6 s."""
 CPU_FLOPS_PER_S = 400e9
 """Four cores beside a GPU; the reference loss of four samples is computed once a workload and process."""
-REFERENCE_SAMPLES = 4
 WEIGHT_BYTES = 2
 """Of a weight in half precision, which a pass for one token reads once."""
 TRIALS_S: Seconds = 9.0

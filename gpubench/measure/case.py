@@ -14,6 +14,7 @@ import torch
 import torch.utils.checkpoint
 
 from gpubench.measure import busy, by_hand, guards
+from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
@@ -28,8 +29,6 @@ from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precis
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
 
-CURVE_SHARE = 0.4
-"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 TRIED_STEPS = 4
@@ -316,13 +315,13 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
-        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s()))
+        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(LATENCY_MOST_S, loop.left_s()))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
     if context.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
-    hurried = context.budget.case_s is not None and work.case.execution is not Execution.EAGER
+    hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
     if not context.hardware.is_cuda or hurried:
         return
     context.phase("second look")

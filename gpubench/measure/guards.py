@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
 from gpubench.measure.step import Work, forward, to_device
 from gpubench.models import Case, Execution, TaskKind
 from gpubench.workload import Task
 
-SLICE = 4
-"""Samples that the CPU reference computes: enough to tell a wrong answer, few enough for VGG16."""
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - common bases
 _TRAINING = (*_NORMS, nn.RNNBase)
 """What stays in training mode while dropout is off: else cuDNN computes no gradient of a recurrent layer."""
@@ -211,4 +210,5 @@ def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
         return tuple(_slice(part, batch_size, tokens) for part in value)
     if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != batch_size:
         return value
-    return value[:SLICE] if tokens is None or value.dim() == 1 else value[:SLICE, :tokens]
+    samples = value[:REFERENCE_SAMPLES]
+    return samples if tokens is None or value.dim() == 1 else samples[:, :tokens]

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from gpubench.measure import keras_steps
+from gpubench.measure.budget import CURVE_SHARE
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.keras_own import Build, build_of
 from gpubench.measure.keras_steps import Steps
@@ -17,8 +18,6 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import Case, Execution, Framework, Precision, Status
 from gpubench.units import Seconds
 
-CURVE_SHARE = 0.4
-"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
 CHECKED_STEPS = 2
 """Of an execution, held against eager ones: the second loss depends on the update of the first."""
 

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from gpubench.errors import MisuseError
+from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.frameworks import KERAS, POLICIES
 from gpubench.measure.keras_loss import check_fit
@@ -27,8 +28,6 @@ from gpubench.workload import KerasTask, import_foreign, one_line
 PROBE_SIZE = 512
 PROBE_CHANNELS = 32
 PROBE_IMAGE = 16
-SLICE = 4
-"""Samples of the reference, as of a workload in torch."""
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""
@@ -248,13 +247,13 @@ class Steps:
 
     def first_loss(self) -> float:
         """Return the loss of the first samples with dropout off, before any step."""
-        inputs, targets = (part[:SLICE] for part in self.batches[0])
+        inputs, targets = (part[:REFERENCE_SAMPLES] for part in self.batches[0])
         return float(_host(self.model.loss(targets, self.model(inputs, training=False))))
 
 
 def first_loss(task: KerasTask) -> float:
     """The same of a task that is not compiled."""
-    inputs, targets = (keras.ops.convert_to_tensor(part[:SLICE]) for part in task.batches[0])
+    inputs, targets = (keras.ops.convert_to_tensor(part[:REFERENCE_SAMPLES]) for part in task.batches[0])
     return float(_host(task.loss(targets, task.model(inputs, training=False))))
 
 

@@ -128,7 +128,7 @@ def run_micro(
     """
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
     absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
-    products = gemm_probes(profile, strict=strict, in_haste=budget.case_s is not None)
+    products = gemm_probes(profile, strict=strict, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes

@@ -115,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         Another process costs 10 s on a cloud machine, a tenth of ``--quick``. The switches of torch are set
         for each case, read back, and proven against float64 before and after its rounds, in either process.
         """
-        return self.budget.case_s is not None and self.micro != "only" and framework is Framework.TORCH
+        return self.budget.in_haste and self.micro != "only" and framework is Framework.TORCH
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of arithmetic that this plan needs: strict fp32, the other precisions, or both."""
@@ -198,7 +198,7 @@ def plan(
             f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
             "--micro-only"
         )
-    budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    budget = budget_of(request.budget, on_cpu=on_cpu)
     cases, unsupported = [], []
     for planned, reason in _every_case(request, (device, *peers), profiles, budget):
         if reason is None:
@@ -333,7 +333,7 @@ def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
     """Make the plan of micro-benchmarks and nothing else, in one launch."""
-    budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    budget = budget_of(request.budget, on_cpu=on_cpu)
     made = Plan(
         budget=msgspec.structs.replace(budget, launches=1),
         seed=request.seed,
