@@ -673,10 +673,10 @@ MUTANTS = (
         name="many exchanges are announced and one is done",
         file=MICRO,
         old=(
-            "            def repetition() -> None:\n"
-            "                for _ in range(probe.repeats):\n                    action()\n"
+            "        def repetition() -> None:\n"
+            "            for _ in range(probe.repeats):\n                action()\n"
         ),
-        new="            def repetition() -> None:\n                action()\n",
+        new="        def repetition() -> None:\n            action()\n",
         misleads="small exchanges seem a hundred times too fast, or the job hangs",
         killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
     ),
