@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import NoDeviceError
@@ -16,10 +16,17 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.child import MODULE, Child, environment_of
 from gpubench.measure.launcher import NO_SIGN, PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
+from gpubench.measure.protocol import STARTED, next_report
 from gpubench.models import Case, DeviceProfile, Precision
 from gpubench.units import Seconds
 
 SEED = 0
+_Report = TypeVar("_Report")
+_ANSWERED: tuple[type[messages.RoundDone | messages.CaseDone | messages.Proven], ...] = (
+    messages.RoundDone,
+    messages.CaseDone,
+    messages.Proven,
+)
 
 
 def unwatched(phase: str) -> None:
@@ -131,17 +138,10 @@ class Bench:
         return answer
 
     def _answer(self, child: Child, until_s: Seconds) -> messages.CaseDone | messages.Proven:
-        while True:
-            match report := self._receive(child, until_s):
-                case messages.Phase(name=name):
-                    self._enter(name)
-                case messages.RoundDone():
-                    pass
-                case messages.CaseDone() | messages.Proven():
-                    self._enter(None)
-                    return report
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        while isinstance(report := self._next(child, _ANSWERED, until_s), messages.RoundDone):
+            pass
+        self._enter(None)
+        return report
 
     def _of(self, key: Key, until_s: Seconds) -> Child:
         """Return the process for this key.
@@ -158,23 +158,20 @@ class Bench:
         child.send(
             messages.Setup(device=self.device, budget=self.budget, seed=SEED, memory_share=key.memory_share)
         )
-        while True:
-            match report := self._receive(child, until_s):
-                case messages.Phase(name=name):
-                    self._enter(name)
-                case messages.Ready():
-                    self.ready = report
-                    return child
-                case messages.Refused(reason=reason):
-                    self.close()
-                    self.lost = preflight.why_refused(NoDeviceError(reason), self.device)
-                    raise NoDeviceError(self.lost)
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        report = self._next(child, STARTED, until_s)
+        if isinstance(report, messages.Refused):
+            self.close()
+            self.lost = preflight.why_refused(NoDeviceError(report.reason), self.device)
+            raise NoDeviceError(self.lost)
+        self.ready = report
+        return child
 
-    def _receive(self, child: Child, until_s: Seconds) -> messages.Report:
-        silence_s = PHASE_LIMITS_S.get(self._phase or "", max(PHASE_LIMITS_S.values()))
-        return child.receive(min(until_s, time.monotonic() + silence_s))
+    def _next(self, child: Child, kinds: tuple[type[_Report], ...], until_s: Seconds) -> _Report:
+        def by_s() -> Seconds:
+            silence_s = PHASE_LIMITS_S.get(self._phase or "", max(PHASE_LIMITS_S.values()))
+            return min(until_s, time.monotonic() + silence_s)
+
+        return next_report(child, kinds, by_s, self._enter)
 
     def _without_answer(self, error: ChildLateError | ChildEndedError, until_s: Seconds) -> ProcessLostError:
         phase, late = self._phase or "start", time.monotonic() >= until_s

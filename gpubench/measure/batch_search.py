@@ -20,6 +20,7 @@ from gpubench.measure.budget import budget_of
 from gpubench.measure.child import Child, environment_of
 from gpubench.measure.plan import Plan
 from gpubench.measure.privacy import scrub
+from gpubench.measure.protocol import STARTED, next_report
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -183,7 +184,7 @@ class Trials:
         try:
             child = self._open(until_s)
             child.send(messages.TryBatch(reference=self._reference, case=case))
-            return _await_case(child, until_s)
+            return next_report(child, (messages.CaseDone,), lambda: until_s, _unwatched)
         except (ChildEndedError, ChildLateError) as error:
             self._end()
             how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
@@ -197,15 +198,11 @@ class Trials:
         on_cpu = self._device.is_cpu
         budget = budget_of("quick", on_cpu=on_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
-        while True:
-            match child.receive(until_s):
-                case messages.Ready():
-                    return child
-                case messages.Refused(reason=reason):
-                    self._end()
-                    raise NoDeviceError(reason)
-                case _:
-                    continue
+        started = next_report(child, STARTED, lambda: until_s, _unwatched)
+        if isinstance(started, messages.Refused):
+            self._end()
+            raise NoDeviceError(started.reason)
+        return child
 
     def _end(self, *, at_once: bool = False) -> None:
         child, self._child = self._child, None
@@ -213,8 +210,6 @@ class Trials:
             child.end(at_once=at_once)
 
 
-def _await_case(child: Child, until_s: Seconds) -> messages.CaseDone:
-    while True:
-        report = child.receive(until_s)
-        if isinstance(report, messages.CaseDone):
-            return report
+def _unwatched(phase: str) -> None:
+    """Watch no phase."""
+    del phase

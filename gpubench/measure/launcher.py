@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -65,8 +65,12 @@ QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 NO_SIGN = "no sign of life"
 """How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
+STOPPED = "stopped on request"
+OUT_OF_TIME = "the time limit of the run came"
 OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
+
+_Report = TypeVar("_Report")
 
 
 @dataclass
@@ -187,16 +191,23 @@ class Launcher:
         try:
             child = self._child_of(Unit(launch=0, planned=planned).group)
             child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
-            while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
-                self.on_event(events.PhaseBegan(name=report.name))
+            done = self._answer(child, messages.ByHandDone, "first steps")
         except (ChildLateError, ChildEndedError) as error:
             self._end_child()
-            reason = str(error) or "gave no sign of life"
-            raise GpuBenchError(f"the measuring process {reason}") from error
-        if isinstance(report, messages.ByHandDone) and report.ratio is not None:
-            return report
-        why = report.reason if isinstance(report, messages.ByHandDone | messages.JobOver) else None
-        raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
+            raise GpuBenchError(_how_it_ended(error)) from error
+        except JobOverError as error:
+            raise GpuBenchError(error.over.reason) from error
+        if done.ratio is None:
+            raise GpuBenchError(done.reason or "the comparison with a loop by hand gave no figure")
+        return done
+
+    def _answer(self, child: Child, kind: type[_Report], phase: str) -> _Report:
+        """Return the next report, which is of this kind and comes within the time of a phase."""
+
+        def begin(name: str) -> None:
+            self.on_event(events.PhaseBegan(name=name))
+
+        return protocol.next_report(child, (kind,), lambda: self._until_s(phase), begin)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -226,18 +237,13 @@ class Launcher:
             yield msgspec.structs.replace(row, reason=self._why(error))
 
     def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
-        if self.control.stopping.is_set() or self._time_left_s() <= 0:
-            stopped = self.control.stopping.is_set()
-            return messages.QualityDone(
-                reason="stopped on request" if stopped else "the time limit of the run came"
-            )
+        if self.control.stopping.is_set():
+            return messages.QualityDone(reason=STOPPED)
+        if self._time_left_s() <= 0:
+            return messages.QualityDone(reason=OUT_OF_TIME)
         child = self._child_of(Unit(launch=0, planned=planned).group)
         child.send(messages.TrainToQuality(case=planned.case, seed=seed))
-        while isinstance(report := child.receive(self._until_s("timed")), messages.Phase):
-            self.on_event(events.PhaseBegan(name=report.name))
-        if not isinstance(report, messages.QualityDone):
-            raise ChildEndedError(f"sent {type(report).__name__} out of step")
-        return report
+        return self._answer(child, messages.QualityDone, "timed")
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -294,7 +300,7 @@ class Launcher:
             if self.control.stopping.is_set():
                 return seen.done(unit, Status.INTERRUPTED, f"stopped during {phase}")
             if self._time_left_s() <= 0:
-                return seen.done(unit, Status.TIMEOUT, f"the time limit of the run came during {phase}")
+                return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {phase}")
             return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
         except ChildEndedError as error:
             self._end_child()
@@ -359,14 +365,14 @@ class Launcher:
     def _why(self, error: ChildLateError | ChildEndedError | JobOverError) -> str:
         """Say why the process had to end in the middle of its micro-benchmarks."""
         if self.control.stopping.is_set():
-            return "stopped on request"
+            return STOPPED
         if fault := self._fault():
             return fault
         if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
-            return "the time limit of the run came"
+            return OUT_OF_TIME
         if isinstance(error, JobOverError):
             return error.over.reason
-        return f"the measuring process {str(error) or 'gave no sign of life'}"
+        return _how_it_ended(error)
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
@@ -382,7 +388,7 @@ class Launcher:
     def _micro_report(self, child: Child) -> messages.MicroDone:
         if len(self.micro) + len(self.device_findings) > MOST_REPORTS:
             raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
-        return protocol.follow_micro(child, self._until_s, self.on_event)
+        return self._answer(child, messages.MicroDone, "micro")
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -412,18 +418,18 @@ class Launcher:
                 framework=group.framework,
             )
         )
-        match report := protocol.follow_start(child, self._until_s, self.on_event):
-            case messages.Ready():
-                self._check_threads(report, group.threads)
-                self._take_ready(report, of_all=not group.threads)
-                self._start_s = report.cold_s
-                return child
-            case messages.Refused(reason=reason, exit_code=code):
-                self._end_child()
-                raise protocol.refusal(reason, code)
-            case messages.JobOver(reason=reason):
-                self._no_job = reason  # the others would not come to the next one either
-                raise JobOverError(report)
+        try:
+            report = protocol.follow_start(child, self._until_s, self.on_event)
+        except JobOverError as error:
+            self._no_job = error.over.reason  # the others would not come to the next one either
+            raise
+        if isinstance(report, messages.Refused):
+            self._end_child()
+            raise protocol.refusal(report.reason, report.exit_code)
+        self._check_threads(report, group.threads)
+        self._take_ready(report, of_all=not group.threads)
+        self._start_s = report.cold_s
+        return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         """Keep what the first process says, one of torch before any other, and the packages of all.
@@ -516,6 +522,10 @@ def measure(
 ) -> Iterator[Measurement]:
     """Measure a plan on a device; a case's measurement is yielded after each of its launches."""
     yield from Launcher(plan, device, on_event, control or Control()).run()
+
+
+def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
+    return f"the measuring process {str(error) or 'gave no sign of life'}"
 
 
 def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
