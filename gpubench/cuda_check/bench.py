@@ -52,6 +52,22 @@ class Key(NamedTuple):
     memory_share: float | None
 
 
+class Phases:
+    """Wall time of each phase of a part [s], and the one at hand; None while no process is at work."""
+
+    def __init__(self) -> None:
+        self.took_s: dict[str, float] = defaultdict(float)
+        self.now: str | None = None
+        self._since_s = time.monotonic()
+
+    def enter(self, phase: str | None) -> None:
+        """Note what the phase that ends took, and begin the next."""
+        now_s = time.monotonic()
+        if self.now is not None:
+            self.took_s[self.now] += now_s - self._since_s
+        self.now, self._since_s = phase, now_s
+
+
 @dataclass
 class Bench:
     """Asks the process of a case, and starts a new one where another, a spent one or none is there.
@@ -59,7 +75,7 @@ class Bench:
     Attributes:
         lost: Why nothing more can be measured on the device; None while it can.
         ready: What the latest process said of its libraries.
-        phases_s: Wall time of each phase since it was last cleared [s].
+        phases: Those of the part at hand.
         starts: Processes started so far.
     """
 
@@ -69,12 +85,10 @@ class Bench:
     module: str = MODULE
     lost: str | None = None
     ready: messages.Ready | None = None
-    phases_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    phases: Phases = field(default_factory=Phases)
     starts: int = 0
     _child: Child | None = None
     _key: Key | None = None
-    _phase: str | None = None
-    _since_s: Seconds = field(default_factory=time.monotonic)
 
     def try_case(
         self, reference: str, case: Case, until_s: Seconds, memory_share: float | None = None
@@ -168,13 +182,13 @@ class Bench:
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], until_s: Seconds) -> _Report:
         def by_s() -> Seconds:
-            silence_s = PHASE_LIMITS_S.get(self._phase or "", max(PHASE_LIMITS_S.values()))
+            silence_s = PHASE_LIMITS_S.get(self.phases.now or "", max(PHASE_LIMITS_S.values()))
             return min(until_s, time.monotonic() + silence_s)
 
         return next_report(child, kinds, by_s, self._enter)
 
     def _without_answer(self, error: ChildLateError | ChildEndedError, until_s: Seconds) -> ProcessLostError:
-        phase, late = self._phase or "start", time.monotonic() >= until_s
+        phase, late = self.phases.now or "start", time.monotonic() >= until_s
         self.close()
         fault = preflight.fault_of(self.device)
         if fault is not None:
@@ -187,10 +201,6 @@ class Bench:
         return ProcessLostError(f"{NO_SIGN} during {phase}: the process was ended")
 
     def _enter(self, phase: str | None) -> None:
-        """Note what the phase that ends took, and begin the next; None while no process is at work."""
-        now_s = time.monotonic()
-        if self._phase is not None:
-            self.phases_s[self._phase] += now_s - self._since_s
-        self._phase, self._since_s = phase, now_s
+        self.phases.enter(phase)
         if phase is not None:
             self.on_phase(phase)

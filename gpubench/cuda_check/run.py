@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
-from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
+from gpubench.cuda_check.bench import Bench, Phases, ProcessLostError, unwatched
 from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
 from gpubench.cuda_check.plan import AMOUNTS, COLD_START_S, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.measure.child import MODULE
+from gpubench.measure.control import answering
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import PROCESS_START_S
 from gpubench.measure.privacy import scrub, scrub_traceback
@@ -89,7 +86,7 @@ def check_cuda(
     work.save(work.check)
     began_s = time.monotonic()
     try:
-        with _interruptible():
+        with answering(_interrupt, signal.SIGTERM):
             _do_all(work, began_s, on_part)
     except KeyboardInterrupt:
         work.bench.close()  # here: a process that is ended for a signal is given no time
@@ -176,8 +173,7 @@ def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
 def _do(work: Work, name: str) -> None:
     """Do one part; whatever it dies of costs this part alone."""
     began_s = time.monotonic()
-    work.bench.phases_s = defaultdict(float)
-    work.phases_s = defaultdict(float)
+    work.bench.phases = Phases()
     state, reason, trace = PartState.DONE, None, ""
     try:
         STEPS[name](work)
@@ -200,32 +196,17 @@ def _do(work: Work, name: str) -> None:
     except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
         state, reason = PartState.FAILED, f"{type(error).__name__}: {error}"
         trace = traceback_of(error)
-    seen = {**work.bench.phases_s}
-    for phase, seconds in work.phases_s.items():
-        seen[phase] = seen.get(phase, 0.0) + seconds
     work.log(
         name,
         state=state,
         reason=None if reason is None else scrub(reason),
         traceback=scrub_traceback(trace),
         took_s=round(time.monotonic() - began_s, 3),
-        phases_s={phase: round(seconds, 3) for phase, seconds in seen.items()},
+        phases_s={phase: round(seconds, 3) for phase, seconds in work.bench.phases.took_s.items()},
     )
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end the check as Ctrl-C does, where this is the thread that may listen to it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(number: int) -> None:
+    """Let SIGTERM end the check as Ctrl-C does."""
+    del number
+    raise KeyboardInterrupt

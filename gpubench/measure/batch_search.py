@@ -184,7 +184,7 @@ class Trials:
         try:
             child = self._open(until_s)
             child.send(messages.TryBatch(reference=self._reference, case=case))
-            return next_report(child, (messages.CaseDone,), lambda: until_s, _unwatched)
+            return next_report(child, (messages.CaseDone,), lambda: until_s)
         except (ChildEndedError, ChildLateError) as error:
             self._end()
             how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
@@ -198,7 +198,7 @@ class Trials:
         on_cpu = self._device.is_cpu
         budget = budget_of("quick", on_cpu=on_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
-        started = next_report(child, STARTED, lambda: until_s, _unwatched)
+        started = next_report(child, STARTED, lambda: until_s)
         if isinstance(started, messages.Refused):
             self._end()
             raise NoDeviceError(started.reason)
@@ -208,8 +208,3 @@ class Trials:
         child, self._child = self._child, None
         if child is not None:
             child.end(at_once=at_once)
-
-
-def _unwatched(phase: str) -> None:
-    """Watch no phase."""
-    del phase

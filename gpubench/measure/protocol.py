@@ -86,7 +86,7 @@ def next_report(
     child: Child,
     kinds: tuple[type[_Report], ...],
     until_s: Callable[[], Seconds],
-    on_phase: Callable[[str], None],
+    on_phase: Callable[[str], None] = lambda _: None,
 ) -> _Report:
     """Return the next report, which is of one of these kinds; phases that begin before it are told.
 

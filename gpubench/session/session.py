@@ -6,12 +6,10 @@ import os
 import secrets
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -26,7 +24,7 @@ from gpubench.errors import (
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.child import module_of
-from gpubench.measure.control import STOPPING_S, Control, say_nothing
+from gpubench.measure.control import STOPPING_S, Control, answering, say_nothing
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.following import follow_jobs
@@ -469,22 +467,12 @@ def together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[F
     return tuple({finding.kind: finding for finding in (*first, *second)}.values())
 
 
-@contextmanager
-def _listening(control: Control) -> Iterator[None]:
-    """Answer Ctrl-C and SIGTERM with the control, where this is the thread that may."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _listening(control: Control) -> AbstractContextManager[None]:
+    """Answer Ctrl-C and SIGTERM with the control."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del frame
+    def interrupt(number: int) -> None:
         if number == signal.SIGINT and not control.stopping.is_set():
             os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be under way
         control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return answering(interrupt, signal.SIGINT, signal.SIGTERM)
