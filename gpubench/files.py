@@ -33,6 +33,9 @@ TABLE_BYTES = 64 * MIB
 ABANDONED_AFTER_S: Seconds = 600.0
 """A half of a new file that is older is no writer's any more: its process was killed."""
 
+NOT_JSON = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What reading a JSON document may raise, whatever bytes it is given."""
+
 _T = TypeVar("_T")
 _HALF = re.compile(r"\.gpubench-[0-9a-f]{16}\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -141,7 +144,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
     """
     try:
         return msgspec.json.decode(data, type=shape)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         end = f"; {hint}" if hint else ""
         raise BadContentError(f"{_name(path)} is no {what}: {plain(str(error))}{end}") from error
 

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from gpubench import names
 from gpubench.errors import MisuseError, NoDeviceError, StorageError
 from gpubench.files import read_bytes, write_file
+from gpubench.folders import user_data
 from gpubench.models import DeviceProfile, Finding, FindingKind, Identity
 from gpubench.units import KIB
 
@@ -29,7 +29,7 @@ def device_id(profile: DeviceProfile) -> str:
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
     identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))
-    salted = hashlib.sha256(_salt(_salt_file()) + identity.encode())
+    salted = hashlib.sha256(_salt(user_data() / "device-salt") + identity.encode())
     return salted.hexdigest()[:_ID_DIGITS]
 
 
@@ -130,10 +130,6 @@ def _digits(uuid: str | None) -> str:
 
 def _normal(name: str | None) -> str | None:
     return None if name is None else names.normalize(name).removeprefix("nvidia ")
-
-
-def _salt_file() -> Path:
-    return Path(platformdirs.user_data_dir("gpubench", appauthor=False)) / "device-salt"
 
 
 @cache

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import traceback
 
-import platformdirs
-
 from gpubench.errors import StorageError
 from gpubench.files import write_file
+from gpubench.folders import user_data
 
 TRACEBACK_CHARACTERS = 64 * 1024
 """A model that calls itself without end leaves a traceback of megabytes; what failed is at its end."""
@@ -25,7 +24,7 @@ def write_log(name: str, trace: str | None, output: str) -> str:
     alone: no stored record bears it.
     """
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
-    path = platformdirs.user_data_path("gpubench") / "logs" / f"{safe}.log"
+    path = user_data() / "logs" / f"{safe}.log"
     text = (trace or "")[-TRACEBACK_CHARACTERS:]
     try:
         write_file(path, f"{text}\n--- output, at most its end ---\n{output}".encode(errors="replace"))
