@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpubench.measure.quantize import INSTALL, NotQuantizedError
+from gpubench.measure.quantize import INSTALL, NotQuantizedError, is_whole, why_no_products
 from gpubench.profile.blocks import repeated_blocks
-from gpubench.workload import lacks_memory, one_line
+from gpubench.workload import one_line
 
 MULTIPLE = 16
 """Of each dimension of a product in FP8: what the tensor cores take."""
@@ -58,14 +58,12 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
 
 def why_not_here(device: torch.device) -> str | None:
     """Say why this torch cannot multiply in FP8 on a device; None where it can."""
-    try:
+
+    def multiply() -> object:
         a, b = (torch.ones(MULTIPLE, MULTIPLE, device=device).to(getattr(torch, _FORWARD)) for _ in range(2))
-        scaled_product(a, b.t(), out_type=torch.bfloat16)
-    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
-        if lacks_memory(error):
-            raise
-        return f"torch {torch.__version__} has no FP8 products on this device: {one_line(error)}"
-    return None
+        return scaled_product(a, b.t(), out_type=torch.bfloat16)
+
+    return why_no_products("FP8", multiply)
 
 
 def scaled_product(
@@ -102,8 +100,5 @@ def scaled_product(
 
 
 def _can(layer: nn.Module) -> bool:
-    if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
-        return False
-    if type(layer).forward is not nn.Linear.forward:
-        return False  # it computes something of its own
-    return layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
+    """Whether a layer is an ordinary one; one with a forward pass of its own computes something else."""
+    return is_whole(layer, MULTIPLE) and type(layer).forward is nn.Linear.forward

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
-from gpubench.measure.step import Work, forward, to_device
+from gpubench.measure.step import Work, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.workload import Task
+from gpubench.workload import Task, forward
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - common bases
 _TRAINING = (*_NORMS, nn.RNNBase)
