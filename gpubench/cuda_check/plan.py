@@ -19,6 +19,7 @@ from gpubench.cuda_check.whole import other_cases
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, REFERENCE_SAMPLES, Budget
 from gpubench.measure.estimate import PROCESS_START_S, aim_s, estimate_s, pace
+from gpubench.measure.loop import steps_for
 from gpubench.measure.plan import Plan, PlannedCase, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
@@ -222,7 +223,9 @@ def make_plan(
         for request in _quick_requests(amp, full=full)
     )
     scaling = _scaling(device, peers, amp, amounts.quick)
-    compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in COMPILED_S)
+    compiled = tuple(
+        _trial(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
+    )
     expected_s = _expected(
         device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
     )
@@ -360,7 +363,7 @@ def _every_trial(
     others = [p for p in here if p not in {amp, Precision.FP32}]
     for execution, precisions in product((Execution.GRAPH, Execution.EAGER), ((amp, Precision.FP32), others)):
         for name, precision in product(names, precisions):
-            yield _trial(name, precision, execution, slower)
+            yield _trial(case_of(load_profiles()[name], precision, execution), slower)
 
 
 def _wanted(
@@ -371,20 +374,11 @@ def _wanted(
     if not full:
         return usual, {}
     found = [each for each in other_cases(device) if not workloads or each[0].workload in workloads]
-    others = (_trial_of(case, slower) for case, why_not in found if why_not is None)
+    others = (_trial(case, slower) for case, why_not in found if why_not is None)
     return (*usual, *others), {case.label: why_not for case, why_not in found if why_not is not None}
 
 
-def _trial(
-    name: str,
-    precision: Precision,
-    execution: Execution,
-    slower: float,
-) -> Trial:
-    return _trial_of(case_of(load_profiles()[name], precision, execution), slower)
-
-
-def _trial_of(case: Case, slower: float) -> Trial:
+def _trial(case: Case, slower: float) -> Trial:
     profile = load_profiles()[case.workload].at_precision(case.precision)
     compiling_s = COMPILED_S[case.workload] if case.execution is Execution.COMPILE else 0.0
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
@@ -503,7 +497,7 @@ def _expected(
     build_s = _build_s(profile) + _search_s(profile)
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
     step_s = _step_s(proof, slower)
-    block_s = _block_s(amounts.block_s, step_s)
+    block_s = step_s * steps_for(amounts.block_s, step_s, BATCH_COUNT)
     start_s = copy_s + 1.25 + block_s  # its warm-up; on two cards 1.6 to 1.8 s, and 2.1 by this
     comparison_s = 4 * amounts.fours * block_s
     capped = case_of(load_profiles()["cnn"], proof.precision, Execution.EAGER)
@@ -527,12 +521,6 @@ def _expected(
     if scaling is not None:
         parts["scaling"] = run_s(scaling, device)
     return parts
-
-
-def _block_s(least_s: Seconds, step_s: Seconds) -> Seconds:
-    """What a block takes: the steps that fill the least time, in whole rotations of the prebuilt batches."""
-    steps = max(1, math.ceil(least_s / step_s))
-    return step_s * (math.ceil(steps / BATCH_COUNT) * BATCH_COUNT if steps >= BATCH_COUNT else steps)
 
 
 def _quick_requests(amp: Precision, *, full: bool) -> tuple[RunRequest, ...]:

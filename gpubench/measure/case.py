@@ -18,10 +18,19 @@ from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.launch import Bench, Job, LaunchRecorder, conduct, in_time, keep_nothing_back, time_job
+from gpubench.measure.launch import (
+    Bench,
+    Job,
+    LaunchRecorder,
+    conduct,
+    in_time,
+    keep_nothing_back,
+    time_job,
+    worse,
+)
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
-from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for, worse
+from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
 from gpubench.measure.team import InAllOrders, Team

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -86,13 +85,9 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         container=container(),
         cpu_governor=cpu_governor(),
         cudnn_benchmark=ready.cudnn_benchmark if ready else None,
-        variables=_variables(os.environ),
+        variables={name: scrub(os.environ[name]) for name in VARIABLES if name in os.environ},
         packages=ready.packages if ready else {},
     )
-
-
-def _variables(inherited: Mapping[str, str]) -> dict[str, str]:
-    return {name: scrub(inherited[name]) for name in VARIABLES if name in inherited}
 
 
 def _commit() -> str | None:

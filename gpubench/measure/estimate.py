@@ -107,7 +107,8 @@ class Pace:
 def estimate_s(plan: Plan, device: DeviceProfile) -> tuple[Seconds, Seconds]:
     """Return the time to expect and the most that what is left of a plan takes on a device [s]."""
     typical = LOOKING_S + start_s(plan)
-    most = LOOKING_S + MOST_SLOWDOWN * start_s(plan) + len(_probes(plan)) * _slowest_probe_s(plan.budget)
+    slowest_probe_s = MICRO_WARM_S + plan.budget.micro_s + (1 + LEAST_REPETITIONS) * MOST_REPETITION_S
+    most = LOOKING_S + MOST_SLOWDOWN * start_s(plan) + len(_probes(plan)) * slowest_probe_s
     before: Unit | None = None
     searched: set[object] = set()
     hot = False
@@ -302,10 +303,6 @@ def _probes(plan: Plan) -> list[str]:
     products = [name for name in names for _ in (CPU_GEMM_SIZES if plan.on_cpu else GEMM_SIZES[name])]
     others = CPU_OTHER_PROBES if plan.on_cpu else OTHER_PROBES
     return products + (["other"] * others if groups else [])
-
-
-def _slowest_probe_s(budget: Budget) -> Seconds:
-    return MICRO_WARM_S + budget.micro_s + (1 + LEAST_REPETITIONS) * MOST_REPETITION_S
 
 
 def _task(unit: Unit) -> tuple[str, int]:

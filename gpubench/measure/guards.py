@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
+from gpubench.measure.launch import largest_difference, relative_difference
+from gpubench.measure.precision import relative_error
 from gpubench.measure.step import Work, to_device
 from gpubench.models import Case, Execution, TaskKind
 from gpubench.workload import Task, forward
@@ -60,8 +62,11 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     with torch.no_grad(), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
         found = float(work.loss(on_device, to_device(targets, work.device)))
-    outputs = None if expected.outputs is None else _distance(on_device.cpu(), expected.outputs)
-    return Errors(loss=relative_difference(found, expected.loss), outputs=outputs)
+    loss = relative_difference(found, expected.loss)
+    if expected.outputs is None:
+        return Errors(loss)
+    error = relative_error(on_device.cpu(), expected.outputs.double())
+    return Errors(loss, error if math.isfinite(error) else None)
 
 
 def expected_of(task: Task, case: Case) -> Expected:
@@ -74,11 +79,6 @@ def expected_of(task: Task, case: Case) -> Expected:
     has_weights = any(True for _ in task.model.parameters())
     is_kept = not train and has_weights and isinstance(outputs, Tensor)
     return Expected(loss, outputs if is_kept else None)
-
-
-def _distance(found: Tensor, exact: Tensor) -> float | None:
-    error = float((found.double() - exact.double()).norm() / exact.double().norm())
-    return error if math.isfinite(error) else None
 
 
 def graph_error(work: Work, advance: Advance) -> float | None:
@@ -103,22 +103,7 @@ def graph_error(work: Work, advance: Advance) -> float | None:
         state.restore()
         prepared = _two_losses(work, advance)
     state.restore()
-    pairs = [relative_difference(a, b) for a, b in zip(prepared, eager, strict=True)]
-    known = [p for p in pairs if p is not None]
-    return max(known) if len(known) == len(pairs) else None
-
-
-def relative_difference(found: float, expected: float) -> float | None:
-    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0).
-
-    A value that is not finite where a finite one is expected is infinitely far from it; of an expectation
-    that is not finite itself the distance is unknown.
-    """
-    if not math.isfinite(expected):
-        return None
-    if not math.isfinite(found):
-        return math.inf
-    return abs(found - expected) / max(abs(expected), 1e-3)
+    return largest_difference(prepared, eager)
 
 
 def fingerprint(model: nn.Module) -> list[Tensor]:

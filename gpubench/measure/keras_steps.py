@@ -234,7 +234,8 @@ class Steps:
         """Write copied values back."""
         left = iter(values)
         if self._state is not None:
-            self._state = tuple([_device(next(left)) for _ in group] for group in self._state)
+            to_device = keras.ops.convert_to_tensor
+            self._state = tuple([to_device(next(left)) for _ in group] for group in self._state)
             return
         for group in self._groups():
             for variable in group:
@@ -259,10 +260,6 @@ def first_loss(task: KerasTask) -> float:
 
 def _copy(value: Any) -> Any:
     return np.array(_host(value))
-
-
-def _device(value: Any) -> Any:
-    return keras.ops.convert_to_tensor(value)
 
 
 def seed_all(seed: int) -> None:

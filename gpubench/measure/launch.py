@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -389,6 +389,37 @@ def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str,
     return {name: value for name, value in moved.items() if value >= 0}
 
 
+def relative_difference(found: float, expected: float) -> float | None:
+    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0).
+
+    A value that is not finite where a finite one is expected is infinitely far from it; of an expectation
+    that is not finite itself the distance is unknown.
+    """
+    if not math.isfinite(expected):
+        return None
+    if not math.isfinite(found):
+        return math.inf
+    return abs(found - expected) / max(abs(expected), 1e-3)
+
+
+def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float | None:
+    """Return the largest relative difference of some losses; None where one is unknown."""
+    pairs = [relative_difference(a, b) for a, b in zip(found, expected, strict=True)]
+    known = [p for p in pairs if p is not None]
+    return max(known) if len(known) == len(pairs) else None
+
+
+def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the larger error of each product; one that is not finite is None, and the worst."""
+
+    def larger(before: float | None, after: float | None) -> float | None:
+        if before is None or after is None or not math.isfinite(before + after):
+            return None
+        return max(before, after)
+
+    return {name: larger(first.get(name), value) for name, value in second.items()}
+
+
 def in_time(deadline_s: Seconds) -> None:
     """Go on unless the time is up.
 
@@ -404,5 +435,5 @@ def _out_of_time(seen: LaunchRecorder) -> str:
     return (
         f"the time given to this case ended after {rounds} timed rounds"
         if rounds
-        else ("the time given to this case ended before its timed rounds")
+        else "the time given to this case ended before its timed rounds"
     )

@@ -517,13 +517,6 @@ class Launcher:
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
 
 
-def measure(
-    plan: Plan, device: DeviceProfile, on_event: OnEvent = say_nothing, control: Control | None = None
-) -> Iterator[Measurement]:
-    """Measure a plan on a device; a case's measurement is yielded after each of its launches."""
-    yield from Launcher(plan, device, on_event, control or Control()).run()
-
-
 def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
     return f"the measuring process {str(error) or 'gave no sign of life'}"
 

@@ -30,11 +30,9 @@ def main() -> None:
     parent.send(_answer(reference, parent.return_home, msgspec.json.decode(asked, type=Asked)))
 
 
-def _stay() -> None:
-    """Be where this process was started already."""
-
-
-def _answer(reference: str, return_home: Callable[[], None] = _stay, asked: Asked = NOTHING_ASKED) -> Answer:
+def _answer(
+    reference: str, return_home: Callable[[], None] = lambda: None, asked: Asked = NOTHING_ASKED
+) -> Answer:
     try:
         profile, notes, uncounted = _profile(reference, return_home, asked)
         folder, files = _files(reference)
@@ -92,12 +90,12 @@ def _profile(
         return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
-    notes = (note, None if profile.memory_untraced is None else _memory_note(profile.memory_untraced))
-    return sound, tuple(f"{profile.name}: {n}" for n in notes if n is not None), traced.missing_kernel
-
-
-def _memory_note(reason: str) -> str:
-    return f"its memory was estimated from above by a formula, not traced: {reason}"
+    notes = [note] if note is not None else []
+    if profile.memory_untraced is not None:
+        notes.append(
+            f"its memory was estimated from above by a formula, not traced: {profile.memory_untraced}"
+        )
+    return sound, tuple(f"{profile.name}: {n}" for n in notes), traced.missing_kernel
 
 
 if __name__ == "__main__":
