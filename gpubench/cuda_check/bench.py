@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -27,11 +26,6 @@ _ANSWERED: tuple[type[messages.RoundDone | messages.CaseDone | messages.Proven],
     messages.CaseDone,
     messages.Proven,
 )
-
-
-def unwatched(phase: str) -> None:
-    """Watch no phase."""
-    del phase
 
 
 class ProcessLostError(Exception):
@@ -81,7 +75,6 @@ class Bench:
 
     device: DeviceProfile
     budget: Budget
-    on_phase: Callable[[str], None] = unwatched
     module: str = MODULE
     lost: str | None = None
     ready: messages.Ready | None = None
@@ -119,9 +112,9 @@ class Bench:
         """End the process, if there is one."""
         child, self._child = self._child, None
         if child is not None:
-            self._enter("end")
+            self.phases.enter("end")
             self.lost = child.end() or self.lost
-            self._enter(None)
+            self.phases.enter(None)
 
     # --- one question ------------------------------------------------------------------------------------
 
@@ -142,7 +135,7 @@ class Bench:
             raise ProcessLostError(self.lost)
         try:
             child = self._of(Key(case.precision is Precision.FP32, memory_share), until_s)
-            self._enter("build")
+            self.phases.enter("build")
             child.send(order)
             answer = self._answer(child, until_s)
         except (ChildLateError, ChildEndedError) as error:
@@ -154,7 +147,7 @@ class Bench:
     def _answer(self, child: Child, until_s: Seconds) -> messages.CaseDone | messages.Proven:
         while isinstance(report := self._next(child, _ANSWERED, until_s), messages.RoundDone):
             pass
-        self._enter(None)
+        self.phases.enter(None)
         return report
 
     def _of(self, key: Key, until_s: Seconds) -> Child:
@@ -168,7 +161,7 @@ class Bench:
         self.close()
         self._key, self.starts = key, self.starts + 1
         child = self._child = Child(environment_of(self.device, os.environ, strict=key.strict), self.module)
-        self._enter("start")
+        self.phases.enter("start")
         child.send(
             messages.Setup(device=self.device, budget=self.budget, seed=SEED, memory_share=key.memory_share)
         )
@@ -185,7 +178,7 @@ class Bench:
             silence_s = PHASE_LIMITS_S.get(self.phases.now or "", max(PHASE_LIMITS_S.values()))
             return min(until_s, time.monotonic() + silence_s)
 
-        return next_report(child, kinds, by_s, self._enter)
+        return next_report(child, kinds, by_s, self.phases.enter)
 
     def _without_answer(self, error: ChildLateError | ChildEndedError, until_s: Seconds) -> ProcessLostError:
         phase, late = self.phases.now or "start", time.monotonic() >= until_s
@@ -199,8 +192,3 @@ class Bench:
         if late:
             return ProcessLostError(f"cut off during {phase}: its time was over", late=True)
         return ProcessLostError(f"{NO_SIGN} during {phase}: the process was ended")
-
-    def _enter(self, phase: str | None) -> None:
-        self.phases.enter(phase)
-        if phase is not None:
-            self.on_phase(phase)

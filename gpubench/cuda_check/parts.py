@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
+from gpubench.cuda_check.bench import Bench, ProcessLostError
 from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict, quick_within
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError, NoDeviceError
@@ -76,7 +76,6 @@ class Work:
     bench: Bench
     check: CudaCheck
     save: Callable[[CudaCheck], None]
-    on_phase: Callable[[str], None] = unwatched
     until_s: Seconds = float("inf")
 
     def add(self, **fields: object) -> None:
@@ -409,7 +408,6 @@ def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher
         match event:
             case events.PhaseBegan(name=name):
                 phases.enter(name)
-                work.on_phase(name)
             case events.CaseEnded():
                 phases.enter("between cases")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpubench.cuda_check.bench import Bench, Phases, ProcessLostError, unwatched
+from gpubench.cuda_check.bench import Bench, Phases, ProcessLostError
 from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
 from gpubench.cuda_check.plan import AMOUNTS, COLD_START_S, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
@@ -48,7 +48,6 @@ def check_cuda(
     full: bool = False,
     amounts: Amounts = AMOUNTS,
     on_part: OnPart = say_nothing,
-    on_phase: Callable[[str], None] = unwatched,
     module: str = MODULE,
 ) -> CudaCheck:
     """Check the CUDA path of a device, and leave the readings in a file whatever happens.
@@ -60,7 +59,6 @@ def check_cuda(
         full: Without a limit of time, and with nothing left out.
         amounts: How much of everything.
         on_part: Told of each part.
-        on_phase: Told of each phase of a measuring process.
         module: What the measuring processes run.
 
     Returns:
@@ -78,10 +76,9 @@ def check_cuda(
     work = Work(
         device=device,
         plan=made,
-        bench=Bench(device, amounts.budget, on_phase, module),
+        bench=Bench(device, amounts.budget, module),
         check=_new_check(device, made),
         save=lambda check: write_check(path, check),
-        on_phase=on_phase,
     )
     work.save(work.check)
     began_s = time.monotonic()

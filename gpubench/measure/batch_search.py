@@ -47,27 +47,26 @@ def say_nothing_of_trials(case: Case, fits: bool) -> None:
     del case, fits
 
 
-def largest_that_fits(
-    fits: Fits, guess: int, *, resolution: float = RESOLUTION, most: int = MOST_BATCH
-) -> int:
+def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
+
+    No batch beyond ``MOST_BATCH`` is tried.
 
     Args:
         fits: Whether a batch fits; true up to some batch and false from there on.
         guess: Where to begin.
         resolution: Relative distance at which to stop.
-        most: No batch beyond this is tried.
     """
-    good, bad = 0, most + 1
-    batch = min(max(1, guess), most)
+    good, bad = 0, MOST_BATCH + 1
+    batch = min(max(1, guess), MOST_BATCH)
     while bad - good > max(1, math.floor(good * resolution)):
         if fits(batch):
             good = batch
         else:
             bad = batch
-        if bad > most:
-            batch = min(most, math.ceil(good * GROWTH))
-            if good == most:
+        if bad > MOST_BATCH:
+            batch = min(MOST_BATCH, math.ceil(good * GROWTH))
+            if good == MOST_BATCH:
                 return good
         elif good == 0:
             batch = bad // 2

@@ -7,8 +7,6 @@ results and all other layers stay as they are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -61,40 +59,28 @@ def why_not_here(device: torch.device) -> str | None:
 
     def multiply() -> object:
         a, b = (torch.ones(MULTIPLE, MULTIPLE, device=device).to(getattr(torch, _FORWARD)) for _ in range(2))
-        return scaled_product(a, b.t(), out_type=torch.bfloat16)
+        return scaled_product(a, b.t())
 
     return why_no_products("FP8", multiply)
 
 
 def scaled_product(
-    a: Tensor,
-    b: Tensor,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
-    out_type: torch.dtype | None = None,
-    out: Tensor | None = None,
-    fast: bool = True,
+    a: Tensor, b: Tensor, *, out_type: torch.dtype = torch.bfloat16, out: Tensor | None = None
 ) -> Tensor:
-    """Multiply operands in FP8.
+    """Multiply operands in FP8, its sums in fewer bits, as datasheets count and forward passes allow.
 
     Shapes:
-        a: (M, K), by rows; b: (K, N), by columns; scales: () float32, 1 where none is given; result: (M, N).
+        a: (M, K), by rows; b: (K, N), by columns; result: (M, N).
 
     Args:
-        a: The left operand.
+        a: The left operand; its scale is 1, as that of the other.
         b: The right one.
-        scale_a: What the true left operand is of ``a``.
-        scale_b: The same of ``b``.
-        out_type: Of the result; None is that of ``out``.
-        out: Takes the result.
-        fast: Whether sums are kept in fewer bits, as datasheets count and forward passes allow.
+        out_type: Of the result.
+        out: Takes the result, of that type.
     """
     one = torch.ones((), device=a.device)
-    scale_a, scale_b = (one if scale is None else scale for scale in (scale_a, scale_b))
-    options: dict[str, Any] = {"out_dtype": out_type} if out is None else {"out": out, "out_dtype": out.dtype}
     product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it
-        a, b, scale_a=scale_a, scale_b=scale_b, use_fast_accum=fast, **options
+        a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=out_type, out=out
     )
     return product
 

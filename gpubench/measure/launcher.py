@@ -142,7 +142,7 @@ class Launcher:
                     events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 )
         finally:
-            self._end_child()
+            self.close()
 
     def _numbered(self, done: messages.CaseDone, record: Record, began_at: str) -> messages.CaseDone:
         """Note when a launch began, its place in the run, and what starting its process cost."""
@@ -193,7 +193,7 @@ class Launcher:
             child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
             done = self._answer(child, messages.ByHandDone, "first steps")
         except (ChildLateError, ChildEndedError) as error:
-            self._end_child()
+            self.close()
             raise GpuBenchError(_how_it_ended(error)) from error
         except JobOverError as error:
             raise GpuBenchError(error.over.reason) from error
@@ -233,7 +233,7 @@ class Launcher:
                 row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
                 yield row
         except (ChildLateError, ChildEndedError) as error:
-            self._end_child()
+            self.close()
             yield msgspec.structs.replace(row, reason=self._why(error))
 
     def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
@@ -244,10 +244,6 @@ class Launcher:
         child = self._child_of(Unit(launch=0, planned=planned).group)
         child.send(messages.TrainToQuality(case=planned.case, seed=seed))
         return self._answer(child, messages.QualityDone, "timed")
-
-    def close(self) -> None:
-        """End the child, if there is one."""
-        self._end_child()
 
     # --- one unit ---------------------------------------------------------------------------------------
 
@@ -287,14 +283,14 @@ class Launcher:
             )
             return self._listen(child, seen)
         except JobOverError as error:
-            self._end_child()
+            self.close()
             return msgspec.structs.replace(
                 seen.done(unit, error.over.status, self._fault() or error.over.reason),
                 traceback=error.over.traceback,
             )
         except ChildLateError:
             phase = seen.phase
-            self._end_child()
+            self.close()
             if fault := self._fault():
                 return seen.done(unit, Status.FAILED, fault)
             if self.control.stopping.is_set():
@@ -303,7 +299,7 @@ class Launcher:
                 return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {phase}")
             return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
         except ChildEndedError as error:
-            self._end_child()
+            self.close()
             if self.control.stopping.is_set():
                 return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
             reason = f"the measuring process {error} (phase: {seen.phase})"
@@ -322,7 +318,7 @@ class Launcher:
         if report.lost:
             self._lost = report.reason
         if report.spent:
-            self._end_child()
+            self.close()
         return report
 
     def _measure_micro(self, strict: bool) -> None:
@@ -359,7 +355,7 @@ class Launcher:
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, JobOverError) as error:
-            self._end_child()
+            self.close()
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
 
     def _why(self, error: ChildLateError | ChildEndedError | JobOverError) -> str:
@@ -396,7 +392,7 @@ class Launcher:
         """Return the process of a group; a new one where another or none is there."""
         if self._child is not None and self._group == group:
             return self._child
-        self._end_child()
+        self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
         variables = environment_of(
@@ -424,7 +420,7 @@ class Launcher:
             self._no_job = error.over.reason  # the others would not come to the next one either
             raise
         if isinstance(report, messages.Refused):
-            self._end_child()
+            self.close()
             raise protocol.refusal(report.reason, report.exit_code)
         self._check_threads(report, group.threads)
         self._take_ready(report, of_all=not group.threads)
@@ -468,16 +464,17 @@ class Launcher:
         if asked:
             if now == asked:
                 return
-            self._end_child()
+            self.close()
             raise MisuseError(f"torch computes on {now} CPU threads where {asked} were asked for")
         if then is not None and now is not None and then != now:
-            self._end_child()
+            self.close()
             raise MisuseError(
                 f"torch computes on {now} CPU threads now and did on {then} when the run began: set "
                 f"OMP_NUM_THREADS={then} and the CPU affinity as they were, or start a new run"
             )
 
-    def _end_child(self) -> None:
+    def close(self) -> None:
+        """End the process, if there is one."""
         child, self._child, self.control.child = self._child, None, None
         if child is not None:
             self._lost = child.end() or self._lost

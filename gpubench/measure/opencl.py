@@ -274,9 +274,9 @@ def product(size: int) -> Probe:
     return gemm("fp32", size, _multiply, on_device=False)
 
 
-def product_error(opened: Queue, size: int = 256) -> float:
+def product_error(opened: Queue) -> float:
     """Return the largest error of a product against float64, over the largest value."""
-    random = np.random.default_rng(1)
+    random, size = np.random.default_rng(1), 256
     a, b = (random.standard_normal((size, size), dtype=np.float32) for _ in range(2))
     call, out = _product(opened, a, b)
     call()

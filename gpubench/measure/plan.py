@@ -394,11 +394,15 @@ def _check_quality(request: RunRequest) -> RunRequest:
         "--thread-scaling": request.thread_scaling,
         "--resume": request.resume is not None,
     }
-    for option in (option for option, is_given in others.items() if is_given):
+    if option := _first_asked(others):
         raise MisuseError(
             f"--to-quality trains eagerly in torch on one device, at a batch of its own: leave out {option}"
         )
     return msgspec.structs.replace(request, workloads=wanted)
+
+
+def _first_asked(asked: Mapping[str, bool]) -> str | None:
+    return next((what for what, is_asked in asked.items() if is_asked), None)
 
 
 def _check_what(request: RunRequest) -> None:
@@ -413,13 +417,13 @@ def _check_what(request: RunRequest) -> None:
         f"a job of {request.gpu_count} GPUs": several,
         "--thread-scaling": request.thread_scaling,
     }
-    for what in (what for what, is_asked in of_torch.items() if others and is_asked):
+    if others and (what := _first_asked(of_torch)):
         raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
     if several and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
         raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
     of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
-    for option in (option for option, is_given in of_one.items() if request.thread_scaling and is_given):
+    if request.thread_scaling and (option := _first_asked(of_one)):
         raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")
     if request.thread_scaling and request.micro == "only":
         raise MisuseError("--micro-only measures no workload: leave out --thread-scaling")

@@ -7,6 +7,7 @@ import re
 import secrets
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -100,6 +101,16 @@ def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | No
     if bus_id(profile.pci_bus_id) and bus_id(pci_bus_id):
         return "PCI bus id"
     return "name and SM count only"
+
+
+def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
+    """UUID and PCI bus id of a device by torch's properties of it, as far as this torch tells them."""
+    uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
+    place = None
+    if isinstance(bus, int):
+        domain, device = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "device"))
+        place = f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    return None if uuid is None else str(uuid), place
 
 
 def bus_id(text: str | None) -> str | None:

@@ -55,10 +55,10 @@ def moved(*values: Any) -> float:
     return float(BYTES_PER_ELEMENT * sum(stored))
 
 
-def matmul(m: int, n: int, k: int, batch: int = 1) -> Kernel:
-    """Product of (m, k) and (k, n), ``batch`` times."""
-    elements = batch * (m * k + k * n + m * n)
-    return Kernel(OperatorKind.MATMUL, 2.0 * batch * m * n * k, float(BYTES_PER_ELEMENT * elements))
+def matmul(m: int, n: int, k: int) -> Kernel:
+    """Product of (m, k) and (k, n)."""
+    elements = m * k + k * n + m * n
+    return Kernel(OperatorKind.MATMUL, 2.0 * m * n * k, float(BYTES_PER_ELEMENT * elements))
 
 
 def memory(elements: float) -> Kernel:
