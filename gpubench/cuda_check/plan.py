@@ -229,17 +229,16 @@ def make_plan(
     expected_s = _expected(
         device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
     )
-    expected_s |= {
-        name: expected_s[name] + count * late_start_s for name, count in STARTS.items() if name in expected_s
-    }
+    for name in expected_s.keys() & STARTS.keys():
+        expected_s[name] += STARTS[name] * late_start_s
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
     every, missing = _wanted(device, amounts.workloads, slower, full=full)
     trials = _chosen([t for t in every if _part_of(t.case) in expected_s], proof, room_s)
+    for trial in trials:
+        expected_s[_part_of(trial.case)] += trial.expected_s
     kept = {trial.case for trial in trials}
-    for name, strict in (("cases", False), ("fp32", True)):
-        if name in expected_s:
-            expected_s[name] += sum(t.expected_s for t in trials if is_strict(t.case) == strict)
+    late = (t.case.label for t in every if t.case not in kept)
     return CheckPlan(
         full=full,
         limit_s=None if full else LIMIT_S,
@@ -248,8 +247,7 @@ def make_plan(
         capped=case_of(load_profiles()["cnn"], amp, Execution.EAGER),
         trials=trials,
         compiled=compiled,
-        left_out=missing
-        | {t.case.label: "no time within the limit: --full tries it" for t in every if t.case not in kept},
+        left_out=missing | dict.fromkeys(late, "no time within the limit: --full tries it"),
         quick=quick,
         scaling=scaling,
         expected_s=expected_s,
@@ -330,7 +328,6 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
     """The case of the proofs: one whose pace the GPU sets, as large as the card has room and time for."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     vgg16, cnn = (load_profiles()[name] for name in ("vgg16", "cnn"))
-    smallest = case_of(cnn, amp, Execution.EAGER)
     wanted = (
         case_of(vgg16, amp, Execution.EAGER),
         case_of(vgg16, amp, Execution.EAGER, vgg16.batches[0]),
@@ -340,7 +337,7 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
         needed = planned_peak_bytes(load_profiles()[case.workload], case)
         if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
-    return smallest
+    return case_of(cnn, amp, Execution.EAGER)
 
 
 def _every_trial(

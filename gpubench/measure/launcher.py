@@ -29,7 +29,6 @@ from gpubench.measure.taken import Record
 from gpubench.models import (
     DeviceProfile,
     Finding,
-    Launch,
     Measurement,
     MicroResult,
     Status,
@@ -257,60 +256,58 @@ class Launcher:
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
+        seen = Progress()
         lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
-            return _without(unit, Status.FAILED, lost)
+            return seen.done(unit, Status.FAILED, lost)
         least_s = max(LEAST_SHARE_S, least_case_s(unit.planned, self.plan.budget, self.device))
         if self._time_left_s() < least_s:
             left_s = format_duration(max(0.0, self._time_left_s()))
-            return _without(
-                unit,
-                Status.TIMEOUT,
-                f"left out: it takes {format_duration(least_s)} at least, and the time limit leaves {left_s}",
-            )
-        seen = Progress()
+            least = format_duration(least_s)
+            reason = f"left out: it takes {least} at least, and the time limit leaves {left_s}"
+            return seen.done(unit, Status.TIMEOUT, reason)
         try:
             child = self._child_of(unit.group)
-            share_s = self._share_s(left, least_s)
             child.send(
                 messages.MeasureCase(
                     reference=unit.planned.reference,
                     case=unit.planned.case,
                     launch=unit.launch,
-                    time_s=None if share_s is None else max(0.0, share_s),
+                    time_s=self._share_s(left, least_s),
                     aim_s=self._aim_s(left),
                 )
             )
             return self._listen(child, seen)
-        except JobOverError as error:
+        except (JobOverError, ChildLateError, ChildEndedError) as error:
             self.close()
-            return msgspec.structs.replace(
-                seen.done(unit, error.over.status, self._fault() or error.over.reason),
-                traceback=error.over.traceback,
-            )
-        except ChildLateError:
-            phase = seen.phase
-            self.close()
-            if fault := self._fault():
-                return seen.done(unit, Status.FAILED, fault)
-            if self.control.stopping.is_set():
-                return seen.done(unit, Status.INTERRUPTED, f"stopped during {phase}")
-            if self._time_left_s() <= 0:
-                return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {phase}")
-            return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
-        except ChildEndedError as error:
-            self.close()
-            if self.control.stopping.is_set():
-                return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
+            return self._cut_short(unit, seen, error)
+
+    def _cut_short(
+        self, unit: Unit, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
+    ) -> messages.CaseDone:
+        """Say how a case ends whose process is gone; what the driver holds against the device comes first."""
+        fault = self._fault()
+        if isinstance(error, JobOverError):
+            done = seen.done(unit, error.over.status, fault or error.over.reason)
+            return msgspec.structs.replace(done, traceback=error.over.traceback)
+        if fault is not None:
+            return seen.done(unit, Status.FAILED, fault)
+        if self.control.stopping.is_set():
+            return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
+        if isinstance(error, ChildEndedError):
             reason = f"the measuring process {error} (phase: {seen.phase})"
-            return seen.done(unit, Status.FAILED, self._fault() or reason)
+            return seen.done(unit, Status.FAILED, reason)
+        if self._time_left_s() <= 0:
+            return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
+        return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {seen.phase}: the process was ended")
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
         fault = None if self.control.stopping.is_set() else preflight.fault_of(self.device)
-        if fault is not None:
-            self._lost = preflight.describe_fault(fault)
-        return self._lost if fault else None
+        if fault is None:
+            return None
+        self._lost = preflight.describe_fault(fault)
+        return self._lost
 
     def _listen(self, child: Child, seen: Progress) -> messages.CaseDone:
         """Follow a case to its end; a process that says it is spent is not trusted with the next."""
@@ -499,7 +496,8 @@ class Launcher:
         """
         if self.plan.time_limit_s is None:
             return None
-        return max(self._time_left_s() / max(1, left), min(least_s, self._time_left_s()))
+        left_s = max(0.0, self._time_left_s())
+        return max(left_s / max(1, left), min(least_s, left_s))
 
     def _aim_s(self, left: int) -> Seconds | None:
         """When this case should be over: its share of what is left of the time that the run aims at."""
@@ -516,10 +514,6 @@ class Launcher:
 
 def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
     return f"the measuring process {str(error) or 'gave no sign of life'}"
-
-
-def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
-    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch, stopped=True))
 
 
 def _without_launch(unit: Unit, done: messages.CaseDone) -> str:
