@@ -214,7 +214,7 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
     Raises:
         StorageError: If it cannot be written; what was there is then untouched.
     """
-    try:
+    with _writing(path, hint):
         descriptor = _open_special(path)
         if descriptor is None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,9 +222,6 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
         else:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
-    except (OSError, ValueError) as error:
-        end = f"; {hint}" if hint else ""
-        raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
 
 
 def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
@@ -259,7 +256,7 @@ def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
     Raises:
         StorageError: If it cannot be written; as far as the system allows the file is then as it was.
     """
-    try:
+    with _writing(path, hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not os.path.lexists(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN | _NO_LINK | _NO_WAIT
@@ -268,11 +265,18 @@ def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
             _append(descriptor, line)
         finally:
             os.close(descriptor)
+    if is_new:
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _writing(path: Path, hint: str) -> Iterator[None]:
+    """Say of what goes wrong inside which file cannot be written, why, and what to do."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         end = f"; {hint}" if hint else ""
         raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
-    if is_new:
-        _sync_folder(path.parent)
 
 
 def _append(descriptor: int, line: bytes) -> None:
