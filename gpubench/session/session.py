@@ -6,8 +6,8 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -276,7 +276,8 @@ def _measure(
     with _listening(control):
         for measurement in map(partial(_sound, state), launcher.run(record)):
             before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
-            _note(prepared.root, before, measurement, state)
+            with _carrying(state):
+                store.note_launch(prepared.root, before, measurement)
             _save(prepared.root, state, held)
         for planned in prepared.plan.quality:
             whole = state.quality
@@ -440,16 +441,16 @@ def _sound(state: Run, row: Measurement) -> Measurement:
     return msgspec.structs.replace(row, status=Status.FAILED, reason=reason, launches=(), findings=())
 
 
-def _note(root: Path, before: Run, row: Measurement, state: Run) -> None:
-    try:
-        store.note_launch(root, before, row)
-    except StorageError as error:
-        raise UnstoredRunError(str(error), state) from error
-
-
 def _save(root: Path, state: Run, held: RunLock) -> Path:
-    try:
+    with _carrying(state):
         return store.write_run(root, state, held)
+
+
+@contextmanager
+def _carrying(state: Run) -> Iterator[None]:
+    """Carry the run along with what keeps it from being stored inside."""
+    try:
+        yield
     except StorageError as error:
         raise UnstoredRunError(str(error), state) from error
 
