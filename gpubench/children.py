@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from gpubench.files import NOT_JSON
 from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class ChildProcess(Generic[_Report]):
                     raise ChildLateError
         try:
             return self._decoder.decode(self._received.pop(0))
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             self.kill()
             raise ChildEndedError(f"sent what is no report: {plain(str(error))}") from error
 

@@ -33,6 +33,9 @@ TABLE_BYTES = 64 * MIB
 ABANDONED_AFTER_S: Seconds = 600.0
 """A half of a new file that is older is no writer's any more: its process was killed."""
 
+NOT_JSON = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What reading a JSON document may raise, whatever bytes it is given."""
+
 _T = TypeVar("_T")
 _HALF = re.compile(r"\.gpubench-[0-9a-f]{16}\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -141,7 +144,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
     """
     try:
         return msgspec.json.decode(data, type=shape)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         end = f"; {hint}" if hint else ""
         raise BadContentError(f"{_name(path)} is no {what}: {plain(str(error))}{end}") from error
 
@@ -211,7 +214,7 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
     Raises:
         StorageError: If it cannot be written; what was there is then untouched.
     """
-    try:
+    with _writing(path, hint):
         descriptor = _open_special(path)
         if descriptor is None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,9 +222,6 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
         else:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
-    except (OSError, ValueError) as error:
-        end = f"; {hint}" if hint else ""
-        raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
 
 
 def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
@@ -256,7 +256,7 @@ def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
     Raises:
         StorageError: If it cannot be written; as far as the system allows the file is then as it was.
     """
-    try:
+    with _writing(path, hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not os.path.lexists(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN | _NO_LINK | _NO_WAIT
@@ -265,11 +265,18 @@ def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
             _append(descriptor, line)
         finally:
             os.close(descriptor)
+    if is_new:
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _writing(path: Path, hint: str) -> Iterator[None]:
+    """Say of what goes wrong inside which file cannot be written, why, and what to do."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         end = f"; {hint}" if hint else ""
         raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
-    if is_new:
-        _sync_folder(path.parent)
 
 
 def _append(descriptor: int, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Where this user's results lie: runs, prices, reports."""
+"""Where this user's files lie: results (runs, prices, reports), and what gpubench keeps beside them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ def default_results() -> Path:
         return Path(named)
     if (here := Path("results")).is_dir():
         return here
+    return user_data() / "results"
+
+
+def user_data() -> Path:
+    """Return the folder of what gpubench keeps for this user."""
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("gpubench", appauthor=False)) / "results"
+    return platformdirs.user_data_path("gpubench", appauthor=False)
 
 
 def require_folder(root: Path) -> None:

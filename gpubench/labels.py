@@ -5,7 +5,7 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
-from gpubench.models import BuyOrRent, Offer, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, MicroResult, Offer, Pricing, RankedOffer
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -25,6 +25,11 @@ def gpu_name(key: str) -> str:
     """
     spec = load_specs().get(key)
     return plain(key if spec is None else spec.short_name, 60)
+
+
+def micro_name(result: MicroResult) -> str:
+    """Return what a micro-benchmark is called: its kind, its precision and its size."""
+    return " ".join(filter(None, (result.name, result.precision, result.size)))
 
 
 def gpus(key: str, count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import read_bytes
+from gpubench.files import NOT_JSON, read_bytes
 from gpubench.units import MIB, plain
 
 MOST_CONFIG_BYTES = 4 * MIB
@@ -28,7 +28,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder")
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         said = f"{type(error).__name__}: {error}"
         raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {plain(said, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):

@@ -49,6 +49,7 @@ DEFAULT_LEARNING_RATE = 1e-4
 SLOW_BUILD_S = 30.0
 """A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
 SEED_STEP = 1_000_003
+"""Of the batches after the first: far from what somebody would choose next."""
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 CONFIG_NAME = "config.json"
 _MOST_NAME = 80
@@ -119,8 +120,12 @@ def takes_seed(name: str, build: Callable[..., Any]) -> bool:
     Raises:
         MisuseError: If it takes neither one argument nor two.
     """
-    _check_signature(name, build)
-    return _binds(build, 2, 0)
+    with_seed = _binds(build, 2, 0)
+    if not with_seed and not _binds(build, 2):
+        raise MisuseError(
+            f"{name}: build must take one argument, build(batch_size), or two, build(batch_size, seed)"
+        )
+    return with_seed
 
 
 def own_name(reference: str) -> str:
@@ -316,7 +321,8 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
         task = checked(made, batch_size)
         if isinstance(made, Task) or time.monotonic() - start_s > SLOW_BUILD_S:
             return task
-        more = (checked(once(batch_size, s), batch_size).batches[0] for s in _other_seeds(seed))
+        seeds = (seed + SEED_STEP * place for place in range(1, BATCH_COUNT))
+        more = (checked(once(batch_size, other), batch_size).batches[0] for other in seeds)
         first = task.batches[0]
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
@@ -360,11 +366,6 @@ def _small_task(build: Callable[[int, int], Task]) -> Task:
     raise MisuseError(f"{on_meta} {TOO_LARGE}") from on_meta.__cause__
 
 
-def _other_seeds(seed: int) -> tuple[int, ...]:
-    """Seeds of the batches after the first, far from those that somebody would choose next."""
-    return tuple(seed + SEED_STEP * place for place in range(1, BATCH_COUNT))
-
-
 def _may_rotate(first: Batch, other: Batch) -> bool:
     """Whether a batch is another one of the same form: a build that fixes its own seed gives the same."""
     import torch
@@ -381,13 +382,6 @@ def _may_rotate(first: Batch, other: Batch) -> bool:
     # What has no values to compare, on the meta device or faked for a trace, counts as other.
     pairs = zip(*tensors, strict=True)
     return any(a.is_meta or isinstance(a, FakeTensor) or not torch.equal(a, b) for a, b in pairs)
-
-
-def _check_signature(name: str, build: Callable[..., Any]) -> None:
-    if not (_binds(build, 2) or _binds(build, 2, 0)):
-        raise MisuseError(
-            f"{name}: build must take one argument, build(batch_size), or two, build(batch_size, seed)"
-        )
 
 
 def _binds(build: Callable[..., Any], *arguments: int) -> bool:

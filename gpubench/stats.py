@@ -135,6 +135,13 @@ def between_launches_half_width(means: Sequence[float]) -> float | None:
     return student_t_quantile((1 + CONFIDENCE) / 2, count - 2 * cut - 1) * error / middle
 
 
+def rate_interval(rate: float, width: float | None) -> Interval:
+    """Return a rate with the ends that the half-width of its times gives it; from 1 on there is no upper."""
+    if width is None:
+        return Interval(rate)
+    return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))
+
+
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the mean of independent values with its interval, Student's t; no ends below two values."""
     if len(values) < 2:

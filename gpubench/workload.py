@@ -223,6 +223,11 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
 # --- for those who write a workload ------------------------------------------------------------------
 
 
+def forward(model: nn.Module, inputs: Any) -> Any:
+    """Call a model on a tensor or on a tuple of tensors."""
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Fix torch's random numbers inside the block and leave those outside as they were.

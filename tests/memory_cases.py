@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,46 @@ from gpubench.models import (
     MemoryNeed,
     OperatorKind,
     Precision,
+    Recipe,
+    StepMemory,
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.profile import load_profiles
+from gpubench.profile import liveness, load_profiles
+from gpubench.profile.growth import without_what_is_alike
 from gpubench.profile.memory import need_of
 from gpubench.profile.memory_figures import blas_bytes
 from gpubench.record.store import newest_runs
+from gpubench.workload import Task, Workload
+
+
+def trace_step(
+    workload: Workload,
+    task: TaskKind,
+    *,
+    is_amp: bool,
+    keep_gradients: bool = False,
+    recipe: Recipe | None = None,
+) -> StepMemory:
+    """Trace one task at one precision, by the workload's recipe or another."""
+    with liveness._gpu_without_values() as mode:
+        made = liveness._Made(workload, recipe or workload.recipe, mode)
+        return without_what_is_alike(liveness._trace(made, task, is_amp, keep_gradients=keep_gradients))
+
+
+def traced_peak_bytes(
+    build: Callable[[int, int], Task],
+    batch_size: int,
+    task: TaskKind,
+    *,
+    is_amp: bool,
+    keep_gradients: bool = False,
+) -> int:
+    """Peak memory of one step at one batch size, after the state of the optimizer exists [B]."""
+    with liveness._gpu_without_values():
+        built = liveness._Built(liveness._task(build, batch_size))
+        return liveness._fake_step(built, task, is_amp, keep_gradients).peak_bytes
+
 
 BY_VALUE = """
 import torch

@@ -22,9 +22,9 @@ from gpubench.names import nearest
 from gpubench.own_config import CONTEXT_NAMES, check_context, read_config
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.units import plain
-from gpubench.workload import CASTS, Batch, Task, Workload, draw_labels, image_batches, one_line, seeded
+from gpubench.workload import Task, Workload, image_batches, one_line, seeded
 from gpubench_workloads._decoder_blocks import LoraLinear
-from gpubench_workloads._llama import ADAPTER_RANK, LABELS, given_loss
+from gpubench_workloads._llama import ADAPTER_RANK, LABELS, dtype_of, given_loss, scored_batches
 
 INSTALL = "pip install 'gpubench[hf]'"
 USUAL_CONTEXT = 2048
@@ -195,9 +195,7 @@ def build(
     """
     length = recipe.context_tokens or usual[0]
     with seeded(seed):
-        model = _model(
-            described, getattr(torch, recipe.weight_type) if recipe.weight_type in CASTS else torch.bfloat16
-        )
+        model = _model(described, dtype_of(recipe))
         if recipe.trainable is not Trainable.FULL:
             _adapt(described.name, model)
         checkpoint_blocks([model], recipe.checkpointing)
@@ -210,7 +208,7 @@ def build(
                 optimizer=_OPTIMIZER,
             )
         vocabulary = model.get_input_embeddings().num_embeddings
-        batches = _token_batches(batch_size, length, vocabulary)
+        batches = scored_batches(batch_size, length, vocabulary)
     return Task(
         model=Losses(model, described.kind, recipe.loss_chunks),
         batches=batches,
@@ -323,15 +321,6 @@ def _adapted(layer: nn.Module) -> LoraLinear:
     assert isinstance(weight, Tensor)
     outputs, inputs = weight.shape if isinstance(layer, nn.Linear) else reversed(weight.shape)
     return LoraLinear(layer, inputs, outputs, ADAPTER_RANK, weight.dtype)
-
-
-def _token_batches(batch_size: int, length: int, vocabulary: int) -> tuple[Batch, ...]:
-    batches = []
-    for _ in range(4):
-        tokens = torch.randint(vocabulary, (batch_size, length))
-        labels = draw_labels(LABELS, (batch_size, length))
-        batches.append(((tokens, labels), labels))
-    return tuple(batches)
 
 
 def _sample_shape(described: Described) -> tuple[int, ...]:

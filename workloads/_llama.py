@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpubench.models import Checkpointing, ParallelMode, Recipe, TaskKind, Trainable, WeightType
-from gpubench.workload import CASTS, Task, Workload, draw_labels, seeded
+from gpubench.workload import CASTS, Batch, Task, Workload, seeded, token_batches
 from gpubench_workloads._decoder_blocks import (
     DecoderLayer,
     LoraLinear,
@@ -63,6 +63,18 @@ class Decoder(nn.Module):
         return chunked_cross_entropy(self.norm(x), head, targets, self.recipe.loss_chunks)
 
 
+def dtype_of(recipe: Recipe) -> torch.dtype:
+    """Return the type that a model is built in: what is quantized is so on the device, from bfloat16."""
+    cast = recipe.weight_type in CASTS
+    return getattr(torch, recipe.weight_type) if cast else torch.bfloat16  # type: ignore[no-any-return]
+
+
+def scored_batches(batch_size: int, length: int, vocabulary: int) -> tuple[Batch, ...]:
+    """Draw batches for a model that computes its own loss: the targets are among its inputs."""
+    drawn = token_batches(batch_size, length, vocabulary, LABELS, label_each_token=True)
+    return tuple(((tokens, labels), labels) for tokens, labels in drawn)
+
+
 def given_loss(loss: Tensor, targets: Tensor) -> Tensor:
     """Return the loss that the model has computed itself."""
     del targets
@@ -82,22 +94,16 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, length: i
         recipe: Type of the weights, checkpointing, adapters, chunks of the loss.
         length: Tokens of one sequence, where the recipe names no other number.
     """
-    length = recipe.context_tokens or length
-    cast = recipe.weight_type in CASTS  # what is quantized is so on the device, from bfloat16
-    dtype = getattr(torch, recipe.weight_type) if cast else torch.bfloat16
+    length, dtype = recipe.context_tokens or length, dtype_of(recipe)
     with seeded(seed):
         model = Decoder(sizes, recipe, dtype, partial(_linear, dtype=dtype, recipe=recipe))
         if recipe.trainable is not Trainable.FULL:
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_(".down." in name or ".up." in name)
-        batches = []
-        for _ in range(4):
-            tokens = torch.randint(sizes.vocabulary, (batch_size, length))
-            labels = draw_labels(LABELS, (batch_size, length))
-            batches.append(((tokens, labels), labels))
+        batches = scored_batches(batch_size, length, sizes.vocabulary)
     return Task(
         model=model,
-        batches=tuple(batches),
+        batches=batches,
         loss=given_loss,
         optimizer=partial(torch.optim.AdamW, lr=1e-4),
         reference_tokens=REFERENCE_TOKENS,

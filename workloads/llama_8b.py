@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from gpubench.errors import MisuseError
 from gpubench.models import DecodeWork, Recipe, TaskKind, WeightType
-from gpubench.workload import CASTS, Task, Workload, draw_labels, seeded
+from gpubench.workload import Task, Workload, seeded, token_batches
 from gpubench_workloads._decoder_blocks import (
     DecoderLayer,
     NarrowEmbedding,
@@ -21,7 +21,7 @@ from gpubench_workloads._decoder_blocks import (
     attend,
     rotation,
 )
-from gpubench_workloads._llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY
+from gpubench_workloads._llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY, dtype_of
 
 CONTEXT = 8192
 """Tokens that the model was made for."""
@@ -149,17 +149,9 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
         MisuseError: If prompt and answer are longer than the context.
     """
     _check(recipe, context)
-    cast = recipe.weight_type in CASTS  # what is quantized is so on the device, from bfloat16
-    dtype = getattr(torch, recipe.weight_type) if cast else torch.bfloat16
     with seeded(seed):
-        model = Generator(sizes, recipe.cache_tokens, dtype)
-        batches = tuple(
-            (
-                torch.randint(sizes.vocabulary, (batch_size, recipe.prompt_tokens)),
-                draw_labels(LABELS, (batch_size,)),
-            )
-            for _ in range(4)
-        )
+        model = Generator(sizes, recipe.cache_tokens, dtype_of(recipe))
+        batches = token_batches(batch_size, recipe.prompt_tokens, sizes.vocabulary, LABELS)
     return Task(
         model=model,
         batches=batches,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import NoDeviceError
@@ -16,15 +15,17 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.child import MODULE, Child, environment_of
 from gpubench.measure.launcher import NO_SIGN, PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
+from gpubench.measure.protocol import STARTED, next_report
 from gpubench.models import Case, DeviceProfile, Precision
 from gpubench.units import Seconds
 
 SEED = 0
-
-
-def unwatched(phase: str) -> None:
-    """Watch no phase."""
-    del phase
+_Report = TypeVar("_Report")
+_ANSWERED: tuple[type[messages.RoundDone | messages.CaseDone | messages.Proven], ...] = (
+    messages.RoundDone,
+    messages.CaseDone,
+    messages.Proven,
+)
 
 
 class ProcessLostError(Exception):
@@ -45,6 +46,22 @@ class Key(NamedTuple):
     memory_share: float | None
 
 
+class Phases:
+    """Wall time of each phase of a part [s], and the one at hand; None while no process is at work."""
+
+    def __init__(self) -> None:
+        self.took_s: dict[str, float] = defaultdict(float)
+        self.now: str | None = None
+        self._since_s = time.monotonic()
+
+    def enter(self, phase: str | None) -> None:
+        """Note what the phase that ends took, and begin the next."""
+        now_s = time.monotonic()
+        if self.now is not None:
+            self.took_s[self.now] += now_s - self._since_s
+        self.now, self._since_s = phase, now_s
+
+
 @dataclass
 class Bench:
     """Asks the process of a case, and starts a new one where another, a spent one or none is there.
@@ -52,22 +69,19 @@ class Bench:
     Attributes:
         lost: Why nothing more can be measured on the device; None while it can.
         ready: What the latest process said of its libraries.
-        phases_s: Wall time of each phase since it was last cleared [s].
+        phases: Those of the part at hand.
         starts: Processes started so far.
     """
 
     device: DeviceProfile
     budget: Budget
-    on_phase: Callable[[str], None] = unwatched
     module: str = MODULE
     lost: str | None = None
     ready: messages.Ready | None = None
-    phases_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    phases: Phases = field(default_factory=Phases)
     starts: int = 0
     _child: Child | None = None
     _key: Key | None = None
-    _phase: str | None = None
-    _since_s: Seconds = field(default_factory=time.monotonic)
 
     def try_case(
         self, reference: str, case: Case, until_s: Seconds, memory_share: float | None = None
@@ -98,9 +112,9 @@ class Bench:
         """End the process, if there is one."""
         child, self._child = self._child, None
         if child is not None:
-            self._enter("end")
+            self.phases.enter("end")
             self.lost = child.end() or self.lost
-            self._enter(None)
+            self.phases.enter(None)
 
     # --- one question ------------------------------------------------------------------------------------
 
@@ -121,7 +135,7 @@ class Bench:
             raise ProcessLostError(self.lost)
         try:
             child = self._of(Key(case.precision is Precision.FP32, memory_share), until_s)
-            self._enter("build")
+            self.phases.enter("build")
             child.send(order)
             answer = self._answer(child, until_s)
         except (ChildLateError, ChildEndedError) as error:
@@ -131,17 +145,10 @@ class Bench:
         return answer
 
     def _answer(self, child: Child, until_s: Seconds) -> messages.CaseDone | messages.Proven:
-        while True:
-            match report := self._receive(child, until_s):
-                case messages.Phase(name=name):
-                    self._enter(name)
-                case messages.RoundDone():
-                    pass
-                case messages.CaseDone() | messages.Proven():
-                    self._enter(None)
-                    return report
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        while isinstance(report := self._next(child, _ANSWERED, until_s), messages.RoundDone):
+            pass
+        self.phases.enter(None)
+        return report
 
     def _of(self, key: Key, until_s: Seconds) -> Child:
         """Return the process for this key.
@@ -154,30 +161,27 @@ class Bench:
         self.close()
         self._key, self.starts = key, self.starts + 1
         child = self._child = Child(environment_of(self.device, os.environ, strict=key.strict), self.module)
-        self._enter("start")
+        self.phases.enter("start")
         child.send(
             messages.Setup(device=self.device, budget=self.budget, seed=SEED, memory_share=key.memory_share)
         )
-        while True:
-            match report := self._receive(child, until_s):
-                case messages.Phase(name=name):
-                    self._enter(name)
-                case messages.Ready():
-                    self.ready = report
-                    return child
-                case messages.Refused(reason=reason):
-                    self.close()
-                    self.lost = preflight.why_refused(NoDeviceError(reason), self.device)
-                    raise NoDeviceError(self.lost)
-                case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        report = self._next(child, STARTED, until_s)
+        if isinstance(report, messages.Refused):
+            self.close()
+            self.lost = preflight.why_refused(NoDeviceError(report.reason), self.device)
+            raise NoDeviceError(self.lost)
+        self.ready = report
+        return child
 
-    def _receive(self, child: Child, until_s: Seconds) -> messages.Report:
-        silence_s = PHASE_LIMITS_S.get(self._phase or "", max(PHASE_LIMITS_S.values()))
-        return child.receive(min(until_s, time.monotonic() + silence_s))
+    def _next(self, child: Child, kinds: tuple[type[_Report], ...], until_s: Seconds) -> _Report:
+        def by_s() -> Seconds:
+            silence_s = PHASE_LIMITS_S.get(self.phases.now or "", max(PHASE_LIMITS_S.values()))
+            return min(until_s, time.monotonic() + silence_s)
+
+        return next_report(child, kinds, by_s, self.phases.enter)
 
     def _without_answer(self, error: ChildLateError | ChildEndedError, until_s: Seconds) -> ProcessLostError:
-        phase, late = self._phase or "start", time.monotonic() >= until_s
+        phase, late = self.phases.now or "start", time.monotonic() >= until_s
         self.close()
         fault = preflight.fault_of(self.device)
         if fault is not None:
@@ -188,12 +192,3 @@ class Bench:
         if late:
             return ProcessLostError(f"cut off during {phase}: its time was over", late=True)
         return ProcessLostError(f"{NO_SIGN} during {phase}: the process was ended")
-
-    def _enter(self, phase: str | None) -> None:
-        """Note what the phase that ends took, and begin the next; None while no process is at work."""
-        now_s = time.monotonic()
-        if self._phase is not None:
-            self.phases_s[self._phase] += now_s - self._since_s
-        self._phase, self._since_s = phase, now_s
-        if phase is not None:
-            self.on_phase(phase)

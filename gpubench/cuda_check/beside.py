@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gpubench.labels import micro_name
 from gpubench.models import CudaCheck, QuickProof, Status
 from gpubench.readings import CardReadings, h200_readings
 
@@ -41,5 +42,4 @@ def _micro(run: QuickProof, readings: CardReadings) -> Iterator[Beside]:
     for result in run.micro:
         there = readings.micro.get((result.name, result.precision, result.size))
         if there is not None:
-            name = " ".join(filter(None, (result.name, result.precision, result.size)))
-            yield Beside(name=name, here=result.value, there=there, unit=result.unit)
+            yield Beside(name=micro_name(result), here=result.value, there=there, unit=result.unit)

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 from gpubench.cuda_check.judge_cases import of_cases, of_compile, of_faults, of_quick, of_scaling, of_strict
-from gpubench.cuda_check.verdict import Verdict, judge_ratio, passed
+from gpubench.cuda_check.verdict import Verdict, error_text, judge_ratio, passed
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.energy import power_integral
 from gpubench.models import (
@@ -140,7 +140,7 @@ def _of_precision(part: str, proof: PrecisionProof) -> Verdict:
     strict = proof.precision is Precision.FP32
     limit = proof.precision.facts.product_error
     reason = _why_wrong(proof, limit)
-    errors = (f"{name} {_error(error)}" for name, error in proof.errors.items())
+    errors = (f"{name} {error_text(error)}" for name, error in proof.errors.items())
     return Verdict(
         part=part,
         what=f"{proof.precision} against float64",
@@ -162,10 +162,6 @@ def _why_wrong(proof: PrecisionProof, limit: float) -> str | None:
     if proof.precision is not Precision.FP32 and matmul is not None and matmul <= IEEE_ERROR:
         return f"the matrix product is exact to {matmul:.1e}: {proof.precision} was not in effect"
     return None
-
-
-def _error(error: float | None) -> str:
-    return "not finite" if error is None else f"{error:.1e}"
 
 
 # --- clock, graph, load ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gpubench.cuda_check.plan import is_strict
-from gpubench.cuda_check.verdict import State, Verdict, passed, state_of
+from gpubench.cuda_check.verdict import State, Verdict, error_text, passed, state_of
 from gpubench.cuda_check.whole import may_be_unsupported
 from gpubench.interval import Interval
 from gpubench.measure.checks import SCALING_TOLERANCE
@@ -71,8 +71,7 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
         errors[str(row.case.execution)] = row.graph_error
     for name, error in errors.items():
         if error is None or not error <= limit:
-            seen = "not finite" if error is None else f"{error:.1e}"
-            return f"{name} error {seen}, limit {limit:.0e}"
+            return f"{name} error {error_text(error)}, limit {limit:.0e}"
     if not row.peak_memory_bytes:
         return "no peak memory"
     wrong = [str(f.kind) for f in row.findings if f.kind is not FindingKind.ONE_BATCH]

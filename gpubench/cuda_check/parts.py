@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
-from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
+from gpubench.cuda_check.bench import Bench, ProcessLostError
 from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict, quick_within
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError, NoDeviceError
@@ -70,7 +69,6 @@ class Work:
         check: What is known so far.
         save: Writes it.
         until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
-        phases_s: Wall time of phases that no bench saw, in the part at hand [s].
     """
 
     device: DeviceProfile
@@ -78,9 +76,7 @@ class Work:
     bench: Bench
     check: CudaCheck
     save: Callable[[CudaCheck], None]
-    on_phase: Callable[[str], None] = unwatched
     until_s: Seconds = float("inf")
-    phases_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, **fields: object) -> None:
         """Put fields of the check in place of what they were, and write it."""
@@ -405,7 +401,16 @@ def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher
     left_s = work.until_s - time.monotonic()
     if left_s != float("inf"):
         made = msgspec.structs.replace(made, time_limit_s=max(1.0, left_s))
-    watch = _PhaseWatch(work)
+    phases = work.bench.phases
+    phases.enter("start")
+
+    def watch(event: events.Event) -> None:
+        match event:
+            case events.PhaseBegan(name=name):
+                phases.enter(name)
+            case events.CaseEnded():
+                phases.enter("between cases")
+
     rounds = dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)
     launcher = Launcher(
         made, work.device, watch, phase_limits_s=PHASE_LIMITS_S | rounds, module=work.bench.module
@@ -417,37 +422,10 @@ def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher
     except GpuBenchError as error:
         raise PartFailedError(str(error)) from error
     finally:
-        watch.end()
+        phases.enter(None)
     return tuple(
         checks.judge(m, made.budget.launches, tuple(found.values())) for m in found.values()
     ), launcher
-
-
-class _PhaseWatch:
-    """Adds up the wall time of the phases of a run."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._phase: str | None = "start"
-        self._since_s = time.monotonic()
-
-    def __call__(self, event: events.Event) -> None:
-        match event:
-            case events.PhaseBegan(name=name):
-                self._enter(name)
-                self._work.on_phase(name)
-            case events.CaseEnded():
-                self._enter("between cases")
-
-    def end(self) -> None:
-        """Close the last phase."""
-        self._enter(None)
-
-    def _enter(self, phase: str | None) -> None:
-        now_s = time.monotonic()
-        if self._phase is not None:
-            self._work.phases_s[self._phase] += now_s - self._since_s
-        self._phase, self._since_s = phase, now_s
 
 
 STEPS: dict[str, Callable[[Work], None]] = {

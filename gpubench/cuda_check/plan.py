@@ -17,8 +17,9 @@ import msgspec
 
 from gpubench.cuda_check.whole import other_cases
 from gpubench.measure import capability
-from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.budget import QUICK, REFERENCE_SAMPLES, Budget
 from gpubench.measure.estimate import PROCESS_START_S, aim_s, estimate_s, pace
+from gpubench.measure.loop import steps_for
 from gpubench.measure.plan import Plan, PlannedCase, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
@@ -67,7 +68,6 @@ COPY_S_PER_PARAMETER = 4e-9
 """Drawing weights on a CPU takes 2 s for VGG16; a copy of them on the host and to the device 0.6 s."""
 CPU_FLOPS_PER_S = 400e9
 """Four cores beside a GPU; the reference loss of four samples is computed once a workload and process."""
-REFERENCE_SAMPLES = 4
 WEIGHT_BYTES = 2
 """Of a weight in half precision, which a pass for one token reads once."""
 TRIALS_S: Seconds = 9.0
@@ -223,21 +223,22 @@ def make_plan(
         for request in _quick_requests(amp, full=full)
     )
     scaling = _scaling(device, peers, amp, amounts.quick)
-    compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in COMPILED_S)
+    compiled = tuple(
+        _trial(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
+    )
     expected_s = _expected(
         device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
     )
-    expected_s |= {
-        name: expected_s[name] + count * late_start_s for name, count in STARTS.items() if name in expected_s
-    }
+    for name in expected_s.keys() & STARTS.keys():
+        expected_s[name] += STARTS[name] * late_start_s
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
     every, missing = _wanted(device, amounts.workloads, slower, full=full)
     trials = _chosen([t for t in every if _part_of(t.case) in expected_s], proof, room_s)
+    for trial in trials:
+        expected_s[_part_of(trial.case)] += trial.expected_s
     kept = {trial.case for trial in trials}
-    for name, strict in (("cases", False), ("fp32", True)):
-        if name in expected_s:
-            expected_s[name] += sum(t.expected_s for t in trials if is_strict(t.case) == strict)
+    late = (t.case.label for t in every if t.case not in kept)
     return CheckPlan(
         full=full,
         limit_s=None if full else LIMIT_S,
@@ -246,8 +247,7 @@ def make_plan(
         capped=case_of(load_profiles()["cnn"], amp, Execution.EAGER),
         trials=trials,
         compiled=compiled,
-        left_out=missing
-        | {t.case.label: "no time within the limit: --full tries it" for t in every if t.case not in kept},
+        left_out=missing | dict.fromkeys(late, "no time within the limit: --full tries it"),
         quick=quick,
         scaling=scaling,
         expected_s=expected_s,
@@ -328,7 +328,6 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
     """The case of the proofs: one whose pace the GPU sets, as large as the card has room and time for."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     vgg16, cnn = (load_profiles()[name] for name in ("vgg16", "cnn"))
-    smallest = case_of(cnn, amp, Execution.EAGER)
     wanted = (
         case_of(vgg16, amp, Execution.EAGER),
         case_of(vgg16, amp, Execution.EAGER, vgg16.batches[0]),
@@ -338,7 +337,7 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
         needed = planned_peak_bytes(load_profiles()[case.workload], case)
         if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
-    return smallest
+    return case_of(cnn, amp, Execution.EAGER)
 
 
 def _every_trial(
@@ -361,7 +360,7 @@ def _every_trial(
     others = [p for p in here if p not in {amp, Precision.FP32}]
     for execution, precisions in product((Execution.GRAPH, Execution.EAGER), ((amp, Precision.FP32), others)):
         for name, precision in product(names, precisions):
-            yield _trial(name, precision, execution, slower)
+            yield _trial(case_of(load_profiles()[name], precision, execution), slower)
 
 
 def _wanted(
@@ -372,20 +371,11 @@ def _wanted(
     if not full:
         return usual, {}
     found = [each for each in other_cases(device) if not workloads or each[0].workload in workloads]
-    others = (_trial_of(case, slower) for case, why_not in found if why_not is None)
+    others = (_trial(case, slower) for case, why_not in found if why_not is None)
     return (*usual, *others), {case.label: why_not for case, why_not in found if why_not is not None}
 
 
-def _trial(
-    name: str,
-    precision: Precision,
-    execution: Execution,
-    slower: float,
-) -> Trial:
-    return _trial_of(case_of(load_profiles()[name], precision, execution), slower)
-
-
-def _trial_of(case: Case, slower: float) -> Trial:
+def _trial(case: Case, slower: float) -> Trial:
     profile = load_profiles()[case.workload].at_precision(case.precision)
     compiling_s = COMPILED_S[case.workload] if case.execution is Execution.COMPILE else 0.0
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
@@ -504,7 +494,7 @@ def _expected(
     build_s = _build_s(profile) + _search_s(profile)
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
     step_s = _step_s(proof, slower)
-    block_s = _block_s(amounts.block_s, step_s)
+    block_s = step_s * steps_for(amounts.block_s, step_s, BATCH_COUNT)
     start_s = copy_s + 1.25 + block_s  # its warm-up; on two cards 1.6 to 1.8 s, and 2.1 by this
     comparison_s = 4 * amounts.fours * block_s
     capped = case_of(load_profiles()["cnn"], proof.precision, Execution.EAGER)
@@ -528,12 +518,6 @@ def _expected(
     if scaling is not None:
         parts["scaling"] = run_s(scaling, device)
     return parts
-
-
-def _block_s(least_s: Seconds, step_s: Seconds) -> Seconds:
-    """What a block takes: the steps that fill the least time, in whole rotations of the prebuilt batches."""
-    steps = max(1, math.ceil(least_s / step_s))
-    return step_s * (math.ceil(steps / BATCH_COUNT) * BATCH_COUNT if steps >= BATCH_COUNT else steps)
 
 
 def _quick_requests(amp: Precision, *, full: bool) -> tuple[RunRequest, ...]:

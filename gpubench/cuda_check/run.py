@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
-from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
+from gpubench.cuda_check.bench import Bench, Phases, ProcessLostError
 from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
 from gpubench.cuda_check.plan import AMOUNTS, COLD_START_S, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.measure.child import MODULE
+from gpubench.measure.control import answering
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import PROCESS_START_S
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, utc_stamp
 
 OPENING = frozenset({"device", "precision"})
@@ -51,7 +48,6 @@ def check_cuda(
     full: bool = False,
     amounts: Amounts = AMOUNTS,
     on_part: OnPart = say_nothing,
-    on_phase: Callable[[str], None] = unwatched,
     module: str = MODULE,
 ) -> CudaCheck:
     """Check the CUDA path of a device, and leave the readings in a file whatever happens.
@@ -63,7 +59,6 @@ def check_cuda(
         full: Without a limit of time, and with nothing left out.
         amounts: How much of everything.
         on_part: Told of each part.
-        on_phase: Told of each phase of a measuring process.
         module: What the measuring processes run.
 
     Returns:
@@ -81,15 +76,14 @@ def check_cuda(
     work = Work(
         device=device,
         plan=made,
-        bench=Bench(device, amounts.budget, on_phase, module),
+        bench=Bench(device, amounts.budget, module),
         check=_new_check(device, made),
         save=lambda check: write_check(path, check),
-        on_phase=on_phase,
     )
     work.save(work.check)
     began_s = time.monotonic()
     try:
-        with _interruptible():
+        with answering(_interrupt, signal.SIGTERM):
             _do_all(work, began_s, on_part)
     except KeyboardInterrupt:
         work.bench.close()  # here: a process that is ended for a signal is given no time
@@ -176,8 +170,7 @@ def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
 def _do(work: Work, name: str) -> None:
     """Do one part; whatever it dies of costs this part alone."""
     began_s = time.monotonic()
-    work.bench.phases_s = defaultdict(float)
-    work.phases_s = defaultdict(float)
+    work.bench.phases = Phases()
     state, reason, trace = PartState.DONE, None, ""
     try:
         STEPS[name](work)
@@ -199,33 +192,18 @@ def _do(work: Work, name: str) -> None:
             state = PartState.CUT_OFF if enough else PartState.LEFT_OUT
     except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
         state, reason = PartState.FAILED, f"{type(error).__name__}: {error}"
-        trace = "".join(traceback.format_exception(error))
-    seen = {**work.bench.phases_s}
-    for phase, seconds in work.phases_s.items():
-        seen[phase] = seen.get(phase, 0.0) + seconds
+        trace = traceback_of(error)
     work.log(
         name,
         state=state,
         reason=None if reason is None else scrub(reason),
         traceback=scrub_traceback(trace),
         took_s=round(time.monotonic() - began_s, 3),
-        phases_s={phase: round(seconds, 3) for phase, seconds in seen.items()},
+        phases_s={phase: round(seconds, 3) for phase, seconds in work.bench.phases.took_s.items()},
     )
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end the check as Ctrl-C does, where this is the thread that may listen to it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(number: int) -> None:
+    """Let SIGTERM end the check as Ctrl-C does."""
+    del number
+    raise KeyboardInterrupt

@@ -101,7 +101,9 @@ def nameless(device: DeviceProfile) -> DeviceProfile:
 def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return the calls of the driver library without the identifiers of cards, and without processes."""
     return tuple(
-        {**call, "value": _count(call["value"])} if "RunningProcesses" in call["function"] else dict(call)
+        {**call, "value": len(call["value"])}  # their names and numbers are somebody's own
+        if "RunningProcesses" in call["function"] and isinstance(call["value"], list)
+        else dict(call)
         for call in calls
         if not _OF_ONE_CARD.search(call["function"])
     )
@@ -145,10 +147,6 @@ def _vocabulary() -> frozenset[str]:
     )
 
 
-def _is_fixed(text: str, known: frozenset[str]) -> bool:
-    return text in known or _FORMS.fullmatch(text) is not None or find_spec(text) is not None
-
-
 def read_check(path: Path) -> CudaCheck:
     """Read the file of a check, whoever wrote it.
 
@@ -166,17 +164,13 @@ def read_check(path: Path) -> CudaCheck:
 
 def _scrubbed(value: Any, known: frozenset[str]) -> Any:
     if isinstance(value, str):
-        return value if _is_fixed(value, known) else scrub(value, LONGEST_TEXT)
+        is_fixed = value in known or _FORMS.fullmatch(value) is not None or find_spec(value) is not None
+        return value if is_fixed else scrub(value, LONGEST_TEXT)
     if isinstance(value, dict):
         return {key: _scrubbed(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_scrubbed(part, known) for part in value]
     return value
-
-
-def _count(processes: object) -> object:
-    """How many processes a list holds: their names and numbers are somebody's own."""
-    return len(processes) if isinstance(processes, list) else processes
 
 
 def _safe(text: str) -> str:

@@ -58,6 +58,11 @@ def state_of(seen: Interval, limits: tuple[float, float]) -> State:
     return "FAILED" if high < least or low > most else "undecided"
 
 
+def error_text(error: float | None) -> str:
+    """Return a relative error for people; None is one that is not finite."""
+    return "not finite" if error is None else f"{error:.1e}"
+
+
 def passed(*, right: bool) -> State:
     """Return the state of what is either right or wrong."""
     return "ok" if right else "FAILED"

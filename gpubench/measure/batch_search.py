@@ -20,6 +20,7 @@ from gpubench.measure.budget import budget_of
 from gpubench.measure.child import Child, environment_of
 from gpubench.measure.plan import Plan
 from gpubench.measure.privacy import scrub
+from gpubench.measure.protocol import STARTED, next_report
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -46,27 +47,26 @@ def say_nothing_of_trials(case: Case, fits: bool) -> None:
     del case, fits
 
 
-def largest_that_fits(
-    fits: Fits, guess: int, *, resolution: float = RESOLUTION, most: int = MOST_BATCH
-) -> int:
+def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
+
+    No batch beyond ``MOST_BATCH`` is tried.
 
     Args:
         fits: Whether a batch fits; true up to some batch and false from there on.
         guess: Where to begin.
         resolution: Relative distance at which to stop.
-        most: No batch beyond this is tried.
     """
-    good, bad = 0, most + 1
-    batch = min(max(1, guess), most)
+    good, bad = 0, MOST_BATCH + 1
+    batch = min(max(1, guess), MOST_BATCH)
     while bad - good > max(1, math.floor(good * resolution)):
         if fits(batch):
             good = batch
         else:
             bad = batch
-        if bad > most:
-            batch = min(most, math.ceil(good * GROWTH))
-            if good == most:
+        if bad > MOST_BATCH:
+            batch = min(MOST_BATCH, math.ceil(good * GROWTH))
+            if good == MOST_BATCH:
                 return good
         elif good == 0:
             batch = bad // 2
@@ -183,7 +183,7 @@ class Trials:
         try:
             child = self._open(until_s)
             child.send(messages.TryBatch(reference=self._reference, case=case))
-            return _await_case(child, until_s)
+            return next_report(child, (messages.CaseDone,), lambda: until_s)
         except (ChildEndedError, ChildLateError) as error:
             self._end()
             how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
@@ -197,24 +197,13 @@ class Trials:
         on_cpu = self._device.is_cpu
         budget = budget_of("quick", on_cpu=on_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
-        while True:
-            match child.receive(until_s):
-                case messages.Ready():
-                    return child
-                case messages.Refused(reason=reason):
-                    self._end()
-                    raise NoDeviceError(reason)
-                case _:
-                    continue
+        started = next_report(child, STARTED, lambda: until_s)
+        if isinstance(started, messages.Refused):
+            self._end()
+            raise NoDeviceError(started.reason)
+        return child
 
     def _end(self, *, at_once: bool = False) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.end(at_once=at_once)
-
-
-def _await_case(child: Child, until_s: Seconds) -> messages.CaseDone:
-    while True:
-        report = child.receive(until_s)
-        if isinstance(report, messages.CaseDone):
-            return report

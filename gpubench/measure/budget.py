@@ -21,6 +21,17 @@ LEAST_REPETITIONS = 5
 MOST_REPETITION_S = 0.5
 """A matrix product that would take longer, by the rate of the size before it, is left out [s]: the smaller
 one has shown what the device can do."""
+CURVE_SHARE = 0.4
+"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
+REFERENCE_SAMPLES = 4
+"""What a CPU computes to hold a device against: enough to tell a wrong answer, few enough for VGG16."""
+PROFILED_STEPS = (3, 10)
+PROFILED_S = 0.1
+"""The profiled steps fill this time, between the least and the most of them: every kernel is counted, so that
+three long steps tell the share as well as ten."""
+LATENCY_PASSES = 300
+"""Three of them lie beyond the 99th percentile."""
+LATENCY_MOST_S = 10.0
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +68,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     curve_steps: int
     micro_s: Seconds
     case_s: Seconds | None = None
+
+    @property
+    def in_haste(self) -> bool:
+        """Whether a case should be over by a certain time."""
+        return self.case_s is not None
 
 
 QUICK = Budget(
@@ -128,8 +144,9 @@ def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
     )
 
 
-def budget_of(name: BudgetName, *, on_cpu: bool) -> Budget:
-    """Return a budget by name; under ``--quick`` a CPU is in no haste, and warms up longer."""
+def budget_of(name: BudgetName | None, *, on_cpu: bool) -> Budget:
+    """Return a budget by name, or the usual one; in ``--quick`` a CPU is in no haste, and warms up longer."""
+    name = name or ("quick" if on_cpu else "default")
     budget = {"quick": QUICK, "default": DEFAULT, "publish": PUBLISH}[name]
     if on_cpu and name == "quick":
         return msgspec.structs.replace(

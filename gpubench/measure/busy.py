@@ -11,23 +11,17 @@ from itertools import pairwise
 
 import torch
 
+from gpubench.measure.budget import LATENCY_MOST_S, LATENCY_PASSES, PROFILED_S, PROFILED_STEPS
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance
 from gpubench.units import Seconds
 
-PROFILED_STEPS = (3, 10)
-PROFILED_S = 0.1
-"""The profiled steps fill this time, between the least and the most of them: every kernel is counted, so that
-three long steps tell the share as well as ten."""
 ISSUED_STEPS = 3
 """Few, because a full launch queue (about a thousand kernels) makes the host wait."""
 PASSES = 4
 LEAST_LEFT_S = 2.0
 """The profiler takes about this long to start and to sum up."""
 MOST_EVENTS = 200
-LATENCY_PASSES = 300
-"""Three of them lie beyond the 99th percentile."""
-LATENCY_MOST_S = 10.0
 LATENCY_MARGIN = 1.5
 
 

@@ -139,34 +139,29 @@ def in_all_orders(
 
 def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:
     """Return for each pair the time of a harness round over that of a bare loop, in alternating order."""
-    loop = Loop(
-        advance=work.step, edge_loss=work.edge_loss, clock=hardware.clock(), batches=len(work.batches)
-    )
-    loop.round(WARM_STEPS)
-
-    def harness() -> Seconds:
-        return loop.round(steps).wall_s
-
-    def bare() -> Seconds:
-        return bare_loop(work, hardware, steps)
-
-    return _ratios(harness, bare, pairs)
+    loop = _warm_loop(work, hardware)
+    return _ratios(lambda: loop.round(steps).wall_s, lambda: bare_loop(work, hardware, steps), pairs)
 
 
 def sampled_over_plain(
     work: Work, hardware: Hardware, telemetry: Telemetry, *, pairs: int, steps: int
 ) -> list[float]:
     """Return for each pair the time of a round with telemetry sampled beside it over one without."""
-    loop = Loop(
-        advance=work.step, edge_loss=work.edge_loss, clock=hardware.clock(), batches=len(work.batches)
-    )
-    loop.round(WARM_STEPS)
+    loop = _warm_loop(work, hardware)
 
     def sampled() -> Seconds:
         with Sampler(telemetry, time.perf_counter):
             return loop.round(steps).wall_s
 
     return _ratios(sampled, lambda: loop.round(steps).wall_s, pairs)
+
+
+def _warm_loop(work: Work, hardware: Hardware) -> Loop:
+    loop = Loop(
+        advance=work.step, edge_loss=work.edge_loss, clock=hardware.clock(), batches=len(work.batches)
+    )
+    loop.round(WARM_STEPS)
+    return loop
 
 
 def median_interval(ratios: list[float]) -> tuple[float, float, float]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from gpubench import precisions
+from gpubench.errors import GpuBenchError
 from gpubench.models import Case, DeviceProfile, Execution, ParallelMode, Precision, TaskKind
 
 CUDA_BACKENDS = frozenset({"cuda", "nvidia"})
 HIP_BACKENDS = frozenset({"rocm", "amd", "hip"})
+
+
+class NotHereError(GpuBenchError):
+    """This cannot be had here, as only its own library knows; the case is unsupported, for this reason."""
 
 
 def is_cuda(device: DeviceProfile) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
+import dataclasses
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -13,14 +14,23 @@ import torch
 import torch.utils.checkpoint
 
 from gpubench.measure import busy, by_hand, guards
+from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.launch import Bench, Job, LaunchRecorder, conduct, in_time, keep_nothing_back, time_job
+from gpubench.measure.launch import (
+    Bench,
+    Job,
+    LaunchRecorder,
+    conduct,
+    in_time,
+    keep_nothing_back,
+    time_job,
+    worse,
+)
 from gpubench.measure.loop import Loop
-from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
-from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for, worse
-from gpubench.measure.quantize import NotQuantizedError
+from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
+from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
 from gpubench.measure.team import InAllOrders, Team
@@ -28,10 +38,10 @@ from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precis
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
 
-CURVE_SHARE = 0.4
-"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
+TRIED_STEPS = 4
+"""Of a trial, after the first ones, which make the optimizer's state: the later ones are as all."""
 
 
 @dataclass(kw_only=True)
@@ -83,35 +93,60 @@ class WorkerContext(Bench):
             self.team.leave_the_word(error)
 
     def is_spent(self, status: Status) -> bool:
-        """Hand memory back after a case; whether this process must not measure another."""
-        return is_spent(status, self)
+        """Hand memory back after a case; whether this process must not measure another.
+
+        After a failure torch's allocator may believe that a capture goes on, and an error of CUDA may stick:
+        then nothing works but a new process. A case that ran out of time ended between two steps and leaves
+        no such trace, except in a job of several processes: the others may be in the middle of a step.
+        """
+        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
+            return True
+        try:
+            self.hardware.release()
+        except RuntimeError:
+            return True
+        return False
 
 
 def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     """Measure one case in torch; see ``launch.conduct`` for how it may end."""
+
+    def measure(seen: LaunchRecorder, deadline_s: Seconds) -> None:
+        time_job(order, context, seen, deadline_s, lambda: _job(order, context, seen, deadline_s))
+
+    return _conduct(order, context, measure)
+
+
+def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
+    """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
+
+    The checks at its end need some too, and may find none on a device that the step has filled. The launch
+    holds what a measurement holds before its first timed round: errors, switches, peak memory.
+    """
+    whole = MeasureCase(reference=order.reference, case=order.case, launch=0)
+
+    def try_steps(seen: LaunchRecorder, deadline_s: Seconds) -> None:
+        work, before = _build(whole, context, seen, deadline_s)
+        advance = _first_steps(work, context, seen, deadline_s)
+        for index in range(TRIED_STEPS):
+            work.edge_loss(advance(index), index)
+        _prove_again(seen, work, context.hardware)
+        if before:
+            seen.parameters_moved = guards.has_moved(work.model, before)
+
+    return _conduct(whole, context, try_steps)
+
+
+def _conduct(
+    order: MeasureCase, context: WorkerContext, measure: Callable[[LaunchRecorder, Seconds], None]
+) -> CaseDone:
     seen = LaunchRecorder(index=order.launch)
 
-    def measure(deadline_s: Seconds) -> None:
+    def under_switches(deadline_s: Seconds) -> None:
         with switches_for(order.case.precision) as seen.switches:
-            time_job(order, context, seen, deadline_s, lambda: _job(order, context, seen, deadline_s))
+            measure(seen, deadline_s)
 
-    return conduct(order, context, seen, measure, (NotPreparedError, NotQuantizedError))
-
-
-def is_spent(status: Status, context: WorkerContext) -> bool:
-    """Hand memory back after a case; whether this process must not measure another.
-
-    After a failure torch's allocator may believe that a capture goes on, and an error of CUDA may stick: then
-    nothing works but a new process. A case that ran out of time ended between two steps and leaves no such
-    trace, except in a job of several processes, of which the others may be in the middle of a step.
-    """
-    if status is not Status.OK and (status is not Status.TIMEOUT or context.team is not None):
-        return True
-    try:
-        context.hardware.release()
-    except RuntimeError:
-        return True
-    return False
+    return conduct(order, context, seen, under_switches)
 
 
 def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
@@ -183,20 +218,6 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
     )
 
 
-def try_steps(order: MeasureCase, context: WorkerContext, steps: int, seen: LaunchRecorder) -> None:
-    """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
-
-    The checks at its end need some too, and may find none on a device that the step has filled.
-    """
-    work, before = _build(order, context, seen, math.inf)
-    advance = _first_steps(work, context, seen, math.inf)
-    for index in range(steps):
-        work.edge_loss(advance(index), index)
-    _prove_again(seen, work, context.hardware)
-    if before:
-        seen.parameters_moved = guards.has_moved(work.model, before)
-
-
 def _build(
     order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds
 ) -> tuple[Work, list[torch.Tensor]]:
@@ -237,13 +258,7 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
             seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
-        copied = Task(
-            model=copy.deepcopy(task.model),
-            batches=task.batches,
-            loss=task.loss,
-            optimizer=task.optimizer,
-            new_tokens=task.new_tokens,
-        )
+        copied = dataclasses.replace(task, model=copy.deepcopy(task.model))
         place = to_the_device if context.team is None else place_model
         return task, move(copied, order.case, context.hardware.device, place)
 
@@ -309,13 +324,13 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
-        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s()))
+        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(LATENCY_MOST_S, loop.left_s()))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
     if context.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
-    hurried = context.budget.case_s is not None and work.case.execution is not Execution.EAGER
+    hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
     if not context.hardware.is_cuda or hurried:
         return
     context.phase("second look")

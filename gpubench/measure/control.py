@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gpubench.measure import events, messages
 from gpubench.measure.child import Child
@@ -12,6 +14,21 @@ from gpubench.units import Seconds
 
 STOPPING_S = 2.0
 """After SIGTERM a round may end within this time; a third second is for storing and saying what there is."""
+
+
+@contextmanager
+def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterator[None]:
+    """Answer signals, told by their numbers, where this is the thread that may listen to them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda n, _: answer(n)) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 OnEvent = Callable[[events.Event], None]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -69,30 +68,27 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         device: Whose driver is named.
         ready: What the measuring child said of its libraries; None before there is one.
     """
+    told = ready or Ready()
     return Environment(
         gpubench=__version__,
         python=platform.python_version(),
         os=os_name(),
         cpu=cpu_name(),
         cpu_count=os.cpu_count(),
-        cpu_threads=ready.cpu_threads if ready else None,
+        cpu_threads=told.cpu_threads,
         ram_bytes=int(psutil.virtual_memory().total),
         git_commit=_commit(),
-        torch=ready.torch if ready else None,
-        cuda=ready.cuda if ready else None,
-        cudnn=ready.cudnn if ready else None,
-        nccl=ready.nccl if ready else None,
+        torch=told.torch,
+        cuda=told.cuda,
+        cudnn=told.cudnn,
+        nccl=told.nccl,
         driver=device.driver_version,
         container=container(),
         cpu_governor=cpu_governor(),
-        cudnn_benchmark=ready.cudnn_benchmark if ready else None,
-        variables=_variables(os.environ),
-        packages=ready.packages if ready else {},
+        cudnn_benchmark=told.cudnn_benchmark,
+        variables={name: scrub(os.environ[name]) for name in VARIABLES if name in os.environ},
+        packages=told.packages,
     )
-
-
-def _variables(inherited: Mapping[str, str]) -> dict[str, str]:
-    return {name: scrub(inherited[name]) for name in VARIABLES if name in inherited}
 
 
 def _commit() -> str | None:

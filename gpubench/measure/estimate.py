@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpubench.measure.budget import (
+    LATENCY_MOST_S,
+    LATENCY_PASSES,
     LEAST_REPETITIONS,
     LEAST_ROUNDS,
     MICRO_WARM_S,
     MOST_REPETITION_S,
+    PROFILED_S,
+    PROFILED_STEPS,
+    REFERENCE_SAMPLES,
     Budget,
     within,
 )
@@ -46,7 +51,6 @@ PARAMETERS_PER_S = 1e8
 HOST_FLOPS_PER_S = 3e11
 CPU_CORE_FLOPS_PER_S = 3e10
 """What one core does in a training step: a third of its peak with vectors of eight."""
-REFERENCE_SAMPLES = 4
 FORWARD_SHARE = 1 / 3
 """Of the FLOPs of a training step: the backward pass has two products for each of the forward pass."""
 GPU_FLOPS_PER_S = {Precision.FP32: 5e12}
@@ -77,11 +81,7 @@ went from 46 to 57 degrees in 48 s of VGG16, with a time constant of 21 s, befor
 limit; rows of half the power heat half as far, and settle in 15 s less."""
 LOOK_S = 0.3
 LOOK_STEPS = 4
-PROFILED_STEPS = (3, 10)
-PROFILED_S = 0.1
 """After the timed part: the profiler, a round, a few steps, and twice those that are profiled."""
-LATENCY_PASSES = 300
-LATENCY_MOST_S = 10.0
 PROBE_START_S = 0.12
 """Operands of a micro-benchmark: to pin 256 MiB takes 0.1 s."""
 OTHER_PROBES = 7
@@ -107,7 +107,8 @@ class Pace:
 def estimate_s(plan: Plan, device: DeviceProfile) -> tuple[Seconds, Seconds]:
     """Return the time to expect and the most that what is left of a plan takes on a device [s]."""
     typical = LOOKING_S + start_s(plan)
-    most = LOOKING_S + MOST_SLOWDOWN * start_s(plan) + len(_probes(plan)) * _slowest_probe_s(plan.budget)
+    slowest_probe_s = MICRO_WARM_S + plan.budget.micro_s + (1 + LEAST_REPETITIONS) * MOST_REPETITION_S
+    most = LOOKING_S + MOST_SLOWDOWN * start_s(plan) + len(_probes(plan)) * slowest_probe_s
     before: Unit | None = None
     searched: set[object] = set()
     hot = False
@@ -257,7 +258,7 @@ def _around_s(
         Execution.COMPILE: COMPILE_S + CAPTURE_STEPS * eager_s,
         Execution.TF_GRAPH: TRACE_S + CAPTURE_STEPS * eager_s,
     }[case.execution]
-    hurried = budget.case_s is not None and case.execution is not Execution.EAGER
+    hurried = budget.in_haste and case.execution is not Execution.EAGER
     looked_s = 0.0 if on_cpu or hurried or case.gpu_count > 1 else _look_s(budget, step_s)
     if case.task is TaskKind.INFER and case.batch_size == 1:
         looked_s += min(LATENCY_MOST_S, LATENCY_PASSES * eager_s)
@@ -289,23 +290,19 @@ def _rounds_s(budget: Budget, pace: Pace, *, on_cpu: bool) -> Seconds:
 
 def _in_haste(budget: Budget, step_s: Seconds) -> Budget:
     """The budget of a case that comes late in a run in haste; the budget itself where there is none."""
-    return budget if budget.case_s is None else within(budget, 0.0, step_s)
+    return within(budget, 0.0, step_s) if budget.in_haste else budget
 
 
 def _probes(plan: Plan) -> list[str]:
     """The micro-benchmarks of a plan, by name; those of a precision that the device lacks are among them."""
     groups = plan.micro_groups()
-    precisions = gemm_precisions(in_haste=plan.budget.case_s is not None)
+    precisions = gemm_precisions(in_haste=plan.budget.in_haste)
     names = [name for name, precision in precisions.items() if (precision is Precision.FP32) in groups]
     if plan.on_cpu:
         names = [name for name in names if precisions[name].facts.on_cpu]
     products = [name for name in names for _ in (CPU_GEMM_SIZES if plan.on_cpu else GEMM_SIZES[name])]
     others = CPU_OTHER_PROBES if plan.on_cpu else OTHER_PROBES
     return products + (["other"] * others if groups else [])
-
-
-def _slowest_probe_s(budget: Budget) -> Seconds:
-    return MICRO_WARM_S + budget.micro_s + (1 + LEAST_REPETITIONS) * MOST_REPETITION_S
 
 
 def _task(unit: Unit) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gpubench.errors import GpuBenchError
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.step import Turn, Work, generate
 from gpubench.models import Execution
 from gpubench.units import format_bytes
@@ -25,7 +25,7 @@ STEPS_BEFORE_CAPTURE = 3
 COMPILE_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
 
-class NotPreparedError(GpuBenchError):
+class NotPreparedError(NotHereError):
     """This step cannot be captured, or compiled; it is never run eagerly under the name of either."""
 
 

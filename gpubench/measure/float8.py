@@ -7,14 +7,12 @@ results and all other layers stay as they are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from gpubench.measure.quantize import INSTALL, NotQuantizedError
+from gpubench.measure.quantize import INSTALL, NotQuantizedError, is_whole, why_no_products
 from gpubench.profile.blocks import repeated_blocks
-from gpubench.workload import lacks_memory, one_line
+from gpubench.workload import one_line
 
 MULTIPLE = 16
 """Of each dimension of a product in FP8: what the tensor cores take."""
@@ -58,52 +56,35 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
 
 def why_not_here(device: torch.device) -> str | None:
     """Say why this torch cannot multiply in FP8 on a device; None where it can."""
-    try:
+
+    def multiply() -> object:
         a, b = (torch.ones(MULTIPLE, MULTIPLE, device=device).to(getattr(torch, _FORWARD)) for _ in range(2))
-        scaled_product(a, b.t(), out_type=torch.bfloat16)
-    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
-        if lacks_memory(error):
-            raise
-        return f"torch {torch.__version__} has no FP8 products on this device: {one_line(error)}"
-    return None
+        return scaled_product(a, b.t())
+
+    return why_no_products("FP8", multiply)
 
 
 def scaled_product(
-    a: Tensor,
-    b: Tensor,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
-    out_type: torch.dtype | None = None,
-    out: Tensor | None = None,
-    fast: bool = True,
+    a: Tensor, b: Tensor, *, out_type: torch.dtype = torch.bfloat16, out: Tensor | None = None
 ) -> Tensor:
-    """Multiply operands in FP8.
+    """Multiply operands in FP8, its sums in fewer bits, as datasheets count and forward passes allow.
 
     Shapes:
-        a: (M, K), by rows; b: (K, N), by columns; scales: () float32, 1 where none is given; result: (M, N).
+        a: (M, K), by rows; b: (K, N), by columns; result: (M, N).
 
     Args:
-        a: The left operand.
+        a: The left operand; its scale is 1, as that of the other.
         b: The right one.
-        scale_a: What the true left operand is of ``a``.
-        scale_b: The same of ``b``.
-        out_type: Of the result; None is that of ``out``.
-        out: Takes the result.
-        fast: Whether sums are kept in fewer bits, as datasheets count and forward passes allow.
+        out_type: Of the result.
+        out: Takes the result, of that type.
     """
     one = torch.ones((), device=a.device)
-    scale_a, scale_b = (one if scale is None else scale for scale in (scale_a, scale_b))
-    options: dict[str, Any] = {"out_dtype": out_type} if out is None else {"out": out, "out_dtype": out.dtype}
     product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it
-        a, b, scale_a=scale_a, scale_b=scale_b, use_fast_accum=fast, **options
+        a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=out_type, out=out
     )
     return product
 
 
 def _can(layer: nn.Module) -> bool:
-    if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
-        return False
-    if type(layer).forward is not nn.Linear.forward:
-        return False  # it computes something of its own
-    return layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
+    """Whether a layer is an ordinary one; one with a forward pass of its own computes something else."""
+    return is_whole(layer, MULTIPLE) and type(layer).forward is nn.Linear.forward

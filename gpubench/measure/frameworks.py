@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -107,11 +106,16 @@ PACKAGES = {
 
 def versions(framework: Framework) -> dict[str, str]:
     """Return the versions of the packages that compute for a framework; nothing is imported."""
-    found: dict[str, str] = {}
-    for name in PACKAGES[framework]:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+    told = {name: version_of(name) for name in PACKAGES[framework]}
+    return {name: version for name, version in told.items() if version is not None}
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package as it is installed; None where it is not."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:

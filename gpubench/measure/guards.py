@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
-from gpubench.measure.step import Work, forward, to_device
+from gpubench.measure.launch import largest_difference, relative_difference
+from gpubench.measure.precision import relative_error
+from gpubench.measure.step import Work, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.workload import Task
+from gpubench.workload import Task, forward
 
-SLICE = 4
-"""Samples that the CPU reference computes: enough to tell a wrong answer, few enough for VGG16."""
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - common bases
 _TRAINING = (*_NORMS, nn.RNNBase)
 """What stays in training mode while dropout is off: else cuDNN computes no gradient of a recurrent layer."""
@@ -61,8 +62,11 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     with torch.no_grad(), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
         found = float(work.loss(on_device, to_device(targets, work.device)))
-    outputs = None if expected.outputs is None else _distance(on_device.cpu(), expected.outputs)
-    return Errors(loss=relative_difference(found, expected.loss), outputs=outputs)
+    loss = relative_difference(found, expected.loss)
+    if expected.outputs is None:
+        return Errors(loss)
+    error = relative_error(on_device.cpu(), expected.outputs.double())
+    return Errors(loss, error if math.isfinite(error) else None)
 
 
 def expected_of(task: Task, case: Case) -> Expected:
@@ -75,11 +79,6 @@ def expected_of(task: Task, case: Case) -> Expected:
     has_weights = any(True for _ in task.model.parameters())
     is_kept = not train and has_weights and isinstance(outputs, Tensor)
     return Expected(loss, outputs if is_kept else None)
-
-
-def _distance(found: Tensor, exact: Tensor) -> float | None:
-    error = float((found.double() - exact.double()).norm() / exact.double().norm())
-    return error if math.isfinite(error) else None
 
 
 def graph_error(work: Work, advance: Advance) -> float | None:
@@ -104,22 +103,7 @@ def graph_error(work: Work, advance: Advance) -> float | None:
         state.restore()
         prepared = _two_losses(work, advance)
     state.restore()
-    pairs = [relative_difference(a, b) for a, b in zip(prepared, eager, strict=True)]
-    known = [p for p in pairs if p is not None]
-    return max(known) if len(known) == len(pairs) else None
-
-
-def relative_difference(found: float, expected: float) -> float | None:
-    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0).
-
-    A value that is not finite where a finite one is expected is infinitely far from it; of an expectation
-    that is not finite itself the distance is unknown.
-    """
-    if not math.isfinite(expected):
-        return None
-    if not math.isfinite(found):
-        return math.inf
-    return abs(found - expected) / max(abs(expected), 1e-3)
+    return largest_difference(prepared, eager)
 
 
 def fingerprint(model: nn.Module) -> list[Tensor]:
@@ -211,4 +195,5 @@ def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
         return tuple(_slice(part, batch_size, tokens) for part in value)
     if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != batch_size:
         return value
-    return value[:SLICE] if tokens is None or value.dim() == 1 else value[:SLICE, :tokens]
+    samples = value[:REFERENCE_SAMPLES]
+    return samples if tokens is None or value.dim() == 1 else samples[:, :tokens]

@@ -11,7 +11,7 @@ from gpubench.measure.capability import CUDA_BACKENDS, HIP_BACKENDS
 from gpubench.measure.clock import Clock
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, Identity, Switches
-from gpubench.probe.identity import check_same_device, matched_by
+from gpubench.probe.identity import check_same_device, matched_by, told_by_torch
 
 _TORCH_NAMES = {"cpu": "cpu", "apple": "mps", "mps": "mps", "intel": "xpu", "xpu": "xpu"}
 
@@ -135,28 +135,18 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     if profile.backend not in CUDA_BACKENDS:
         return ()
     seen = torch.cuda.get_device_properties(rank)
-    uuid, place = _uuid_and_place(rank)
+    uuid, place = told_by_torch(seen)
     return check_same_device(
         profile, name=seen.name, uuid=uuid, sm_count=seen.multi_processor_count, pci_bus_id=place
     )
 
 
-def identity_of(profile: DeviceProfile, rank: int = 0) -> Identity | None:
+def identity_of(profile: DeviceProfile) -> Identity | None:
     """Say by what a device that ``check_device`` let pass is known to be the one that was probed."""
     if profile.backend not in CUDA_BACKENDS:
         return None
-    uuid, place = _uuid_and_place(rank)
+    uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
     return matched_by(profile, uuid=uuid, pci_bus_id=place)
-
-
-def _uuid_and_place(rank: int) -> tuple[str | None, str | None]:
-    """CUDA's UUID and PCI bus id of a device, as far as this torch tells them."""
-    seen = torch.cuda.get_device_properties(rank)
-    uuid, bus = getattr(seen, "uuid", None), getattr(seen, "pci_bus_id", None)
-    place = None
-    if isinstance(bus, int):
-        place = f"{getattr(seen, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(seen, 'pci_device_id', 0):02x}.0"
-    return None if uuid is None else str(uuid), place
 
 
 def describe_switches(switches: Switches) -> str:

@@ -8,16 +8,26 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from gpubench.measure import keras_steps
+from gpubench.measure.budget import CURVE_SHARE
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.keras_own import Build, build_of
-from gpubench.measure.keras_steps import NotHereError, Steps
-from gpubench.measure.launch import Bench, Job, LaunchRecorder, conduct, in_time, time_job
+from gpubench.measure.keras_steps import Steps
+from gpubench.measure.launch import (
+    Bench,
+    Job,
+    LaunchRecorder,
+    conduct,
+    in_time,
+    largest_difference,
+    relative_difference,
+    time_job,
+    worse,
+)
 from gpubench.measure.loop import CallLoop
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import Case, Execution, Framework, Precision, Status
 from gpubench.units import Seconds
 
-CURVE_SHARE = 0.4
-"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
 CHECKED_STEPS = 2
 """Of an execution, held against eager ones: the second loss depends on the update of the first."""
 
@@ -55,7 +65,7 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
         ):
             time_job(order, bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
-    return conduct(order, bench, seen, measure, (NotHereError,))
+    return conduct(order, bench, seen, measure)
 
 
 def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
@@ -77,7 +87,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
         edge_loss=steps.edge_loss,
         batches=len(steps.batches),
         prove_again=lambda: _prove_again(seen),
-        has_moved=lambda: _has_moved(steps, before),
+        has_moved=lambda: any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True)),
         loop=CallLoop,
     )
 
@@ -101,7 +111,7 @@ def _first_steps(
         steps.restore(start)
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
         steps.restore(start)
-        seen.graph_error = max(_difference(a, b) for a, b in zip(prepared, eager, strict=True))
+        seen.graph_error = largest_difference(prepared, eager)
     del start
     bench.phase("first steps")
     began_s = time.perf_counter()
@@ -131,7 +141,7 @@ def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[
     return [steps.edge_loss(advance(index), index) for index in range(count)]
 
 
-def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, steps: Steps) -> float:
+def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, steps: Steps) -> float | None:
     """Hold the first loss against the same model in float32 on the CPU, from the same weights."""
     found = steps.first_loss()
     place: AbstractContextManager[object] = keras_steps.on_device(bench.framework, is_cpu=True)
@@ -144,22 +154,9 @@ def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, steps:
         task = keras_steps.built(build, order.case, bench.seed, Precision.FP32)
         task.model.set_weights(weights)
         expected = keras_steps.first_loss(task)
-    return _difference(found, expected)
-
-
-def _difference(found: float, expected: float) -> float:
-    """Return |found - expected| over the larger of |expected| and 1e-3, as for a workload in torch."""
-    return abs(found - expected) / max(abs(expected), 1e-3)
-
-
-def _has_moved(steps: Steps, before: keras_steps.Values) -> bool:
-    return any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True))
+    return relative_difference(found, expected)
 
 
 def _prove_again(seen: LaunchRecorder) -> None:
     """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
-    now = keras_steps.product_errors()
-    pairs = {name: (seen.precision_errors.get(name), value) for name, value in now.items()}
-    seen.precision_errors = {
-        name: None if a is None or b is None else max(a, b) for name, (a, b) in pairs.items()
-    }
+    seen.precision_errors = worse(seen.precision_errors, keras_steps.product_errors())

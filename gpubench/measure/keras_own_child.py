@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -11,6 +10,7 @@ from gpubench.children import ParentChannel
 from gpubench.errors import MisuseError
 from gpubench.models import Framework, WorkloadProfile
 from gpubench.profile.cache import Answer
+from gpubench.profile.log import traceback_of
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def _answer(reference: str, framework: Framework, return_home: Callable[[], None
 
         profile = profile_of_own(reference, framework, return_home)
     except MisuseError as error:
-        theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
+        theirs = None if error.__cause__ is None else traceback_of(error)
         return Answer(error=str(error), traceback=theirs)
     return Answer(profile=msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile))
 

@@ -16,7 +16,9 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import MisuseError
+from gpubench.measure.budget import REFERENCE_SAMPLES
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.frameworks import KERAS, POLICIES
 from gpubench.measure.keras_loss import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
@@ -26,15 +28,9 @@ from gpubench.workload import KerasTask, import_foreign, one_line
 PROBE_SIZE = 512
 PROBE_CHANNELS = 32
 PROBE_IMAGE = 16
-SLICE = 4
-"""Samples of the reference, as of a workload in torch."""
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""
-
-
-class NotHereError(GpuBenchError):
-    """This backend cannot do it here; the case is unsupported, for this reason."""
 
 
 def check_backend(framework: Framework) -> None:
@@ -238,7 +234,8 @@ class Steps:
         """Write copied values back."""
         left = iter(values)
         if self._state is not None:
-            self._state = tuple([_device(next(left)) for _ in group] for group in self._state)
+            to_device = keras.ops.convert_to_tensor
+            self._state = tuple([to_device(next(left)) for _ in group] for group in self._state)
             return
         for group in self._groups():
             for variable in group:
@@ -251,22 +248,18 @@ class Steps:
 
     def first_loss(self) -> float:
         """Return the loss of the first samples with dropout off, before any step."""
-        inputs, targets = (part[:SLICE] for part in self.batches[0])
+        inputs, targets = (part[:REFERENCE_SAMPLES] for part in self.batches[0])
         return float(_host(self.model.loss(targets, self.model(inputs, training=False))))
 
 
 def first_loss(task: KerasTask) -> float:
     """The same of a task that is not compiled."""
-    inputs, targets = (keras.ops.convert_to_tensor(part[:SLICE]) for part in task.batches[0])
+    inputs, targets = (keras.ops.convert_to_tensor(part[:REFERENCE_SAMPLES]) for part in task.batches[0])
     return float(_host(task.loss(targets, task.model(inputs, training=False))))
 
 
 def _copy(value: Any) -> Any:
     return np.array(_host(value))
-
-
-def _device(value: Any) -> Any:
-    return keras.ops.convert_to_tensor(value)
 
 
 def seed_all(seed: int) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,13 +18,14 @@ from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.measure import energy, messages, preflight
 from gpubench.measure.budget import Budget, within
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
-from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
 from gpubench.workload import lacks_memory, one_line
 
@@ -238,7 +238,6 @@ def conduct(
     bench: Bench,
     seen: LaunchRecorder,
     measure: Callable[[Seconds], None],
-    unsupported: tuple[type[Exception], ...],
 ) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and what was seen stays.
 
@@ -250,7 +249,6 @@ def conduct(
         bench: Where.
         seen: Takes what is seen.
         measure: Does it, until the deadline that it is given [s].
-        unsupported: What is raised where this cannot be measured here.
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, trace = Status.OK, None, None
@@ -261,12 +259,12 @@ def conduct(
     except StoppedError:
         if len(seen.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
-    except unsupported as error:
+    except NotHereError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         bench.tell_of(error)
         status, reason = failure(error, order.case.batch_size, bench.at)
-        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+        trace = traceback_of(error)
     seen.stopped = bench.stopped()
     if lost := bench.telemetry.fault:
         status, reason = Status.FAILED, preflight.describe_fault(lost)
@@ -391,6 +389,37 @@ def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str,
     return {name: value for name, value in moved.items() if value >= 0}
 
 
+def relative_difference(found: float, expected: float) -> float | None:
+    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0).
+
+    A value that is not finite where a finite one is expected is infinitely far from it; of an expectation
+    that is not finite itself the distance is unknown.
+    """
+    if not math.isfinite(expected):
+        return None
+    if not math.isfinite(found):
+        return math.inf
+    return abs(found - expected) / max(abs(expected), 1e-3)
+
+
+def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float | None:
+    """Return the largest relative difference of some losses; None where one is unknown."""
+    pairs = [relative_difference(a, b) for a, b in zip(found, expected, strict=True)]
+    known = [p for p in pairs if p is not None]
+    return max(known) if len(known) == len(pairs) else None
+
+
+def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the larger error of each product; one that is not finite is None, and the worst."""
+
+    def larger(before: float | None, after: float | None) -> float | None:
+        if before is None or after is None or not math.isfinite(before + after):
+            return None
+        return max(before, after)
+
+    return {name: larger(first.get(name), value) for name, value in second.items()}
+
+
 def in_time(deadline_s: Seconds) -> None:
     """Go on unless the time is up.
 
@@ -406,5 +435,5 @@ def _out_of_time(seen: LaunchRecorder) -> str:
     return (
         f"the time given to this case ended after {rounds} timed rounds"
         if rounds
-        else ("the time given to this case ended before its timed rounds")
+        else "the time given to this case ended before its timed rounds"
     )

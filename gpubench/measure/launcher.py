@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,7 +29,6 @@ from gpubench.measure.taken import Record
 from gpubench.models import (
     DeviceProfile,
     Finding,
-    Launch,
     Measurement,
     MicroResult,
     Status,
@@ -65,8 +64,12 @@ QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 NO_SIGN = "no sign of life"
 """How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
+STOPPED = "stopped on request"
+OUT_OF_TIME = "the time limit of the run came"
 OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
+
+_Report = TypeVar("_Report")
 
 
 @dataclass
@@ -138,7 +141,7 @@ class Launcher:
                     events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 )
         finally:
-            self._end_child()
+            self.close()
 
     def _numbered(self, done: messages.CaseDone, record: Record, began_at: str) -> messages.CaseDone:
         """Note when a launch began, its place in the run, and what starting its process cost."""
@@ -187,16 +190,23 @@ class Launcher:
         try:
             child = self._child_of(Unit(launch=0, planned=planned).group)
             child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
-            while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
-                self.on_event(events.PhaseBegan(name=report.name))
+            done = self._answer(child, messages.ByHandDone, "first steps")
         except (ChildLateError, ChildEndedError) as error:
-            self._end_child()
-            reason = str(error) or "gave no sign of life"
-            raise GpuBenchError(f"the measuring process {reason}") from error
-        if isinstance(report, messages.ByHandDone) and report.ratio is not None:
-            return report
-        why = report.reason if isinstance(report, messages.ByHandDone | messages.JobOver) else None
-        raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
+            self.close()
+            raise GpuBenchError(_how_it_ended(error)) from error
+        except JobOverError as error:
+            raise GpuBenchError(error.over.reason) from error
+        if done.ratio is None:
+            raise GpuBenchError(done.reason or "the comparison with a loop by hand gave no figure")
+        return done
+
+    def _answer(self, child: Child, kind: type[_Report], phase: str) -> _Report:
+        """Return the next report, which is of this kind and comes within the time of a phase."""
+
+        def begin(name: str) -> None:
+            self.on_event(events.PhaseBegan(name=name))
+
+        return protocol.next_report(child, (kind,), lambda: self._until_s(phase), begin)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -222,26 +232,17 @@ class Launcher:
                 row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
                 yield row
         except (ChildLateError, ChildEndedError) as error:
-            self._end_child()
+            self.close()
             yield msgspec.structs.replace(row, reason=self._why(error))
 
     def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
-        if self.control.stopping.is_set() or self._time_left_s() <= 0:
-            stopped = self.control.stopping.is_set()
-            return messages.QualityDone(
-                reason="stopped on request" if stopped else "the time limit of the run came"
-            )
+        if self.control.stopping.is_set():
+            return messages.QualityDone(reason=STOPPED)
+        if self._time_left_s() <= 0:
+            return messages.QualityDone(reason=OUT_OF_TIME)
         child = self._child_of(Unit(launch=0, planned=planned).group)
         child.send(messages.TrainToQuality(case=planned.case, seed=seed))
-        while isinstance(report := child.receive(self._until_s("timed")), messages.Phase):
-            self.on_event(events.PhaseBegan(name=report.name))
-        if not isinstance(report, messages.QualityDone):
-            raise ChildEndedError(f"sent {type(report).__name__} out of step")
-        return report
-
-    def close(self) -> None:
-        """End the child, if there is one."""
-        self._end_child()
+        return self._answer(child, messages.QualityDone, "timed")
 
     # --- one unit ---------------------------------------------------------------------------------------
 
@@ -255,60 +256,58 @@ class Launcher:
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
+        seen = Progress()
         lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
-            return _without(unit, Status.FAILED, lost)
+            return seen.done(unit, Status.FAILED, lost)
         least_s = max(LEAST_SHARE_S, least_case_s(unit.planned, self.plan.budget, self.device))
         if self._time_left_s() < least_s:
             left_s = format_duration(max(0.0, self._time_left_s()))
-            return _without(
-                unit,
-                Status.TIMEOUT,
-                f"left out: it takes {format_duration(least_s)} at least, and the time limit leaves {left_s}",
-            )
-        seen = Progress()
+            least = format_duration(least_s)
+            reason = f"left out: it takes {least} at least, and the time limit leaves {left_s}"
+            return seen.done(unit, Status.TIMEOUT, reason)
         try:
             child = self._child_of(unit.group)
-            share_s = self._share_s(left, least_s)
             child.send(
                 messages.MeasureCase(
                     reference=unit.planned.reference,
                     case=unit.planned.case,
                     launch=unit.launch,
-                    time_s=None if share_s is None else max(0.0, share_s),
+                    time_s=self._share_s(left, least_s),
                     aim_s=self._aim_s(left),
                 )
             )
             return self._listen(child, seen)
-        except JobOverError as error:
-            self._end_child()
-            return msgspec.structs.replace(
-                seen.done(unit, error.over.status, self._fault() or error.over.reason),
-                traceback=error.over.traceback,
-            )
-        except ChildLateError:
-            phase = seen.phase
-            self._end_child()
-            if fault := self._fault():
-                return seen.done(unit, Status.FAILED, fault)
-            if self.control.stopping.is_set():
-                return seen.done(unit, Status.INTERRUPTED, f"stopped during {phase}")
-            if self._time_left_s() <= 0:
-                return seen.done(unit, Status.TIMEOUT, f"the time limit of the run came during {phase}")
-            return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
-        except ChildEndedError as error:
-            self._end_child()
-            if self.control.stopping.is_set():
-                return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
+        except (JobOverError, ChildLateError, ChildEndedError) as error:
+            self.close()
+            return self._cut_short(unit, seen, error)
+
+    def _cut_short(
+        self, unit: Unit, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
+    ) -> messages.CaseDone:
+        """Say how a case ends whose process is gone; what the driver holds against the device comes first."""
+        fault = self._fault()
+        if isinstance(error, JobOverError):
+            done = seen.done(unit, error.over.status, fault or error.over.reason)
+            return msgspec.structs.replace(done, traceback=error.over.traceback)
+        if fault is not None:
+            return seen.done(unit, Status.FAILED, fault)
+        if self.control.stopping.is_set():
+            return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
+        if isinstance(error, ChildEndedError):
             reason = f"the measuring process {error} (phase: {seen.phase})"
-            return seen.done(unit, Status.FAILED, self._fault() or reason)
+            return seen.done(unit, Status.FAILED, reason)
+        if self._time_left_s() <= 0:
+            return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
+        return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {seen.phase}: the process was ended")
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
         fault = None if self.control.stopping.is_set() else preflight.fault_of(self.device)
-        if fault is not None:
-            self._lost = preflight.describe_fault(fault)
-        return self._lost if fault else None
+        if fault is None:
+            return None
+        self._lost = preflight.describe_fault(fault)
+        return self._lost
 
     def _listen(self, child: Child, seen: Progress) -> messages.CaseDone:
         """Follow a case to its end; a process that says it is spent is not trusted with the next."""
@@ -316,7 +315,7 @@ class Launcher:
         if report.lost:
             self._lost = report.reason
         if report.spent:
-            self._end_child()
+            self.close()
         return report
 
     def _measure_micro(self, strict: bool) -> None:
@@ -353,20 +352,20 @@ class Launcher:
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, JobOverError) as error:
-            self._end_child()
+            self.close()
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
 
     def _why(self, error: ChildLateError | ChildEndedError | JobOverError) -> str:
         """Say why the process had to end in the middle of its micro-benchmarks."""
         if self.control.stopping.is_set():
-            return "stopped on request"
+            return STOPPED
         if fault := self._fault():
             return fault
         if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
-            return "the time limit of the run came"
+            return OUT_OF_TIME
         if isinstance(error, JobOverError):
             return error.over.reason
-        return f"the measuring process {str(error) or 'gave no sign of life'}"
+        return _how_it_ended(error)
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
@@ -382,7 +381,7 @@ class Launcher:
     def _micro_report(self, child: Child) -> messages.MicroDone:
         if len(self.micro) + len(self.device_findings) > MOST_REPORTS:
             raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
-        return protocol.follow_micro(child, self._until_s, self.on_event)
+        return self._answer(child, messages.MicroDone, "micro")
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -390,7 +389,7 @@ class Launcher:
         """Return the process of a group; a new one where another or none is there."""
         if self._child is not None and self._group == group:
             return self._child
-        self._end_child()
+        self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
         variables = environment_of(
@@ -412,18 +411,18 @@ class Launcher:
                 framework=group.framework,
             )
         )
-        match report := protocol.follow_start(child, self._until_s, self.on_event):
-            case messages.Ready():
-                self._check_threads(report, group.threads)
-                self._take_ready(report, of_all=not group.threads)
-                self._start_s = report.cold_s
-                return child
-            case messages.Refused(reason=reason, exit_code=code):
-                self._end_child()
-                raise protocol.refusal(reason, code)
-            case messages.JobOver(reason=reason):
-                self._no_job = reason  # the others would not come to the next one either
-                raise JobOverError(report)
+        try:
+            report = protocol.follow_start(child, self._until_s, self.on_event)
+        except JobOverError as error:
+            self._no_job = error.over.reason  # the others would not come to the next one either
+            raise
+        if isinstance(report, messages.Refused):
+            self.close()
+            raise protocol.refusal(report.reason, report.exit_code)
+        self._check_threads(report, group.threads)
+        self._take_ready(report, of_all=not group.threads)
+        self._start_s = report.cold_s
+        return child
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         """Keep what the first process says, one of torch before any other, and the packages of all.
@@ -462,16 +461,17 @@ class Launcher:
         if asked:
             if now == asked:
                 return
-            self._end_child()
+            self.close()
             raise MisuseError(f"torch computes on {now} CPU threads where {asked} were asked for")
         if then is not None and now is not None and then != now:
-            self._end_child()
+            self.close()
             raise MisuseError(
                 f"torch computes on {now} CPU threads now and did on {then} when the run began: set "
                 f"OMP_NUM_THREADS={then} and the CPU affinity as they were, or start a new run"
             )
 
-    def _end_child(self) -> None:
+    def close(self) -> None:
+        """End the process, if there is one."""
         child, self._child, self.control.child = self._child, None, None
         if child is not None:
             self._lost = child.end() or self._lost
@@ -496,7 +496,8 @@ class Launcher:
         """
         if self.plan.time_limit_s is None:
             return None
-        return max(self._time_left_s() / max(1, left), min(least_s, self._time_left_s()))
+        left_s = max(0.0, self._time_left_s())
+        return max(left_s / max(1, left), min(least_s, left_s))
 
     def _aim_s(self, left: int) -> Seconds | None:
         """When this case should be over: its share of what is left of the time that the run aims at."""
@@ -511,15 +512,8 @@ class Launcher:
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
 
 
-def measure(
-    plan: Plan, device: DeviceProfile, on_event: OnEvent = say_nothing, control: Control | None = None
-) -> Iterator[Measurement]:
-    """Measure a plan on a device; a case's measurement is yielded after each of its launches."""
-    yield from Launcher(plan, device, on_event, control or Control()).run()
-
-
-def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
-    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch, stopped=True))
+def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
+    return f"the measuring process {str(error) or 'gave no sign of life'}"
 
 
 def _without_launch(unit: Unit, done: messages.CaseDone) -> str:

@@ -99,15 +99,18 @@ class Loop:
         return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
-        """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
-        steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
-        if steps >= self.batches:
-            return math.ceil(steps / self.batches) * self.batches
-        return steps
+        """How many steps fill a round."""
+        return steps_for(round_s, step_s, self.batches)
 
     def left_s(self) -> Seconds:
         """Time until the deadline [s]."""
         return self.deadline_s - self.clock.now_s()
+
+
+def steps_for(round_s: Seconds, step_s: Seconds, batches: int) -> int:
+    """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
+    steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
+    return math.ceil(steps / batches) * batches if steps >= batches else steps
 
 
 @dataclass
@@ -226,7 +229,8 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
         series.telemetry += loop.samples()
         _mark_left_out(series, rule)
         _mark_gaps(series)
-        _judge_width(series, rule)
+        if (unmet := rule.unmet()) is not None:
+            series.findings.append(unmet)
 
 
 def _note_scale(loop: Loop, series: Series) -> None:
@@ -252,9 +256,3 @@ def _mark_gaps(series: Series) -> None:
         msgspec.structs.replace(r, mark="clock_gap") if r.wall_s / r.steps > limit_s else r
         for r in series.timed
     ]
-
-
-def _judge_width(series: Series, rule: StopRule) -> None:
-    unmet = rule.unmet()
-    if unmet is not None:
-        series.findings.append(unmet)

@@ -44,6 +44,8 @@ from gpubench.workload import lacks_memory
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
+_RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
+"""Of products whose result is of another type than their operands."""
 _UNITS = {form.name: form.unit for form in FORMATS}
 _IN_8_BITS = {FP8.name: float8.why_not_here, INT8.name: quantize.why_not_here}
 """What a torch or a device may lack although the device's model has it."""
@@ -126,13 +128,12 @@ def run_micro(
         others: Whether copies, transfers and launches are probed too.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
-    deadline = math.inf if time_s is None else time.perf_counter() + time_s
+    deadline_s = deadline_in(time_s)
     absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
-    products = gemm_probes(profile, strict=strict, in_haste=budget.case_s is not None)
+    products = gemm_probes(profile, strict=strict, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
-    chosen = [*here, *(other_probes(hardware) if others else ())]
-    limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
-    in_time = takewhile(lambda _: time.perf_counter() < deadline, fitting(chosen, limit))
+    chosen = [*here, *(other_probes(alone=not hardware.is_cuda) if others else ())]
+    in_time = before(deadline_s, fitting(chosen, room_of(profile)))
     alone: list[Finding] = []
     doubts: tuple[Finding, ...] | None = None
     try:
@@ -155,7 +156,7 @@ def run_micro(
             return result
         return msgspec.structs.replace(result, findings=(*result.findings, *doubts))
 
-    tried = as_large_as_fits(measure, lacks_memory, profile, alone, deadline)
+    tried = as_large_as_fits(measure, lacks_memory, profile, alone, deadline_s)
     for result in one_by_one(in_time, tried):
         yield result
         hardware.release()
@@ -178,25 +179,18 @@ def run_all_reduce(
         telemetry: Of all devices.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
-    deadline = math.inf if time_s is None else time.perf_counter() + time_s
     probes = (all_reduce_probe(size, team.size) for size in ALL_REDUCE_BYTES)
-    in_time = takewhile(lambda _: time.perf_counter() < deadline, probes)
     clock = team.clock()
 
     def measure(probe: Probe) -> MicroResult:
         def timer(action: Callable[[], object]) -> Seconds:
             team.announce_all_reduce(probe.memory_bytes, probe.repeats)
-
-            def repetition() -> None:
-                for _ in range(probe.repeats):
-                    action()
-
-            return clock.time(repetition)
+            return by_clock(probe, clock)(action)
 
         with Sampler(telemetry, time.perf_counter) as sampler:
             return measure_probe(probe, hardware, budget, timer=timer, samples=sampler.drain)
 
-    yield from one_by_one(in_time, measure)
+    yield from one_by_one(before(deadline_in(time_s), probes), measure)
 
 
 def all_reduce_probe(size: Bytes, processes: int) -> Probe:
@@ -224,6 +218,21 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...]:
         errors = probe_errors(hardware.device).values()
     beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN is beyond, too
     return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
+
+
+def deadline_in(time_s: Seconds | None) -> Seconds:
+    """Return the moment on ``time.perf_counter`` that is so far away; None is no limit."""
+    return math.inf if time_s is None else time.perf_counter() + time_s
+
+
+def before(deadline_s: Seconds, probes: Iterable[Probe]) -> Iterator[Probe]:
+    """Give probes as long as there is time to begin one."""
+    return takewhile(lambda _: time.perf_counter() < deadline_s, probes)
+
+
+def room_of(profile: DeviceProfile) -> float:
+    """Return what a probe may take of a device's memory [B]."""
+    return math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
 
 
 def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
@@ -315,37 +324,19 @@ def gemm_probes(profile: DeviceProfile, *, strict: bool, in_haste: bool = False)
 
 
 def _multiply(precision: str, size: int) -> Make:
-    if precision == FP8.name:
-        return _multiply_scaled(size)
-    if precision == INT8.name:
-        return _multiply_whole(size)
+    """A product; in FP8 each operand is under a scale of its own, whole numbers are of all their range."""
+    given = _TYPES[precision]
 
     def make(device: torch.device) -> Callable[[], object]:
-        a, b = (torch.randn(size, size, device=device, dtype=_TYPES[precision]) for _ in range(2))
-        out = torch.empty(size, size, device=device, dtype=_TYPES[precision])
+        out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
+        if precision == INT8.name:
+            a, b = (torch.randint(-127, 128, (size, size), dtype=given, device=device) for _ in range(2))
+            return lambda: quantize.multiply_int8(a, b, out)
+        if precision == FP8.name:
+            a, b = (torch.randn(size, size, device=device).to(given) for _ in range(2))
+            return lambda: float8.scaled_product(a, b.t(), out=out)
+        a, b = (torch.randn(size, size, device=device, dtype=given) for _ in range(2))
         return lambda: torch.mm(a, b, out=out)
-
-    return make
-
-
-def _multiply_scaled(size: int) -> Make:
-    """A product of operands in 8 bits, each under a scale of its own, its result in bfloat16."""
-
-    def make(device: torch.device) -> Callable[[], object]:
-        a, b = (torch.randn(size, size, device=device).to(_TYPES[FP8.name]) for _ in range(2))
-        out = torch.empty(size, size, device=device, dtype=torch.bfloat16)
-        return lambda: float8.scaled_product(a, b.t(), out=out)
-
-    return make
-
-
-def _multiply_whole(size: int) -> Make:
-    """A product of whole numbers of 8 bits, over all of their range, its sums in 32."""
-
-    def make(device: torch.device) -> Callable[[], object]:
-        a, b = (torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device) for _ in range(2))
-        out = torch.empty(size, size, device=device, dtype=torch.int32)
-        return lambda: quantize.multiply_int8(a, b, out)
 
     return make
 
@@ -354,42 +345,20 @@ def gemm(
     precision: str, size: int, make: Callable[[str, int], Make] = _multiply, *, on_device: bool = True
 ) -> Probe:
     """A square matrix product: 2 n^3 operations."""
+    given = _TYPES[precision]
     return Probe(
         name="gemm",
         precision=precision,
         size=str(size),
         unit=_UNITS[precision],
         work=2.0 * size**3,
-        memory_bytes=size * size * _bytes_of_product(precision),
+        memory_bytes=size * size * (2 * given.itemsize + _RESULTS.get(precision, given).itemsize),
         make=make(precision, size),
         on_device=on_device,
         halved=lambda: (
             gemm(precision, size // 2, make, on_device=on_device) if size // 2 >= LEAST_GEMM else None
         ),
     )
-
-
-def _bytes_of_product(precision: str) -> int:
-    """Bytes of two operands and the result, for each element."""
-    if precision == FP8.name:
-        return 2 * _TYPES[precision].itemsize + torch.bfloat16.itemsize
-    if precision == INT8.name:
-        return 2 * _TYPES[precision].itemsize + torch.int32.itemsize
-    return 3 * _TYPES[precision].itemsize
-
-
-def other_probes(hardware: Hardware) -> Iterator[Probe]:
-    """Copies, transfers and launches; a CPU has no transfers to itself."""
-    if not hardware.is_cuda:
-        yield device_copy(CPU_COPY_BYTES)
-        yield launch()
-        return
-    yield device_copy(COPY_BYTES)
-    for to_device in (True, False):
-        for pinned in (True, False):
-            yield transfer(to_device=to_device, pinned=pinned)
-    yield launch_on_device()
-    yield launch()
 
 
 def _copy_inside(size: Bytes) -> Make:
@@ -469,6 +438,25 @@ def launch_on_device(make: Make = _add) -> Probe:
     return Probe(name="launch device", size="1 launch", unit="s", make=make)
 
 
+def other_probes(
+    *,
+    alone: bool,
+    inside: Callable[[Bytes], Make] = _copy_inside,
+    across: Across = _copy_across,
+    add: Make = _add,
+) -> Iterator[Probe]:
+    """Copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host beside it."""
+    if alone:
+        yield device_copy(CPU_COPY_BYTES, inside)
+    else:
+        yield device_copy(COPY_BYTES, inside)
+        for to_device in (True, False):
+            for pinned in (True, False):
+                yield transfer(to_device=to_device, pinned=pinned, make=across)
+        yield launch_on_device(add)
+    yield launch(add)
+
+
 def measure_probe(
     probe: Probe,
     hardware: Hardware,
@@ -529,6 +517,7 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
     each = median(seconds) / probe.repeats
     width = stats.relative_half_width(seconds)
     value = each if probe.work is None else probe.work / each
+    interval = stats.rate_interval(value, width)
     findings: tuple[Finding, ...] = ()
     if width is None or width > rule.target:
         findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target),)
@@ -539,8 +528,8 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
         precision=probe.precision,
         size=probe.size,
         value=value,
-        low=None if width is None else value / (1 + width),
-        high=None if width is None or width >= 1 else value / (1 - width),
+        low=interval.low,
+        high=interval.high,
         unit=probe.unit,
         n=len(seconds),
         left_out=rule.left_out,

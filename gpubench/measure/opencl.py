@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -20,27 +17,24 @@ import numpy as np
 import pyopencl as cl
 
 from gpubench.errors import NoDeviceError
+from gpubench.measure import micro
 from gpubench.measure.budget import Budget
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.clock import Clock
 from gpubench.measure.micro import (
     CACHE_BYTES,
-    COPY_BYTES,
-    CPU_COPY_BYTES,
-    MEMORY_SHARE,
     Make,
     Probe,
     Timer,
     as_large_as_fits,
+    before,
     by_clock,
-    device_copy,
+    deadline_in,
     fitting,
     gemm,
-    launch,
-    launch_on_device,
     one_by_one,
     repeat,
-    transfer,
+    room_of,
 )
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult
@@ -150,10 +144,8 @@ def run_micro(
         strict: Whether this is the process of strict fp32.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
-    deadline_s = math.inf if time_s is None else time.perf_counter() + time_s
+    deadline_s = deadline_in(time_s)
     chosen = [*arithmetic(opened, strict=strict), *(() if strict else other_probes(opened))]
-    limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
-
     alone: list[Finding] = []
 
     def measure(probe: Probe) -> MicroResult:
@@ -163,7 +155,7 @@ def run_micro(
     def is_refusal(error: Exception) -> bool:
         return isinstance(error, cl.Error) and error.code in _TOO_LARGE
 
-    in_time = takewhile(lambda _: time.perf_counter() < deadline_s, fitting(chosen, limit))
+    in_time = before(deadline_s, fitting(chosen, room_of(profile)))
     yield from one_by_one(in_time, as_large_as_fits(measure, is_refusal, profile, alone, deadline_s))
     yield from alone
 
@@ -282,9 +274,9 @@ def product(size: int) -> Probe:
     return gemm("fp32", size, _multiply, on_device=False)
 
 
-def product_error(opened: Queue, size: int = 256) -> float:
+def product_error(opened: Queue) -> float:
     """Return the largest error of a product against float64, over the largest value."""
-    random = np.random.default_rng(1)
+    random, size = np.random.default_rng(1), 256
     a, b = (random.standard_normal((size, size), dtype=np.float32) for _ in range(2))
     call, out = _product(opened, a, b)
     call()
@@ -317,14 +309,8 @@ def _product(opened: Queue, a: Any, b: Any) -> tuple[Callable[[], object], Any]:
 
 
 def other_probes(opened: Queue) -> Iterator[Probe]:
-    """Copies, transfers and launches; a CPU has no transfers to itself."""
-    yield device_copy(CPU_COPY_BYTES if opened.is_cpu else COPY_BYTES, copy_inside)
-    if not opened.is_cpu:
-        for to_device in (True, False):
-            for pinned in (True, False):
-                yield transfer(to_device=to_device, pinned=pinned, make=_copy_across)
-        yield launch_on_device(add)
-    yield launch(add)
+    """Copies, transfers and launches."""
+    return micro.other_probes(alone=opened.is_cpu, inside=copy_inside, across=_copy_across, add=add)
 
 
 def copy_inside(size: Bytes) -> Make:

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpubench.children import ParentChannel
-from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
-from gpubench.measure.privacy import scrub
+from gpubench.measure.worker import send_micro, serve_all
 
-_decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
+if TYPE_CHECKING:
+    from gpubench.measure.opencl import Queue
 
 
 def main() -> None:
     """Serve one parent until its end of the pipe closes."""
     line = ParentChannel()
-    commands = line.listen(_decoder, messages.Stop)
-    setup = commands.get()
-    if not isinstance(setup, messages.Setup):
-        raise TypeError(f"the first message is {type(setup).__name__}, not Setup")
+    setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
+    serve_all(
+        line, lambda: _open(setup, line), lambda command, opened, line: _serve(command, setup, opened, line)
+    )
+
+
+def _open(setup: messages.Setup, line: ParentChannel) -> Queue:
     line.send(messages.Phase(name="import"))
     began_s = time.perf_counter()
-    try:
-        from gpubench.measure.opencl import open_queue, run_micro
+    from gpubench.measure.opencl import open_queue
 
-        imported_s = time.perf_counter()
-        line.send(messages.Phase(name="context"))
-        opened = open_queue(setup.device)
-    except (ImportError, GpuBenchError) as error:
-        code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
-        line.send(messages.Refused(reason=scrub(str(error)), exit_code=code))
-        return
+    imported_s = time.perf_counter()
+    line.send(messages.Phase(name="context"))
+    opened = open_queue(setup.device)
     cold_s = {"import": imported_s - began_s, "context": time.perf_counter() - imported_s}
     line.send(messages.Ready(cold_s=cold_s))
-    while True:
-        order = commands.get()
-        if not isinstance(order, messages.MeasureMicro):
-            raise TypeError(f"no such command through OpenCL: {type(order).__name__}")
-        line.send(messages.Phase(name="micro"))
-        for each in run_micro(opened, setup.device, setup.budget, strict=order.strict, time_s=order.time_s):
-            line.send(messages.micro_done(each))
-            if line.stop.is_set():
-                break
-        line.send(messages.MicroDone(last=True))
+    return opened
+
+
+def _serve(command: messages.Command, setup: messages.Setup, opened: Queue, line: ParentChannel) -> None:
+    from gpubench.measure.opencl import run_micro
+
+    if not isinstance(command, messages.MeasureMicro):
+        raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
+    send_micro(
+        line, run_micro(opened, setup.device, setup.budget, strict=command.strict, time_s=command.time_s)
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.interval import Interval
 from gpubench.models import DeviceProfile
 from gpubench.needs import need_torch
+from gpubench.probe.identity import child_environment
+from gpubench.probe.system import usable_threads
 from gpubench.units import Seconds
 
 TIME_LIMIT_S = 180.0
@@ -110,21 +112,18 @@ def measure_pipeline(
         MisuseError: If there are fewer than one worker, or kornia is missing.
         GpuBenchError: If the child failed.
     """
-    wanted = available_cpus() if workers is None else workers
+    wanted = (usable_threads() or 1) if workers is None else workers
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
     need_torch("the input pipeline", install='pip install "gpubench[augment]"')
     where = "cpu" if device.is_cpu else "cuda"
     order = order or PipelineOrder(device=where, workers=wanted, frames=frames)
-    environment = dict(os.environ)
-    if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):
-        environment["CUDA_VISIBLE_DEVICES"] = device.uuid
     asked = ask_child(
         ("-m", "gpubench.measure.pipeline_worker"),
         [msgspec.json.encode(order).decode()],
         PipelineAnswer,
         time_limit_s=TIME_LIMIT_S,
-        environment=environment,
+        environment={**os.environ, **child_environment(device)},
     )
     answer = asked.answer or PipelineAnswer()
     if answer.report is not None:
@@ -132,10 +131,3 @@ def measure_pipeline(
     if answer.error is not None:
         raise MisuseError(answer.error)
     raise GpuBenchError(f"the input pipeline could not be timed: its process {asked.how}")
-
-
-def available_cpus() -> int:
-    """CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -19,7 +19,7 @@ from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.pipeline import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
-from gpubench.stats import relative_half_width
+from gpubench.stats import rate_interval, relative_half_width
 
 LINK_BYTES = 256 * 1024**2
 """Size of a copy to the device: large enough that starting it costs nothing beside it."""
@@ -156,12 +156,12 @@ def _rate(
     way: str, times: list[float], *, workers: int, threads: int | None, batch_size: int
 ) -> PreparationRate:
     mean_s = sum(times) / len(times)
-    width = relative_half_width(times)
+    rate = rate_interval(1 / mean_s, relative_half_width(times))
     return PreparationRate(
         way=way,
         images_per_s=1 / mean_s,
-        low=None if width is None else 1 / mean_s / (1 + width),
-        high=None if width is None or width >= 1 else 1 / mean_s / (1 - width),
+        low=rate.low,
+        high=rate.high,
         rounds=len(times),
         workers=workers,
         threads=threads,

@@ -115,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         Another process costs 10 s on a cloud machine, a tenth of ``--quick``. The switches of torch are set
         for each case, read back, and proven against float64 before and after its rounds, in either process.
         """
-        return self.budget.case_s is not None and self.micro != "only" and framework is Framework.TORCH
+        return self.budget.in_haste and self.micro != "only" and framework is Framework.TORCH
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of arithmetic that this plan needs: strict fp32, the other precisions, or both."""
@@ -198,7 +198,7 @@ def plan(
             f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
             "--micro-only"
         )
-    budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    budget = budget_of(request.budget, on_cpu=on_cpu)
     cases, unsupported = [], []
     for planned, reason in _every_case(request, (device, *peers), profiles, budget):
         if reason is None:
@@ -333,7 +333,7 @@ def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
     """Make the plan of micro-benchmarks and nothing else, in one launch."""
-    budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    budget = budget_of(request.budget, on_cpu=on_cpu)
     made = Plan(
         budget=msgspec.structs.replace(budget, launches=1),
         seed=request.seed,
@@ -394,11 +394,15 @@ def _check_quality(request: RunRequest) -> RunRequest:
         "--thread-scaling": request.thread_scaling,
         "--resume": request.resume is not None,
     }
-    for option in (option for option, is_given in others.items() if is_given):
+    if option := _first_asked(others):
         raise MisuseError(
             f"--to-quality trains eagerly in torch on one device, at a batch of its own: leave out {option}"
         )
     return msgspec.structs.replace(request, workloads=wanted)
+
+
+def _first_asked(asked: Mapping[str, bool]) -> str | None:
+    return next((what for what, is_asked in asked.items() if is_asked), None)
 
 
 def _check_what(request: RunRequest) -> None:
@@ -413,7 +417,7 @@ def _check_what(request: RunRequest) -> None:
         f"a job of {request.gpu_count} GPUs": several,
         "--thread-scaling": request.thread_scaling,
     }
-    for what in (what for what, is_asked in of_torch.items() if others and is_asked):
+    if others and (what := _first_asked(of_torch)):
         raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
     alone = {
         "--batch-size max": "give it without --gpus, or --gpus with a batch",
@@ -423,7 +427,7 @@ def _check_what(request: RunRequest) -> None:
     for option in (option for option in alone if several and of_torch[option]):
         raise MisuseError(f"{option} is of one GPU: {alone[option]}")
     of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
-    for option in (option for option, is_given in of_one.items() if request.thread_scaling and is_given):
+    if request.thread_scaling and (option := _first_asked(of_one)):
         raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")
     if request.thread_scaling and request.micro == "only":
         raise MisuseError("--micro-only measures no workload: leave out --thread-scaling")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,8 +80,8 @@ def probe_errors(device: torch.device) -> dict[str, float]:
     kernel = normal(PROBE_CHANNELS, PROBE_CHANNELS, 3, 3)
     with torch.no_grad():
         return {
-            "matmul": _error((a.to(device) @ b.to(device)).cpu(), a.double() @ b.double()),
-            "conv": _error(
+            "matmul": relative_error((a.to(device) @ b.to(device)).cpu(), a.double() @ b.double()),
+            "conv": relative_error(
                 convolve(image.to(device), kernel.to(device)).cpu(), convolve(image.double(), kernel.double())
             ),
         }
@@ -100,21 +100,11 @@ def recurrent_error(device: torch.device) -> float:
             weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROBE_WIDTH))
         single = copy.deepcopy(exact).float().to(device)
         inputs = torch.randn(PROBE_TOKENS, PROBE_IMAGE, PROBE_WIDTH, generator=generator)
-        return _error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
+        return relative_error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
 
 
-def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the larger error of each product; one that is not finite is None, and the worst."""
-    return {name: _worse(first.get(name), value) for name, value in second.items()}
-
-
-def _worse(first: float | None, second: float | None) -> float | None:
-    if first is None or second is None or not math.isfinite(first + second):
-        return None
-    return max(first, second)
-
-
-def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the error of a whole result, ``|x - y| / |y|``."""
     return float((found.double() - exact).norm() / exact.norm())
 
 

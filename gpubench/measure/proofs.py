@@ -6,15 +6,17 @@ Raw readings only: what they mean is judged by whoever reads them.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
-import traceback
 from contextlib import nullcontext
 
+import msgspec
 import torch
 
 from gpubench.measure import busy, by_hand
-from gpubench.measure.case import WorkerContext, is_spent
-from gpubench.measure.execution import NotPreparedError, prepare
+from gpubench.measure.capability import NotHereError
+from gpubench.measure.case import WorkerContext
+from gpubench.measure.execution import prepare
 from gpubench.measure.launch import failure
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
@@ -22,9 +24,8 @@ from gpubench.measure.precision import probe_errors, recurrent_error, switches_f
 from gpubench.measure.sampler import Sampler, shifted
 from gpubench.measure.step import AUTOCAST_TYPES, Work, move
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
-from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds
-from gpubench.workload import Task
 
 WARM_S = 1.0
 """Steps run this long before the first block, beside the first ones, in which cuDNN tries its algorithms."""
@@ -48,18 +49,15 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
                 case "load":
                     proven = Proven(load=_load(order, context))
     except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
-        unsupported = isinstance(error, NotPreparedError)
+        unsupported = isinstance(error, NotHereError)
         status, reason = failure(error, order.case.batch_size, context.at)
         return Proven(
             status=Status.UNSUPPORTED if unsupported else status,
             reason=str(error) if unsupported else reason,
             spent=True,
-            traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
+            traceback=traceback_of(error),
         )
-    spent = is_spent(Status.OK, context)
-    return Proven(
-        precision=proven.precision, clock=proven.clock, graph=proven.graph, load=proven.load, spent=spent
-    )
+    return msgspec.structs.replace(proven, spent=context.is_spent(Status.OK))
 
 
 def _errors(order: Prove, context: WorkerContext) -> dict[str, float | None]:
@@ -136,7 +134,10 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
 
 def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     """Build the case, prepare and warm its steps; return the work, its loop, and the steps of one block."""
-    work = move(_copied(order, context), order.case, context.hardware.device)
+    context.phase("build")
+    task = context.task(order.reference, order.case)
+    copied = dataclasses.replace(task, model=copy.deepcopy(task.model))
+    work = move(copied, order.case, context.hardware.device)
     context.phase("first steps")
     work.edge_loss(work.step(0), 0)
     context.phase(work.case.execution.facts.preparation or "first steps")
@@ -154,15 +155,6 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     loop.round(steps)
     context.phase("timed")
     return work, loop, loop.steps_for(order.block_s, loop.step_s)
-
-
-def _copied(order: Prove, context: WorkerContext) -> Task:
-    """Return a copy of the task as built, on the CPU."""
-    context.phase("build")
-    task = context.task(order.reference, order.case)
-    return Task(
-        model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
-    )
 
 
 def _for(loop: Loop, steps: int, seconds: Seconds) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gpubench.children import ChildEndedError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
@@ -23,6 +24,10 @@ MOST_REPORTS = 100_000
 CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 
+_Report = TypeVar("_Report")
+
+STARTED: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
+"""How the start of a process ends."""
 Until = Callable[[str], Seconds]
 """By when the next word must come in a phase, on the clock of ``time.monotonic``."""
 
@@ -65,18 +70,39 @@ class Progress:
         return messages.CaseDone(status=status, reason=reason, launch=launch)
 
 
-def follow_start(
-    child: Child, until_s: Until, on_event: OnEvent
-) -> messages.Ready | messages.Refused | messages.JobOver:
-    """Follow a process until it can measure, or says why it will not."""
+def follow_start(child: Child, until_s: Until, on_event: OnEvent) -> messages.Ready | messages.Refused:
+    """Follow a process until it can measure, or says why it will not; errors as ``next_report``."""
     phase = "start"
+
+    def begin(name: str) -> None:
+        nonlocal phase
+        phase = name
+        on_event(events.PhaseBegan(name=name))
+
+    return next_report(child, STARTED, lambda: until_s(phase), begin)
+
+
+def next_report(
+    child: Child,
+    kinds: tuple[type[_Report], ...],
+    until_s: Callable[[], Seconds],
+    on_phase: Callable[[str], None] = lambda _: None,
+) -> _Report:
+    """Return the next report, which is of one of these kinds; phases that begin before it are told.
+
+    Raises:
+        JobOverError: If the job ended by itself.
+        ChildEndedError: If it is of another kind.
+    """
     while True:
-        match report := child.receive(until_s(phase)):
+        report = child.receive(until_s())
+        if isinstance(report, kinds):
+            return report
+        match report:
             case messages.Phase(name=name):
-                phase = name
-                on_event(events.PhaseBegan(name=name))
-            case messages.Ready() | messages.Refused() | messages.JobOver():
-                return report
+                on_phase(name)
+            case messages.JobOver():
+                raise JobOverError(report)
             case _:
                 raise _out_of_step(report)
 
@@ -113,20 +139,6 @@ def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent)
             case _:
                 raise _out_of_step(report)
     raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
-
-
-def follow_micro(child: Child, until_s: Until, on_event: OnEvent) -> messages.MicroDone:
-    """Follow the micro-benchmarks to the next result."""
-    while True:
-        match report := child.receive(until_s("micro")):
-            case messages.Phase(name=name):
-                on_event(events.PhaseBegan(name=name))
-            case messages.MicroDone():
-                return report
-            case messages.JobOver():
-                raise JobOverError(report)
-            case _:
-                raise _out_of_step(report)
 
 
 def _out_of_step(report: object) -> ChildEndedError:

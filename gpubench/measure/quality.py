@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,14 +79,10 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     order_of = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
     whole = len(order_of) // goal.batch_size * goal.batch_size
     batches = tuple((samples[part], labels[part]) for part in order_of[:whole].split(goal.batch_size))
-    return (
-        Task(
-            model=task.model,
-            batches=batches,
-            loss=task.loss,
-            optimizer=partial(torch.optim.Adam, lr=goal.learning_rate),
-        ),
-        (samples[held_out], labels[held_out]),
+    optimizer = partial(torch.optim.Adam, lr=goal.learning_rate)
+    return dataclasses.replace(task, batches=batches, optimizer=optimizer), (
+        samples[held_out],
+        labels[held_out],
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 
-from gpubench.errors import GpuBenchError
+from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
 from gpubench.profile.blocks import frozen_layers
+from gpubench.profile.nf4 import BLOCK, SCALES
 from gpubench.workload import lacks_memory, one_line
 
 INSTALL = "pip install 'gpubench[quantized]'"
@@ -19,17 +22,22 @@ GROUP = 128
 """Weights that share a scale and a zero point at 4 bits."""
 
 
-BLOCK = 64
-"""Weights of NF4 that share a scale."""
-SCALES = 256
-"""Scales of NF4 that share a factor, where a layer has as many."""
-
-
 MULTIPLE = 8
 """Of both sizes of a layer in int8: others torchao computes in whole numbers of 32 bits, on the host."""
 
 
-class NotQuantizedError(GpuBenchError):
+_REFUSALS = (
+    ImportError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    AssertionError,
+    NotImplementedError,
+    RuntimeError,
+)
+
+
+class NotQuantizedError(NotHereError):
     """So few bits cannot be had here, of weights or of products; none are held in more under that name."""
 
 
@@ -40,7 +48,7 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
         NotQuantizedError: With the reason: torchao is absent, or has no kernel for this device.
     """
     quantization = _torchao(weight_type)
-    try:
+    with refusing(f"torchao has no {weight_type} weights for this device"):
         if weight_type is WeightType.INT8:
             config = quantization.Int8WeightOnlyConfig()
         else:
@@ -48,13 +56,9 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
                 group_size=GROUP, int4_packing_format="tile_packed_to_4d"
             )
         quantization.quantize_(model, config)
-        _refuse_unchanged(model, weight_type)
-    except (ImportError, TypeError, ValueError, AssertionError, NotImplementedError, RuntimeError) as error:
-        if lacks_memory(error):
-            raise
-        raise NotQuantizedError(
-            f"torchao has no {weight_type} weights for this device: {one_line(error)}"
-        ) from error
+        plain = [name for name, layer in model.named_modules() if is_whole(layer)]
+        if plain:  # a library that leaves layers as they are, without a word, has quantized nothing
+            raise NotImplementedError(f"{plain[0]} was left as it was, not in {weight_type}")
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
@@ -72,7 +76,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         NotQuantizedError: If this torch or device cannot, or the model has no such layer.
     """
     quantization = _torchao("int8", "products")
-    layers = {layer for layer in model.modules() if _has_products(layer)}
+    layers = {layer for layer in model.modules() if is_whole(layer, MULTIPLE)}
     if not layers:
         raise NotQuantizedError(
             f"int8 is of linear layers, and {name} has none in full precision whose sizes are multiples of "
@@ -80,27 +84,46 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         )
     if (reason := why_not_here(device)) is not None:
         raise NotQuantizedError(reason)
-    try:
+    with refusing("torchao has no int8 layers for this device"):
         # What it would set for the compiler, TF32 among it, would stay for every later case.
         config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
         quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
-    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
-        if lacks_memory(error):
-            raise
-        raise NotQuantizedError(f"torchao has no int8 layers for this device: {one_line(error)}") from error
-    if any(type(layer.weight.data) is torch.Tensor for layer in layers):
+    if any(is_whole(layer) for layer in layers):
         raise NotQuantizedError(f"torchao left a linear layer of {name} as it was, not in int8")
 
 
 def why_not_here(device: torch.device) -> str | None:
     """Say why this torch cannot multiply in int8 on a device; None where it can."""
+
+    def multiply() -> object:
+        return multiply_int8(*(torch.ones(32, 32, dtype=torch.int8, device=device) for _ in range(2)))
+
+    return why_no_products("int8", multiply)
+
+
+def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
+    """Say why this torch cannot do a product of some kind where it is tried; None where it can."""
     try:
-        multiply_int8(*(torch.ones(32, 32, dtype=torch.int8, device=device) for _ in range(2)))
-    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+        with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
+            multiply()
+    except NotQuantizedError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def refusing(words: str) -> Iterator[None]:
+    """Say in these words, and the cause's own, that what is inside cannot be had; a lack of memory is none.
+
+    Raises:
+        NotQuantizedError: For whatever torch and torchao raise where they have not what is asked for.
+    """
+    try:
+        yield
+    except _REFUSALS as error:
         if lacks_memory(error):
             raise
-        return f"torch {torch.__version__} has no int8 products on this device: {one_line(error)}"
-    return None
+        raise NotQuantizedError(f"{words}: {one_line(error)}") from error
 
 
 def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -114,10 +137,11 @@ def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = N
     return torch._int_mm(a, b, out=out)  # noqa: SLF001
 
 
-def _has_products(layer: nn.Module) -> TypeGuard[nn.Linear]:
+def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
+    """Whether a layer is linear, its weights in full precision, and both of its sizes multiples."""
     if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
         return False
-    return layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
+    return layer.in_features % multiple == 0 and layer.out_features % multiple == 0
 
 
 def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
@@ -136,15 +160,8 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
     quantization = _torchao(WeightType.NF4)
     for layer in layers:
         blocks = layer.weight.numel() // BLOCK
-        try:
+        with refusing(f"torchao has no nf4 for a layer of {tuple(layer.weight.shape)} on this device"):
             narrow = quantization.to_nf4(layer.weight.detach().to(device), BLOCK, math.gcd(blocks, SCALES))
-        except (TypeError, ValueError, AssertionError, NotImplementedError, RuntimeError) as error:
-            if lacks_memory(error):
-                raise
-            raise NotQuantizedError(
-                f"torchao has no nf4 for a layer of {tuple(layer.weight.shape)} on this device: "
-                f"{one_line(error)}"
-            ) from error
         layer.weight = nn.Parameter(narrow, requires_grad=False)
 
 
@@ -158,14 +175,3 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
     if weight_type is WeightType.NF4 and not hasattr(quantization, "to_nf4"):
         raise NotQuantizedError(f"this torchao has no nf4 weights: {INSTALL}")
     return quantization
-
-
-def _refuse_unchanged(model: nn.Module, weight_type: WeightType) -> None:
-    """A library that leaves layers as they are, without a word, has quantized nothing."""
-    plain = [
-        name
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and type(layer.weight.data) is torch.Tensor
-    ]
-    if plain:
-        raise NotImplementedError(f"{plain[0]} was left as it was, not in {weight_type}")

@@ -16,7 +16,7 @@ from gpubench.children import ParentChannel, die_with_parent
 from gpubench.measure.messages import Setup
 from gpubench.measure.place import Place, is_echo
 from gpubench.measure.privacy import scrub
-from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds
 
 SAY_LAST_S: Seconds = 5.0
@@ -70,7 +70,7 @@ def _say_last(place: Place, error: BaseException) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined] # its stubs lack it
 
     reason = scrub(f"rank {place.rank} of the job: {type(error).__name__}: {error}")
-    trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    trace = traceback_of(error)
     words = msgspec.json.encode(LastWords(reason=reason, traceback=trace)).decode()
     store = TCPStore(place.host, place.port, is_master=False, timeout=timedelta(seconds=SAY_LAST_S))
     store.set(last_words_at(place.rank), words)

@@ -298,7 +298,8 @@ class Watch:
         if self._pulse is not None and (told := self._pulse.told or self._pulse.silence()):
             return told
         wanted = self._meeting.machines
-        if wanted > 1 and not self._all_here() and time.monotonic() > self._joined_by_s:
+        all_here = self._pulse is not None and self._pulse.all_here
+        if wanted > 1 and not all_here and time.monotonic() > self._joined_by_s:
             within = f"within {format_duration(JOIN_LIMIT_S)}"
             if self._pulse is None or self._pulse.place == 0:
                 reason = f"{self.come} of {wanted} machines came to the job {within}"
@@ -306,9 +307,6 @@ class Watch:
                 reason = f"the job did not begin {within}"
             return Told(status=Status.FAILED, reason=reason)
         return None
-
-    def _all_here(self) -> bool:
-        return self._pulse is not None and self._pulse.all_here
 
     def _be_gone(self) -> None:
         os._exit(0)  # the ranks are bound to this process, and end with it

@@ -17,7 +17,7 @@ from gpubench.discovery import load_workload
 from gpubench.measure.float8 import compute_in_fp8
 from gpubench.measure.quantize import QUANTIZED, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
-from gpubench.workload import Task
+from gpubench.workload import Task, forward
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
@@ -170,11 +170,6 @@ def generate(
 def built(reference: str, case: Case, seed: int) -> Task:
     """Build the task of a case on the CPU, by the case's recipe."""
     return load_workload(reference).at(case.recipe).build(case.batch_size, seed)
-
-
-def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call the model on a tensor or on a tuple of tensors."""
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def to_the_device(model: nn.Module, case: Case, device: torch.device) -> nn.Module:

@@ -70,7 +70,6 @@ class Heap:
 class _Window:
     step_s: float
     rounds_s: tuple[float, ...]
-    length_s: Seconds
     clocks_hz: tuple[float, ...]
     first: Heap
     last: Heap
@@ -142,7 +141,6 @@ class WarmUp:
             _Window(
                 step_s=median(r.wall_s / r.steps for r in self._rounds),
                 rounds_s=tuple(r.wall_s / r.steps for r in self._rounds),
-                length_s=sum(r.wall_s for r in self._rounds),
                 clocks_hz=tuple(self._clocks_hz),
                 first=self._heap_at_start or self._heap,
                 last=self._heap,

@@ -18,14 +18,14 @@ from torch import Tensor, distributed
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
 
 from gpubench.measure import by_hand, guards
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.clock import Clock
-from gpubench.measure.execution import Advance, NotPreparedError
+from gpubench.measure.execution import Advance
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
 from gpubench.measure.meeting import SILENCE_S
 from gpubench.measure.messages import ByHand, MeasureCase, Setup
 from gpubench.measure.place import Place, is_echo
 from gpubench.measure.precision import switches_for
-from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, move
 from gpubench.models import DeviceProfile
@@ -158,7 +158,7 @@ def follow(setup: Setup, place: Place) -> None:
                 hardware.release()
                 try:
                     task, work = _built(order, setup.seed + place.rank, hardware)
-                except (NotPreparedError, NotQuantizedError):
+                except NotHereError:
                     continue  # the first one comes to the same end, and says so
             case Look():
                 assert work is not None  # a case comes before what is done with it

@@ -37,7 +37,7 @@ def main() -> None:
 
 def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
     """Do what the parent asks for, after its first message; ``place`` is that of a process of a job."""
-    _serve_all(line, lambda: open_context(setup, line, place), serve)
+    serve_all(line, lambda: open_context(setup, line, place), serve)
 
 
 def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
@@ -55,14 +55,15 @@ def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
 
         keras_worker.serve(command, bench, line)
 
-    _serve_all(line, open_keras, serve_one)
+    serve_all(line, open_keras, serve_one)
 
 
-def _serve_all(
+def serve_all(
     line: ParentChannel,
     open_bench: Callable[[], Context],
     serve_one: Callable[[messages.Command, Context, ParentChannel], None],
 ) -> None:
+    """Open what is measured on, or say why that cannot be, and do what the parent asks for one by one."""
     commands = line.listen(_decoder, messages.Stop)
     try:
         context = open_bench()
@@ -121,7 +122,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import compare_by_hand, measure_case
+    from gpubench.measure.case import compare_by_hand, measure_case, try_batch
 
     done: messages.Ending
     match command:
@@ -138,8 +139,6 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
 
             done = train_to_quality(command, context)
         case messages.TryBatch():
-            from gpubench.measure.batch_trial import try_batch
-
             done = try_batch(command, context)
         case messages.Prove():
             from gpubench.measure.proofs import prove
@@ -151,10 +150,9 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
 
 
 def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:
-    """Run the micro-benchmarks of this process, one message each."""
+    """Run the micro-benchmarks of this process."""
     from gpubench.measure.micro import run_all_reduce, run_micro
 
-    line.send(messages.Phase(name="micro"))
     hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
     results: Iterator[MicroResult | Finding]
     if context.team is not None:
@@ -169,9 +167,15 @@ def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentCh
             others=command.others,
             time_s=command.time_s,
         )
+    send_micro(line, results)
+
+
+def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) -> None:
+    """Report micro-benchmarks as they come, one message each, until the parent asks to stop."""
+    line.send(messages.Phase(name="micro"))
     for each in results:
         line.send(messages.micro_done(each))
-        if context.stopped():
+        if line.stop.is_set():
             break
     line.send(messages.MicroDone(last=True))
 

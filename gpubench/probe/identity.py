@@ -7,13 +7,14 @@ import re
 import secrets
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import platformdirs
 
 from gpubench import names
 from gpubench.errors import MisuseError, NoDeviceError, StorageError
 from gpubench.files import read_bytes, write_file
+from gpubench.folders import user_data
 from gpubench.models import DeviceProfile, Finding, FindingKind, Identity
 from gpubench.units import KIB
 
@@ -29,7 +30,7 @@ def device_id(profile: DeviceProfile) -> str:
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
     identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))
-    salted = hashlib.sha256(_salt(_salt_file()) + identity.encode())
+    salted = hashlib.sha256(_salt(user_data() / "device-salt") + identity.encode())
     return salted.hexdigest()[:_ID_DIGITS]
 
 
@@ -102,6 +103,16 @@ def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | No
     return "name and SM count only"
 
 
+def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
+    """UUID and PCI bus id of a device by torch's properties of it, as far as this torch tells them."""
+    uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
+    place = None
+    if isinstance(bus, int):
+        domain, device = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "device"))
+        place = f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    return None if uuid is None else str(uuid), place
+
+
 def bus_id(text: str | None) -> str | None:
     """A PCI bus id in one spelling, ``0000:00:06.0``; None if unknown or not one.
 
@@ -130,10 +141,6 @@ def _digits(uuid: str | None) -> str:
 
 def _normal(name: str | None) -> str | None:
     return None if name is None else names.normalize(name).removeprefix("nvidia ")
-
-
-def _salt_file() -> Path:
-    return Path(platformdirs.user_data_dir("gpubench", appauthor=False)) / "device-salt"
 
 
 @cache

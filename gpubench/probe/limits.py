@@ -25,7 +25,8 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
         found.append(f"virtual GPU ({device.virtualization}): the card is shared with other machines")
     if state is None:
         return found
-    return [*found, *_link(device, state), *_clock(state), *_others(device, state)]
+    clocks = (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
+    return [*found, *_link(device, state), *clocks, *_others(device, state)]
 
 
 def _restore_power(device: DeviceProfile, default_w: float) -> str:
@@ -49,10 +50,6 @@ def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
             f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
         )
     return found
-
-
-def _clock(state: DeviceState) -> list[str]:
-    return [f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ()]
 
 
 def _others(device: DeviceProfile, state: DeviceState) -> list[str]:

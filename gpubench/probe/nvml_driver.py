@@ -207,10 +207,10 @@ def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def dump_text(calls: Iterable[dict[str, Any]], origin: str = "recorded") -> str:
+def dump_text(calls: Iterable[dict[str, Any]]) -> str:
     """A dump as a file holds it: one call a line, so that two dumps can be compared."""
     body = ",\n".join(json.dumps(call) for call in calls)
-    return f'{{"layout": 2, "origin": "{origin}", "calls": [\n{body}\n]}}\n'
+    return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'
 
 
 def _not_loaded(root: Path) -> Problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import msgspec
 
@@ -44,7 +44,6 @@ def preflight(
     readings: Readings,
     *,
     allow_shared: bool = False,
-    own_pids: Collection[int] = (),
     wait: Callable[[Seconds], None] = time.sleep,
 ) -> tuple[Finding, ...]:
     """Check that a device is free and whole, in at most a second.
@@ -53,7 +52,6 @@ def preflight(
         device: As probed.
         readings: Open on this device.
         allow_shared: Note use by others instead of refusing.
-        own_pids: Processes of this run beside the calling one.
         wait: Sleeps between two looks; a test's clock in tests.
 
     Returns:
@@ -63,7 +61,7 @@ def preflight(
         NoDeviceError: If the compute mode keeps this run out, or if others use the device unallowed.
     """
     _check_compute_mode(device, readings)
-    sharing = look_twice(device, readings, own_pids=own_pids, wait=wait)
+    sharing = look_twice(device, readings, wait=wait)
     if sharing is not None and sharing.refuse and not allow_shared:
         raise NoDeviceError(_refusal(device, sharing))
     findings = [] if sharing is None else [sharing.finding()]
@@ -72,18 +70,14 @@ def preflight(
 
 
 def look_twice(
-    device: DeviceProfile,
-    readings: Readings,
-    *,
-    own_pids: Collection[int] = (),
-    wait: Callable[[Seconds], None] = time.sleep,
+    device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
 ) -> Sharing | None:
     """Return who else uses the device, if two looks a second apart agree that somebody does."""
-    first = _look(device, readings, own_pids)
+    first = _look(device, readings)
     if first is None or not first.refuse:
         return first
     wait(SECOND_LOOK_AFTER_S)
-    second = _look(device, readings, own_pids)
+    second = _look(device, readings)
     return second if second is None or second.refuse else None
 
 
@@ -96,15 +90,18 @@ def power_capped(readings: Readings) -> Finding | None:
     return Finding(kind=FindingKind.POWER_CAPPED, value=round(enforced / default, 3), limit=POWER_CAP_LIMIT)
 
 
-def _look(device: DeviceProfile, readings: Readings, own_pids: Collection[int]) -> Sharing | None:
-    mine = {os.getpid(), *own_pids}
-    foreign = [p for p in readings.processes() or () if p.compute and p.pid not in mine]
-    if foreign:
+def _foreign(readings: Readings) -> list[int]:
+    """Numbers of the other processes that compute on a device, as far as its driver lists them."""
+    return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
+
+
+def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
+    if foreign := _foreign(readings):
         return Sharing(
             seen="1 other process" if len(foreign) == 1 else f"{len(foreign)} other processes",
             limit=None,
             refuse=True,
-            pids=tuple(p.pid for p in foreign),
+            pids=tuple(foreign),
         )
     now = readings.sample()
     if now.utilization is not None and now.utilization > BUSY_LIMIT:
@@ -140,8 +137,8 @@ def _check_compute_mode(device: DeviceProfile, readings: Readings) -> None:
     mode = readings.compute_mode()
     if mode in {None, "default"}:
         return
-    foreign = [p for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
-    refusal = kept_out(device, mode, "PIDs " + ", ".join(str(p.pid) for p in foreign) if foreign else None)
+    foreign = ", ".join(map(str, _foreign(readings)))
+    refusal = kept_out(device, mode, f"PIDs {foreign}" if foreign else None)
     if refusal is not None:
         raise NoDeviceError(refusal)
 

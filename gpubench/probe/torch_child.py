@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gpubench.children import ParentChannel
+from gpubench.probe.identity import told_by_torch
 from gpubench.probe.torch_view import View
 
 
@@ -20,14 +21,11 @@ def main() -> None:
         parent.send(view := replace(view, architectures=tuple(torch.cuda.get_arch_list())))
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(0)
-        bus_id = None
-        if hasattr(properties, "pci_bus_id"):
-            domain, device = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "device"))
-            bus_id = f"{domain:04x}:{properties.pci_bus_id:02x}:{device:02x}.0"
+        uuid, bus_id = told_by_torch(properties)
         view = replace(
             view,
             name=properties.name,
-            uuid=str(properties.uuid) if hasattr(properties, "uuid") else None,
+            uuid=uuid,
             sm_count=properties.multi_processor_count,
             pci_bus_id=bus_id,
         )

@@ -224,13 +224,13 @@ def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
     return None if wrong is None else f"an amount of {wrong:.6g}"
 
 
-def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path, tuple[Path, ...]]:
+def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """Return the folder of a model of the user's own, and the files below it that it is made of.
 
     Raises:
         MisuseError: As ``profile_of``.
     """
-    answer = _ask(reference, _limit_s(reference) if time_limit_s is None else time_limit_s)
+    answer = _ask(reference, _limit_s(reference))
     if answer.folder is None:
         raise MisuseError(f"{called(reference)}: its process did not say which files it is made of")
     return Path(answer.folder), tuple(map(Path, answer.files))

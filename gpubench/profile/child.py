@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +12,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.profile.first_loss import check_first_loss
+from gpubench.profile.log import traceback_of
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, one_line
 
@@ -30,21 +30,19 @@ def main() -> None:
     parent.send(_answer(reference, parent.return_home, msgspec.json.decode(asked, type=Asked)))
 
 
-def _stay() -> None:
-    """Be where this process was started already."""
-
-
-def _answer(reference: str, return_home: Callable[[], None] = _stay, asked: Asked = NOTHING_ASKED) -> Answer:
+def _answer(
+    reference: str, return_home: Callable[[], None] = lambda: None, asked: Asked = NOTHING_ASKED
+) -> Answer:
     try:
         profile, notes, uncounted = _profile(reference, return_home, asked)
         folder, files = _files(reference)
     except MisuseError as error:
-        theirs = None if _is_plain(error) else "".join(traceback.format_exception(error))
+        theirs = None if _is_plain(error) else traceback_of(error)
         return Answer(error=str(error), traceback=theirs)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
         return Answer(
             error=f"{called(reference)}: {one_line(error)}",
-            traceback="".join(traceback.format_exception(error)),
+            traceback=traceback_of(error),
         )
     return Answer(profile=profile, notes=notes, folder=folder, files=files, uncounted=uncounted)
 
@@ -92,12 +90,12 @@ def _profile(
         return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
-    notes = (note, None if profile.memory_untraced is None else _memory_note(profile.memory_untraced))
-    return sound, tuple(f"{profile.name}: {n}" for n in notes if n is not None), traced.missing_kernel
-
-
-def _memory_note(reason: str) -> str:
-    return f"its memory was estimated from above by a formula, not traced: {reason}"
+    notes = [note] if note is not None else []
+    if profile.memory_untraced is not None:
+        notes.append(
+            f"its memory was estimated from above by a formula, not traced: {profile.memory_untraced}"
+        )
+    return sound, tuple(f"{profile.name}: {n}" for n in notes), traced.missing_kernel
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile.trace import refusal, require_finite
 from gpubench.units import format_number, format_si
-from gpubench.workload import Workload, lacks_memory, one_line, seeded
+from gpubench.workload import Workload, forward, lacks_memory, one_line, seeded
 
 SAMPLES = 2
 MOST_PARAMETERS = 200e6
@@ -47,5 +47,5 @@ def _first_loss(workload: Workload) -> None:
     inputs, targets = task.batches[0]
     task.model.train()
     with seeded(_SEED):
-        outputs = task.model(*inputs) if isinstance(inputs, tuple) else task.model(inputs)
+        outputs = forward(task.model, inputs)
         require_finite(task.loss(outputs, targets))

@@ -128,7 +128,8 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         if found is None:
             return None
         traced[batch_size] = point = _point(batch_size, found)
-        likely, peak = step.peak(batch_size).at(batch_size), _peak(point)
+        peak = max(moment.fixed_bytes for moment in point.moments)
+        likely = step.peak(batch_size).at(batch_size)
         return abs(peak - likely) <= TOLERANCE * peak
 
     tried = ((n, holds(n)) for n in LARGE_BATCHES)
@@ -172,10 +173,6 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
         ),
         saved_bytes=step.saved_at(batch_size),
     )
-
-
-def _peak(point: MemoryPoint) -> float:
-    return max(moment.fixed_bytes for moment in point.moments)
 
 
 # --- lines -----------------------------------------------------------------------------------------------

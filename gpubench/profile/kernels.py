@@ -49,22 +49,21 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
 
 def moved(*values: Any) -> float:
     """Bytes of all tensors in these arguments; an expanded tensor counts what is stored of it."""
-    return float(sum(BYTES_PER_ELEMENT * _stored_elements(t) for t in _tensors(values)))
+    stored = (
+        min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) for t in _tensors(values)
+    )
+    return float(BYTES_PER_ELEMENT * sum(stored))
 
 
-def matmul(m: int, n: int, k: int, batch: int = 1) -> Kernel:
-    """Product of (m, k) and (k, n), ``batch`` times."""
-    elements = batch * (m * k + k * n + m * n)
-    return Kernel(OperatorKind.MATMUL, 2.0 * batch * m * n * k, float(BYTES_PER_ELEMENT * elements))
+def matmul(m: int, n: int, k: int) -> Kernel:
+    """Product of (m, k) and (k, n)."""
+    elements = m * k + k * n + m * n
+    return Kernel(OperatorKind.MATMUL, 2.0 * m * n * k, float(BYTES_PER_ELEMENT * elements))
 
 
 def memory(elements: float) -> Kernel:
     """An operator that only reads and writes so many elements."""
     return Kernel(OperatorKind.MEMORY, 0.0, BYTES_PER_ELEMENT * elements)
-
-
-def _stored_elements(tensor: Tensor) -> int:
-    return min(tensor.numel(), tensor.untyped_storage().nbytes() // max(1, tensor.element_size()))
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

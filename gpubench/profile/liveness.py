@@ -38,8 +38,9 @@ from gpubench.profile.growth import (
     on_lines,
     without_what_is_alike,
 )
+from gpubench.profile.memory import ADAPTERS
 from gpubench.units import MIB
-from gpubench.workload import Task, Workload, seeded
+from gpubench.workload import Task, Workload, forward, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,8 +55,6 @@ _MOST_OPERATORS = 2_000
 """Of a step, or of what builds it, where each sample has some of its own."""
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
-ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""Adapters on a frozen base, and the type in which its layers lie."""
 _FUSED_UPDATES = "_fused_"
 """Begin the names of the operators that update all weights in place, in one kernel."""
 
@@ -139,25 +138,6 @@ def _adapted(workload: Workload) -> Iterator[Recipe]:
     if workload.sample_unit in TOKEN_UNITS and usual.trainable is Trainable.FULL and not by_itself:
         for how, base in ADAPTERS.items():
             yield msgspec.structs.replace(usual, trainable=how, weight_type=base)
-
-
-def trace_step(
-    workload: Workload,
-    task: TaskKind,
-    *,
-    is_amp: bool,
-    keep_gradients: bool = False,
-    recipe: Recipe | None = None,
-) -> StepMemory:
-    """Trace one task at one precision; args as ``step_trace``, errors as ``trace_memory``.
-
-    A recipe other than the workload's gives the built model its weight type and its checkpointing; a model
-    without repeated blocks that is to compute them again is refused with a ``MisuseError``.
-    """
-    recipe = recipe or workload.recipe
-    with _gpu_without_values() as mode:
-        step = _trace(_Made(workload, recipe, mode), task, is_amp, keep_gradients=keep_gradients)
-    return without_what_is_alike(step)
 
 
 @dataclass
@@ -252,23 +232,6 @@ def _stored_as(task: Task, weight_type: WeightType) -> Task:
         for name, buffer in module._buffers.items():  # noqa: SLF001 - as above
             module._buffers[name] = cast(buffer)  # noqa: SLF001 - as above
     return replace(task, batches=cast(task.batches))
-
-
-def traced_peak_bytes(
-    build: Callable[[int, int], Task],
-    batch_size: int,
-    task: TaskKind,
-    *,
-    is_amp: bool,
-    keep_gradients: bool = False,
-) -> int:
-    """Peak memory of one step at one batch size, after the state of the optimizer exists [B].
-
-    Counted are the weights, their gradients, the optimizer's state, the prebuilt batches, and all that
-    the step itself makes.
-    """
-    with _gpu_without_values():
-        return _fake_step(_Built(_task(build, batch_size)), task, is_amp, keep_gradients).peak_bytes
 
 
 def _trace(made: _Made, kind: TaskKind, is_amp: bool, *, keep_gradients: bool = False) -> StepMemory:
@@ -393,12 +356,12 @@ def step_trace(
     with storages.followed() as timeline, storages.gradients_of(trained):
         if optimizer is None:
             with torch.no_grad(), _autocast(is_amp):
-                outputs = _forward(model, inputs)
+                outputs = forward(model, inputs)
                 saved = storages.bytes - weights
                 del outputs
         else:
             with _autocast(is_amp):
-                outputs = _forward(model, inputs)
+                outputs = forward(model, inputs)
                 storages.follow_outputs(_tensors((outputs,)))
                 loss = task.loss(outputs, targets)
                 del outputs
@@ -438,10 +401,6 @@ def _optimizer(
         except (TypeError, ValueError, RuntimeError):
             continue  # not an option of this optimizer, or not for these weights
     return factory(trained)
-
-
-def _forward(model: nn.Module, inputs: Any) -> Any:
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def _autocast(is_amp: bool) -> AbstractContextManager[Any]:
@@ -534,7 +493,8 @@ class Storages:
                 del types
                 if func is DEVICE and isinstance(args[0], FakeTensor):
                     return args[0].fake_device
-                if func._schema.name.startswith("aten::" + _FUSED_UPDATES) and _fake(args):  # noqa: SLF001
+                fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
+                if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
                     return None  # in place, and without a rule for fake tensors
                 out = func(*args, **(kwargs or {}))
                 storages.adopt(_tensors((out,)))
@@ -545,32 +505,18 @@ class Storages:
             yield timeline
 
 
-def _fake(args: Any) -> bool:
-    return any(_is_fake(t) for t in _tensors(args))
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return isinstance(tensor, FakeTensor)
-
-
 def _tensors(values: Any) -> Iterator[Tensor]:
     import torch
 
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, torch.Tensor):
             if hasattr(type(value), "__tensor_flatten__"):
-                yield from _wrapped(value)
+                # What wraps others, such as a quantized weight, holds no bytes itself.
+                yield from _tensors([getattr(value, name) for name in value.__tensor_flatten__()[0]])  # type: ignore[attr-defined]
             else:
                 yield value
         elif isinstance(value, list | tuple | dict):
             yield from _tensors(value)
-
-
-def _wrapped(tensor: Any) -> Iterator[Tensor]:
-    """The tensors that hold the bytes of one that wraps others, such as a quantized weight."""
-    return _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
 
 
 @contextmanager

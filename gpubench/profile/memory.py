@@ -57,6 +57,8 @@ UNTRACED_LOW_FACTOR = 2.3
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step over an eager one's: a compiled loss holds no scores in float32. The lowest of
 14 published readings is 0.66 of what the trace of the eager step counts (Llama 3 8B on B200s)."""
+ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
+"""Adapters on a frozen base, and the type in which its layers lie."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
@@ -373,7 +375,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
     if case.trainable is not Trainable.FULL:
         return
     whole = Precision.TF32 if case.precision.is_amp else case.precision  # half precision needs no autocast
-    for how, base in ((Trainable.LORA, WeightType.BFLOAT16), (Trainable.QLORA, WeightType.NF4)):
+    for how, base in ADAPTERS.items():
         adapted = msgspec.structs.replace(case, trainable=how, weight_type=base, precision=whole)
         if _held(profile, adapted) is not None:
             yield adapted

@@ -99,7 +99,7 @@ def _answer(
     if not alone or _storage(out) != _storage(args[0]):
         return None
     if aliases[0].is_write:
-        return _first if out is args[0] else None
+        return (lambda _, args: args[0]) if out is args[0] else None
     return _view(out)
 
 
@@ -112,7 +112,7 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
         return None
     if len({_storage(x) for x in out if x is not None}) < sum(x is not None for x in out):
         return None
-    makes = [_nothing if x is None else _tensor(mode, x, taken) for x in out]
+    makes = [(lambda _: None) if x is None else _tensor(mode, x, taken) for x in out]
     if None in makes:
         return None
     several = list if isinstance(out, list) else tuple
@@ -148,14 +148,6 @@ def _view(out: FakeTensor) -> _Answer:
         return FakeTensor(mode, window, device)
 
     return make
-
-
-def _first(_: QuickFakeMode, args: Sequence[Any]) -> Any:
-    return args[0]
-
-
-def _nothing(_: QuickFakeMode) -> None:
-    return None
 
 
 def _fakes(values: Iterable[Any]) -> Iterable[FakeTensor]:

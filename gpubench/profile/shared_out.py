@@ -91,7 +91,9 @@ def on_several(
         kept: As ``held_by_one`` takes it; each micro-batch reduces its own gradients.
     """
     count = case.gpu_count
-    blocks = _blocks(profile)
+    blocks = profile.blocks or BlockSizes(  # a model without blocks is gathered whole
+        count=0, largest_parameters=0, outside_parameters=profile.parameters
+    )
     element = step.weights_bytes / profile.parameters
     trained_share = step.trained_bytes / step.weights_bytes
     outside, block = blocks.outside_parameters * element, blocks.largest_parameters * element
@@ -122,12 +124,6 @@ def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
         return held
     kept = by(step.keeping)
     return msgspec.structs.replace(held, most=max(held.most, kept.most * kept.total / held.total))
-
-
-def _blocks(profile: WorkloadProfile) -> BlockSizes:
-    """A model without blocks is gathered whole."""
-    whole = BlockSizes(count=0, largest_parameters=0, outside_parameters=profile.parameters)
-    return profile.blocks or whole
 
 
 def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:

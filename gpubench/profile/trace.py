@@ -107,7 +107,8 @@ def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: f
     traced = trace_operators(workload, until_s)
     missing = traced.missing_kernel
     memory, memory_untraced = _memory(workload, variants_s) if missing is None else ((), missing)
-    memory = tuple(_quantized(step, traced.profile) for step in memory)
+    decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
+    memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     if memory_untraced is not None:
         profile = msgspec.structs.replace(
@@ -138,8 +139,6 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
     task = _on_meta(workload, 1)
     parameters = sum(p.numel() for p in task.model.parameters())
     steps = trace_memory(_as_held(workload), 0)
-    if task.decode is None:
-        return parameters, steps
     return parameters, tuple(_narrowed(step, task.decode, workload.recipe.weight_type) for step in steps)
 
 
@@ -190,15 +189,10 @@ def _flops(operators: Sequence[Operator]) -> float:
     return sum(o.count * o.flops_per_sample for o in operators)
 
 
-def _quantized(step: StepMemory, profile: WorkloadProfile) -> StepMemory:
+def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightType) -> StepMemory:
     """The step with the weights of its products in their own bits: they are built, and traced, at 16."""
-    decode = profile.decode
-    return step if decode is None else _narrowed(step, decode, profile.recipe.weight_type)
-
-
-def _narrowed(step: StepMemory, decode: DecodeWork, weight_type: WeightType) -> StepMemory:
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
-    if each >= half:
+    if decode is None or each >= half:
         return step
     less = decode.flops_per_token / 2 * (half - each)
 

@@ -54,7 +54,8 @@ def frame(runs: tuple[Run, ...]) -> pd.DataFrame:
 
 def row(run: Run, measurement: Measurement) -> dict[str, Any]:
     """Return the flat row of one measurement."""
-    case = {name: _plain(getattr(measurement.case, name)) for name in _CASE_COLUMNS}
+    case = {name: getattr(measurement.case, name) for name in _CASE_COLUMNS}
+    case = {name: str(value) if isinstance(value, str) else value for name, value in case.items()}
     return {
         "run_id": run.run_id,
         "started_at": run.started_at,
@@ -75,10 +76,6 @@ def row(run: Run, measurement: Measurement) -> dict[str, Any]:
         "torch": run.environment.torch,
         "driver": run.environment.driver,
     }
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, str) else value
 
 
 def _columns() -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import append_line, is_there, read_bytes, remove_file
+from gpubench.files import NOT_JSON, append_line, is_there, read_bytes, remove_file
 from gpubench.models import Case, Launch, Measurement, Run, Status
 from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
@@ -33,6 +34,9 @@ class Line(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     run: Run | None = None
     row: Measurement | None = None
+
+
+_L = TypeVar("_L")
 
 
 class _Began(msgspec.Struct):
@@ -114,8 +118,9 @@ def _lines(path: Path) -> Iterator[Line]:
     ledger = ledger_path(path)
     if is_there(ledger):
         for line in read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"):
-            refuse_later(_schema_of(line), plain(ledger.name, 300))
-            yield _decoded(line)
+            if (began := _decoded(line, _Line).run) is not None:
+                refuse_later(began.schema_version, plain(ledger.name, 300))
+            yield _decoded(line, Line)
 
 
 def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
@@ -134,20 +139,12 @@ def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
     return begun
 
 
-def _schema_of(line: bytes) -> int:
-    """Return the schema of a line that says how its run began; 0 of any other."""
+def _decoded(line: bytes, shape: type[_L]) -> _L:
+    """Return what a line says; nothing where it cannot be read."""
     try:
-        began = msgspec.json.decode(line, type=_Line).run
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return 0
-    return 0 if began is None else began.schema_version
-
-
-def _decoded(line: bytes) -> Line:
-    try:
-        return msgspec.json.decode(line, type=Line)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return Line()
+        return msgspec.json.decode(line, type=shape)
+    except NOT_JSON:
+        return shape()
 
 
 def _with_row(run: Run, row: Measurement) -> Run:

@@ -22,7 +22,7 @@ from typing import Annotated
 import msgspec
 
 from gpubench.errors import StorageError
-from gpubench.files import kind_of
+from gpubench.files import NOT_JSON, kind_of
 from gpubench.probe.system import read_text
 from gpubench.units import Seconds, plain, utc_stamp
 
@@ -262,7 +262,7 @@ def _read(descriptor: int) -> Holder | None:
     os.lseek(descriptor, 0, os.SEEK_SET)
     try:
         return msgspec.json.decode(os.read(descriptor, _HOLDER_BYTES), type=Holder)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except NOT_JSON:
         return None
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from gpubench.models import DeviceProfile, Finding, Measurement, Run
 from gpubench.record.as_json import DERIVED
+from gpubench.record.spread import step_times_s
 from gpubench.units import Seconds
 
 
@@ -46,7 +47,7 @@ class VirtualClock:
 
 def samples_of(measurement: Measurement) -> tuple[Seconds, ...]:
     """Mean seconds per step of every accepted round, of every launch in turn."""
-    return tuple(r.wall_s / r.steps for launch in measurement.launches for r in launch.accepted)
+    return tuple(seconds for launch in measurement.launches for seconds in step_times_s(launch))
 
 
 def extra_info(

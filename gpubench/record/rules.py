@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from statistics import median
 
 from gpubench.errors import MisuseError
+from gpubench.labels import micro_name
 from gpubench.measure import checks
 from gpubench.measure.energy import POWER_TOLERANCE
-from gpubench.models import SCHEMA_VERSION, Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models import SCHEMA_VERSION, Case, Launch, MicroResult, Run, Status
 from gpubench.models.quality import TimeToQuality
 from gpubench.units import Watts, plain
 
@@ -44,8 +45,7 @@ def _broken(run: Run) -> Iterator[str]:
     if len(run.measurements) > MAX_ROWS:
         yield f"{len(run.measurements)} measurements, at most {MAX_ROWS} are allowed"
     for result in run.micro:
-        name = " ".join(part for part in (result.name, result.precision, result.size) if part)
-        yield from (f"micro-benchmark {plain(name)}: {what}" for what in _of_micro(result))
+        yield from (f"micro-benchmark {plain(micro_name(result))}: {what}" for what in _of_micro(result))
     if len(run.quality) > MAX_ROWS:
         yield f"{len(run.quality)} trainings to a quality, at most {MAX_ROWS} are allowed"
     for row in run.quality:
@@ -62,7 +62,8 @@ def _broken(run: Run) -> Iterator[str]:
         for launch in measurement.launches:
             found = _of_launch(launch, run.device.power_limit_w, case.gpu_count)
             yield from (f"{where}, launch {launch.index}: {what}" for what in found)
-        yield from (f"{where}: {what}" for what in _of_figures(measurement))
+        if measurement.status is Status.OK and measurement.samples_per_s is None:
+            yield f"{where}: status ok without a single timed round"
 
 
 def _of_case(case: Case) -> Iterator[str]:
@@ -150,11 +151,6 @@ def _of_region(launch: Launch) -> Iterator[str]:
         before, after = edges
         if abs((after - before) / launch.energy_j - 1) > IDENTITY_TOLERANCE:
             yield f"energy of {launch.energy_j} J between counter readings of {before} and {after} J"
-
-
-def _of_figures(measurement: Measurement) -> Iterator[str]:
-    if measurement.status is Status.OK and measurement.samples_per_s is None:
-        yield "status ok without a single timed round"
 
 
 def _positive(value: float) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.findings import DOUBTFUL, FindingKind, describe
+from gpubench.labels import micro_name
 from gpubench.measure import checks
 from gpubench.measure.losses import LEAST_PAIRS, loss_ends
 from gpubench.models import (
@@ -71,9 +72,8 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
     known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
     yield from (_of(finding) for finding in known.values())
     for result in run.micro:
-        name = " ".join(part for part in (result.name, result.precision, result.size) if part)
         for finding in checks.judge_micro(run.device, result).findings:
-            issue = msgspec.structs.replace(_of(finding), micro=name)
+            issue = msgspec.structs.replace(_of(finding), micro=micro_name(result))
             wide = finding.kind in _WIDE and run.measurements
             yield msgspec.structs.replace(issue, weight="note") if wide else issue
     for measurement in measurements:

@@ -36,7 +36,7 @@ def spread(measurement: Measurement) -> dict[str, float | int | None]:
 
     Outliers are counted within each launch, since launches may differ as wholes; they are never removed.
     """
-    launches = [seconds for launch in measurement.launches if (seconds := _step_times_s(launch))]
+    launches = [seconds for launch in measurement.launches if (seconds := step_times_s(launch))]
     steps = [value for seconds in launches for value in seconds]
     means = [
         sum(r.wall_s for r in x.accepted) / sum(r.steps for r in x.accepted)
@@ -80,5 +80,6 @@ def cold_costs(measurements: Iterable[Measurement]) -> dict[str, tuple[float, fl
     return {name: (min(seen[name]), max(seen[name])) for name in COLD_COSTS if name in seen}
 
 
-def _step_times_s(launch: Launch) -> list[float]:
+def step_times_s(launch: Launch) -> list[float]:
+    """Return the mean seconds per step of every accepted round."""
     return [r.wall_s / r.steps for r in launch.accepted]

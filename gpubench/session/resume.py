@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.environment import environment
+from gpubench.measure.frameworks import version_of
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.measure.taken import Record
@@ -178,20 +178,13 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
 def _other_versions(then: Environment, now: Environment) -> Iterator[str]:
     pairs = (
         ("gpubench", then.gpubench, now.gpubench),
-        ("torch", then.torch, _version("torch")),
-        *((name, was, _version(name)) for name, was in then.packages.items()),
+        ("torch", then.torch, version_of("torch")),
+        *((name, was, version_of(name)) for name, was in then.packages.items()),
         ("driver", then.driver, now.driver),
     )
     for name, was, value in pairs:
         if was and value and was.partition("+")[0] != value.partition("+")[0]:
             yield f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _other_variables(then: Environment, now: Environment) -> Iterator[str]:

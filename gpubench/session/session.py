@@ -6,12 +6,10 @@ import os
 import secrets
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -26,7 +24,7 @@ from gpubench.errors import (
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.child import module_of
-from gpubench.measure.control import STOPPING_S, Control, say_nothing
+from gpubench.measure.control import STOPPING_S, Control, answering, say_nothing
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.following import follow_jobs
@@ -278,7 +276,8 @@ def _measure(
     with _listening(control):
         for measurement in map(partial(_sound, state), launcher.run(record)):
             before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
-            _note(prepared.root, before, measurement, state)
+            with _carrying(state):
+                store.note_launch(prepared.root, before, measurement)
             _save(prepared.root, state, held)
         for planned in prepared.plan.quality:
             whole = state.quality
@@ -442,16 +441,16 @@ def _sound(state: Run, row: Measurement) -> Measurement:
     return msgspec.structs.replace(row, status=Status.FAILED, reason=reason, launches=(), findings=())
 
 
-def _note(root: Path, before: Run, row: Measurement, state: Run) -> None:
-    try:
-        store.note_launch(root, before, row)
-    except StorageError as error:
-        raise UnstoredRunError(str(error), state) from error
-
-
 def _save(root: Path, state: Run, held: RunLock) -> Path:
-    try:
+    with _carrying(state):
         return store.write_run(root, state, held)
+
+
+@contextmanager
+def _carrying(state: Run) -> Iterator[None]:
+    """Carry the run along with what keeps it from being stored inside."""
+    try:
+        yield
     except StorageError as error:
         raise UnstoredRunError(str(error), state) from error
 
@@ -469,22 +468,12 @@ def together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[F
     return tuple({finding.kind: finding for finding in (*first, *second)}.values())
 
 
-@contextmanager
-def _listening(control: Control) -> Iterator[None]:
-    """Answer Ctrl-C and SIGTERM with the control, where this is the thread that may."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _listening(control: Control) -> AbstractContextManager[None]:
+    """Answer Ctrl-C and SIGTERM with the control."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del frame
+    def interrupt(number: int) -> None:
         if number == signal.SIGINT and not control.stopping.is_set():
             os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be under way
         control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return answering(interrupt, signal.SIGINT, signal.SIGTERM)

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gpubench.discovery import load_workload, workload_names
-from gpubench.measure.step import forward
 from gpubench.models import TaskKind
-from gpubench.workload import Task, Workload, seeded
+from gpubench.workload import Task, Workload, forward, seeded
 
 FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
 OWN_PACKAGE = "gpubench_workloads"

@@ -175,8 +175,8 @@ def test_a_confirmed_card_would_be_confirmed_by_the_plan_of_today(path, late_sta
                 raise ProcessLostError("its time was over", late=True)
             if name == "precision":
                 started = run.STARTING[0]
-                work.phases_s.update(logs[name].phases_s)
-                work.phases_s[started] += late_start_s
+                work.bench.phases.took_s.update(logs[name].phases_s)
+                work.bench.phases.took_s[started] += late_start_s
 
         return do
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from memory_cases import case_of
+from memory_cases import case_of, trace_step
 from torch import nn
 
 from definitions import (
@@ -34,7 +34,6 @@ from gpubench.models import Checkpointing, ParallelMode, Precision, Recipe, Task
 from gpubench.predict.memory_fit import MemoryReading, load_readings
 from gpubench.profile import load_profiles
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.liveness import trace_step
 from gpubench.profile.shared_out import on_several
 from gpubench.workload import Workload
 
@@ -157,7 +156,7 @@ import re
 from pathlib import Path
 from definitions import lora
 from gpubench.models import TaskKind
-from gpubench.profile.liveness import trace_step
+from memory_cases import trace_step
 traced = trace_step(lora.LLAMA, TaskKind.TRAIN, is_amp=True)
 # Of this program alone: what getrusage tells is also of the process that started it.
 most_kib = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]

@@ -140,7 +140,7 @@ SLOW = Card(2.0e11, {"fp32": 2.5e12, "fp16": 5e12})
 def test_no_probe_takes_long_on_any_card(card, budget):
     """The kernel of a launch is 4 us, and the clearing before it 62 us to 1.3 ms: on the wall all end."""
     probes = [micro.gemm(name, n) for name in card.flops_per_s for n in GEMM_SIZES[name]]
-    probes += micro.other_probes(Accelerator(device=torch.device("cuda")))
+    probes += micro.other_probes(alone=False)
     walls = {}
 
     def measure(probe: micro.Probe) -> MicroResult:

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpubench.discovery import load_workload
 from gpubench.measure import guards
 from gpubench.measure.execution import prepare
-from gpubench.measure.launch import failure, skipped_steps
-from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
+from gpubench.measure.launch import failure, relative_difference, skipped_steps, worse
+from gpubench.measure.precision import probe_errors, read_switches, switches_for
 from gpubench.measure.step import is_fused, make_optimizer, move
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
 from gpubench.probe.cpu import instructions
@@ -298,9 +298,9 @@ def test_both_sides_of_the_reference_work_in_the_mode_of_the_task(make_case, kin
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_infinitely_far_from_what_is(value):
-    assert guards.relative_difference(value, 2.0) == float("inf")
-    assert guards.relative_difference(2.0, value) is None
-    assert guards.relative_difference(2.0, 2.5) == pytest.approx(0.2)
+    assert relative_difference(value, 2.0) == float("inf")
+    assert relative_difference(2.0, value) is None
+    assert relative_difference(2.0, 2.5) == pytest.approx(0.2)
 
 
 def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(make_case):

@@ -54,10 +54,10 @@ def test_with_allow_shared_it_is_a_finding_without_pids(check) -> None:
     assert waits == [1.0]
 
 
-def test_processes_of_this_run_and_those_that_draw_are_not_strangers(check) -> None:
-    own = [{"pid": os.getpid(), "usedGpuMemory": 1}, {"pid": 99, "usedGpuMemory": 1}]
+def test_this_process_and_those_that_draw_are_not_strangers(check) -> None:
+    own = [{"pid": os.getpid(), "usedGpuMemory": 1}]
     drawing = {"nvmlDeviceGetGraphicsRunningProcesses": [STRANGER]}
-    assert check({"nvmlDeviceGetComputeRunningProcesses": own, **drawing}, own_pids=[99]) == ((), [])
+    assert check({"nvmlDeviceGetComputeRunningProcesses": own, **drawing}) == ((), [])
 
 
 def test_a_busy_gpu_without_a_process_list_is_refused(check) -> None:

@@ -78,7 +78,8 @@ def test_each_launch_is_one_line_and_what_is_known_already_is_not_written_again(
     note(tmp_path, begun, one)
     note(tmp_path, one, two)
     note(tmp_path, two, two)  # a launch that died added none
-    head, *rows = map(ledger._decoded, ledger.ledger_path(path).read_bytes().splitlines())
+    lines = ledger.ledger_path(path).read_bytes().splitlines()
+    head, *rows = (ledger._decoded(line, ledger.Line) for line in lines)
     assert head.run == begun
     assert [[x.index for x in line.row.launches] for line in rows] == [[0], [1]]
 

@@ -346,8 +346,8 @@ MUTANTS = (
     Mutant(
         name="a process goes on after a failed case",
         file=CASE,
-        old="    if status is not Status.OK and (status is not Status.TIMEOUT or context.team is not None):\n",
-        new="    if False:\n",
+        old="        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):\n",
+        new="        if False:\n",
         misleads="every case after an error that sticks fails too",
         killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
     ),
@@ -673,10 +673,10 @@ MUTANTS = (
         name="many exchanges are announced and one is done",
         file=MICRO,
         old=(
-            "            def repetition() -> None:\n"
-            "                for _ in range(probe.repeats):\n                    action()\n"
+            "        def repetition() -> None:\n"
+            "            for _ in range(probe.repeats):\n                action()\n"
         ),
-        new="            def repetition() -> None:\n                action()\n",
+        new="        def repetition() -> None:\n            action()\n",
         misleads="small exchanges seem a hundred times too fast, or the job hangs",
         killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
     ),
@@ -706,8 +706,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a trial that failed leaves its process to the next",
-        file=f"{MEASURE}batch_trial.py",
-        old="spent=is_spent(status, context)",
+        file=LAUNCH,
+        old="spent=bench.is_spent(status)",
         new="spent=False",
         misleads="after one batch too many no batch fits",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
@@ -715,8 +715,8 @@ MUTANTS = (
     Mutant(
         name="a trial leaves out the checks at the end of a measurement",
         file=CASE,
-        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, work, context.hardware)\n",
-        new="        work.edge_loss(advance(index), index)\n",
+        old="            work.edge_loss(advance(index), index)\n        _prove_again(seen, work, context.hardware)\n",
+        new="            work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
     ),

@@ -11,7 +11,7 @@ from torch import nn
 
 from gpubench.measure import batch_search, worker
 from gpubench.measure.batch_search import Trials, largest_that_fits
-from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.case import try_batch
 from gpubench.measure.messages import Ready, Setup, TryBatch
 from gpubench.models import Execution, Status
 from gpubench.workload import Task

@@ -8,7 +8,6 @@ from torch import nn
 
 from gpubench.discovery import load_workload
 from gpubench.measure import busy, guards
-from gpubench.measure.case import is_spent
 from gpubench.measure.execution import prepare
 from gpubench.measure.messages import Phase
 from gpubench.measure.step import move
@@ -219,7 +218,7 @@ def test_a_graph_has_the_same_peak_whatever_was_captured_before_it(gpu):
     peaks = []
     for _ in range(3):
         peaks.append(gpu.measure("lstm", execution=Execution.GRAPH).launch.peak_memory_bytes)
-        assert not is_spent(Status.OK, gpu.desk)
+        assert not gpu.desk.is_spent(Status.OK)
     assert peaks[0] == peaks[1] == peaks[2]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpubench.executions import OF_TORCH
-from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.case import try_batch
 from gpubench.measure.messages import TryBatch
 from gpubench.models import Execution, Recipe, Status, TaskKind, WeightType
 from strict_cuda import models

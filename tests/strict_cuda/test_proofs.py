@@ -16,7 +16,7 @@ from cuda_check.builders import check
 from gpubench.cuda_check.judge import judge
 from gpubench.cuda_check.parts import WAITING, _waiting_case
 from gpubench.measure import execution, proofs
-from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.case import try_batch
 from gpubench.measure.clock import Clock
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop

@@ -9,7 +9,7 @@ import torch
 from gpubench.cuda_check.plan import AMOUNTS, MOST_FIRST_CASE_S, STEPS, _build_s, _search_s, make_plan
 from gpubench.executions import OF_TORCH
 from gpubench.measure import guards, proofs
-from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.case import try_batch
 from gpubench.measure.messages import Prove, TryBatch
 from gpubench.measure.step import Work
 from gpubench.models import Execution, Precision, Status

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_cases import BY_VALUE, GPT, case_of, traced_bytes
+from memory_cases import BY_VALUE, GPT, case_of, trace_step, traced_bytes, traced_peak_bytes
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
@@ -45,7 +45,7 @@ from gpubench.models import (
 from gpubench.profile import classic_names, load_profiles, profile_of
 from gpubench.profile.allowance import load_allowance
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
-from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes, with_state
+from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import (
     COMPILED_LEAST,
     MOST_BATCH,

@@ -11,9 +11,9 @@ from torch import nn
 from gpubench.discovery import load_workload, workload_names
 from gpubench.measure.plan import CPU_STEP_FLOPS, batch_of
 from gpubench.measure.request import RunRequest
-from gpubench.measure.step import forward
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles
+from gpubench.workload import forward
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
 HEAD = (
