@@ -54,6 +54,11 @@ def offer_name(offer: Offer) -> str:
     return plain(" ".join(words), 60)
 
 
+def offer_lines(offer: Offer, mark: str = "") -> str:
+    """Return an offer as a cell of a table: its GPUs, and below them who sells what."""
+    return f"{gpus_of(offer)}{mark}\n{offer_name(offer)}"
+
+
 def price_of(row: RankedOffer) -> str:
     """Return the price to expect for the whole instance: "$2.14/h"."""
     return f"{format_usd(row.expected_usd_per_hour)}/h"

@@ -152,6 +152,15 @@ def plural(unit: str) -> str:
     return unit if unit.endswith("s") else f"{unit}s"
 
 
+def capitalized(words: str) -> str:
+    """Begin with a capital; ``str.capitalize`` would lower the rest, such as the name of a GPU.
+
+    >>> capitalized("hours of RTX 4090")
+    'Hours of RTX 4090'
+    """
+    return words[:1].upper() + words[1:]
+
+
 def count(number: int, noun: str) -> str:
     """``1 row``, ``2 rows``.
 

@@ -160,12 +160,13 @@ def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Ro
 def table(
     caption: str,
     rows: Sequence[Row],
-    *cells: Cell[Row],
+    *columns: Cell[Row] | None,
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
     filters: tuple[Filter, ...] = (),
 ) -> Table:
-    """Set rows under columns: one cell a column, in words."""
+    """Set rows under columns: one cell a column, in words; a column that is None is left out."""
+    cells = [cell for cell in columns if cell is not None]
     return Table(
         caption=caption,
         columns=tuple(column for column, _ in cells),

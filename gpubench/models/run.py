@@ -9,7 +9,7 @@ from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
 from gpubench.models.quality import TimeToQuality
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown, views
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, headed, html_table, shown, views
 from gpubench.units import count, per_second
 
 if TYPE_CHECKING:
@@ -116,9 +116,8 @@ class Run(Record, frozen=True, kw_only=True):
             f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "
             f"{count(len(self.measurements), 'measurement')}"
         )
-        lines = [_line(each) for each in self.measurements[:_CASES_IN_REPR]]
-        more = len(self.measurements) - len(lines)
-        return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
+        lines = [f"  {shown(each.label, 100)}: {_rate(each)}" for each in self.measurements[:_CASES_IN_REPR]]
+        return headed(head, lines, len(self.measurements))
 
     def _repr_html_(self) -> str:
         """Return the first cases with their throughput as a table for notebooks."""
@@ -133,10 +132,6 @@ class Run(Record, frozen=True, kw_only=True):
 
 _CASES_IN_REPR = 8
 _CASES_IN_TABLE = 20
-
-
-def _line(each: Measurement) -> str:
-    return f"  {shown(each.label, 100)}: {_rate(each)}"
 
 
 def _rate(each: Measurement) -> str:

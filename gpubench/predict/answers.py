@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.models import Estimate
-from gpubench.models.record import bounded, html_table, shown
+from gpubench.models.record import headed, html_table, shown
 from gpubench.predict.question import Refusal
 from gpubench.units import count, per_second
 
@@ -30,10 +30,7 @@ class Predictions(dict[str, Estimate | Refusal]):
         lines = [
             f"  {shown(each.gpu_key, 60)}: {_rate(each)}, {each.basis}" for each in self.estimates[:_IN_REPR]
         ]
-        more = len(self.estimates) - len(lines)
-        return bounded(
-            "\n".join([f"<{self._head()}", *lines, *([f"  ... {more:,} more"] if more else [])]) + ">"
-        )
+        return headed(f"<{self._head()}", lines, len(self.estimates))
 
     def _repr_html_(self) -> str:
         rows = [

@@ -15,6 +15,7 @@ from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import (
     UNKNOWN,
+    capitalized,
     format_duration,
     format_percent,
     format_usd,
@@ -84,7 +85,7 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
     return table(
         "What the sum buys, best first",
         found,
-        *((number("Machines", _machines),) if has_several else ()),
+        number("Machines", lambda each: str(each.machine_count)) if has_several else None,
         text("Cards", lambda each: gpus(each.gpu_key, each.gpu_count)),
         text("Condition", _condition),
         number("Cards cost", lambda each: format_usd(each.cards_usd), 3),
@@ -92,10 +93,10 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("In all", lambda each: format_usd(each.purchase_usd)),
         number(_unit(ranking), lambda each: _throughput(ranking, each).text()),
         number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
-        *((number("A job", _job),) if has_job else ()),
-        *((number("At work", _at_work),) if has_month else ()),
-        *((number("Cards needed", _needed),) if has_month else ()),
-        number("Memory free", lambda each: _share(each.memory_free), 2),
+        number("A job", _job) if has_job else None,
+        number("At work", lambda each: format_percent(each.utilization)) if has_month else None,
+        number("Cards needed", lambda each: str(each.cards_needed or UNKNOWN)) if has_month else None,
+        number("Memory free", lambda each: format_percent(each.memory_free), 2),
         number("Watts", lambda each: f"{each.board_power_w:,.0f}", 5),
         number("Slots", lambda each: f"{each.slots:g}", 6),
         text("Price of", lambda each: show_price_date(each.price_date), 1),
@@ -105,33 +106,17 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
 def _unit(ranking: Ranking) -> str:
     if ranking.by_reference and ranking.reference_gpu_key:
         return f"× {gpu_name(ranking.reference_gpu_key)}"
-    return ranking.throughput_unit[:1].upper() + ranking.throughput_unit[1:]
+    return capitalized(ranking.throughput_unit)
 
 
 def _job(each: Purchase) -> str:
-    return UNKNOWN if each.hours is None else format_duration(each.hours * _S_PER_H)
-
-
-def _at_work(each: Purchase) -> str:
-    return format_percent(each.utilization)
-
-
-def _machines(each: Purchase) -> str:
-    return str(each.machine_count)
-
-
-def _needed(each: Purchase) -> str:
-    return str(each.cards_needed or UNKNOWN)
+    return format_duration(each.hours and each.hours * _S_PER_H)
 
 
 def _throughput(ranking: Ranking, each: Purchase) -> Interval:
     if ranking.by_reference:
         return Interval(each.score or 0.0, each.score_low, each.score_high)
     return Interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
-
-
-def _share(value: float | None) -> str:
-    return UNKNOWN if value is None else format_percent(value)
 
 
 def _assumptions(found: Sequence[Purchase]) -> Paragraph:

@@ -8,7 +8,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Point, label, plane, spaced
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import Interval, stacked
-from gpubench.labels import gpus_of, offer_name, price_of
+from gpubench.labels import gpus_of, offer_lines, offer_name, price_of
 from gpubench.models import RankedOffer, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -135,7 +135,7 @@ def _twin(ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
     return table(
         "The offers on the line, from the cheapest work to the fastest",
         line,
-        text("GPUs and offer", lambda row: f"{gpus_of(row.offer)}\n{offer_name(row.offer)}"),
+        text("GPUs and offer", lambda row: offer_lines(row.offer)),
         number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
         number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
         number("Price", price_of),

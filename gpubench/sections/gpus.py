@@ -8,14 +8,14 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Series, dots, label, mark_of, series_of
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import gpu_name, gpus_of, offer_name
+from gpubench.labels import gpu_name, gpus_of, offer_lines, offer_name
 from gpubench.models import GpuSpec, RankedOffer, Ranking
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.value import also_at, head, here, marks, rank_words
+from gpubench.sections.value import also_at, here, marks, rank_words
 from gpubench.sections.words import basis_words, merit_unit, merit_words
-from gpubench.units import UNKNOWN, format_bytes, listing, plain
+from gpubench.units import UNKNOWN, capitalized, format_bytes, listing, plain
 
 WIDE = 30.0
 """Ends that lie further apart than this, as a ratio, stand on a logarithmic axis."""
@@ -33,9 +33,9 @@ def _render(data: ReportData) -> Block | None:
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
-        text("GPU and offer", lambda r: f"{gpus_of(r.offer)}{here(data, r)}\n{offer_name(r.offer)}"),
+        text("GPU and offer", lambda r: offer_lines(r.offer, here(data, r))),
         number("Rank", rank_words(ranking)),
-        number(head(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
+        number(capitalized(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
         text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
         text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),
         text("Basis", lambda r: stacked(basis_words(r.estimate))),
