@@ -115,6 +115,19 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 
+def figure_in(text: str) -> float | None:
+    """Read a figure; None where the text is none, or no finite one.
+
+    >>> figure_in(" 1e3"), figure_in("none"), figure_in("inf")
+    (1000.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 MOST_NAME = 80
 """Characters of one name in a sentence."""
 
