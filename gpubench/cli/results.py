@@ -8,26 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from gpubench.blocks.parts import Table, table, text
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
-from gpubench.units import count
+from gpubench.units import UNKNOWN, count
 
 if TYPE_CHECKING:
-    from gpubench.blocks.parts import Table
     from gpubench.record.heads import Head
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb and its two actions to the command line."""
-    group = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
-    group.command("list")(list_runs)
-    group.command("add")(add)
-    app.add_typer(group, name="results")
+verb = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
 
 
+@verb.command("list")
 def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the stored runs, oldest first."""
-    from gpubench.blocks.terminal import show
     from gpubench.record import store
 
     root = store.results_root(results)
@@ -47,6 +43,7 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
         say(f"{len(problems)} of {len(rows) + len(problems)} files could not be read")
 
 
+@verb.command()
 def add(
     sources: Annotated[
         list[Path], typer.Argument(metavar="DIR|FILE ...", help="Run files, or folders of them.")
@@ -118,9 +115,6 @@ def _row(head: Head) -> _Row:
 
 
 def _table(rows: list[_Row]) -> Table:
-    from gpubench.blocks.parts import table, text
-    from gpubench.units import UNKNOWN
-
     return table(
         "",
         rows,
