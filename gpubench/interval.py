@@ -66,6 +66,14 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
             ends.append(value * math.exp(math.copysign(width, 1 if ends else -1)))
         return Interval(value, *ends)
 
+    def inverse(self) -> Interval:
+        """Return 1 over the three, so that ``times`` divides.
+
+        >>> Interval(4.0, 2.0, 8.0).inverse()
+        Interval(value=0.25, low=0.125, high=0.5)
+        """
+        return Interval(*(None if x is None else 1 / x for x in (self.value, self.high, self.low)))
+
     def text(self, unit: str = "") -> str:
         """Return the three rounded to one place that the interval supports, the unit behind the value.
 
