@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags
+from gpubench.labels import full_name
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers, kinds_of, recoded
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
@@ -289,7 +290,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
 
 def name_of(offer: Offer) -> str:
     """Return who sells what and where, safe to print."""
-    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip(), 80)
+    return plain(full_name(offer), 80)
 
 
 def _is_judged(pricing: Pricing, kind: str) -> bool:
