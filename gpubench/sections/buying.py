@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, Table, number, table, text
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus
+from gpubench.labels import gpu_name, gpus, hosts, machines
 from gpubench.models import Purchase, Ranking
 from gpubench.offers.dates import show_price_date
 from gpubench.recommend.words import assumed_of
@@ -57,14 +57,9 @@ def _words(each: Purchase) -> str:
     cards = each.gpu_count * each.machine_count
     one = f"${each.cards_usd / cards:,.0f}{' each' if cards > 1 else ''}"
     price = f"{_condition(each)}, {one}, {show_price_date(each.price_date)}"
-    hosts = "a host" if each.machine_count == 1 else f"{each.machine_count} hosts"
-    host = f" and ${each.host_usd:,.0f} for {hosts}: ${each.purchase_usd:,.0f}" if each.host_usd else ""
-    return f"{_cards(each)} ({price}){host}{_work(each)}"
-
-
-def _cards(each: Purchase) -> str:
-    one = gpus(each.gpu_key, each.gpu_count)
-    return one if each.machine_count == 1 else f"{each.machine_count} machines of {one}"
+    around = hosts(each.machine_count)
+    host = f" and ${each.host_usd:,.0f} for {around}: ${each.purchase_usd:,.0f}" if each.host_usd else ""
+    return f"{machines(each.gpu_key, each.gpu_count, each.machine_count)} ({price}){host}{_work(each)}"
 
 
 def _condition(each: Purchase) -> str:
