@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from gpubench.blocks.parts import Table, table, text
@@ -15,6 +14,8 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.units import UNKNOWN, count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpubench.record.heads import Head
 
 
@@ -32,15 +33,15 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
         say(problem)
     if problems and not heads:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
-    rows = [_row(head) for head in heads]
     if json:
-        print_json({"results": str(root), "runs": rows, "problems": problems})
-    elif rows:
-        show(_table(rows))
+        runs = [_document(head) for head in heads]
+        print_json({"results": str(root), "runs": runs, "problems": problems})
+    elif heads:
+        show(_table(heads))
     else:
         say(f"no runs in {root}: `gpubench run` makes one")
     if problems:
-        say(f"{len(problems)} of {len(rows) + len(problems)} files could not be read")
+        say(f"{len(problems)} of {len(heads) + len(problems)} files could not be read")
 
 
 @verb.command()
@@ -82,39 +83,25 @@ def add(
         )
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
+_FIELDS = (
+    "run_id", "started_at", "gpu_key", "device", "budget", "cases", "measured", "finished", "interrupted",
+)  # fmt: skip
+
+
+def _document(head: Head) -> dict[str, Any]:
     """One stored run in the listing."""
-
-    run_id: str
-    started_at: str
-    gpu_key: str | None
-    device: str | None
-    budget: str
-    cases: int
-    measured: int
-    finished: bool
-    interrupted: bool
-    workloads: tuple[str, ...]
-    torch: str | None
+    return {
+        **{name: getattr(head, name) for name in _FIELDS},
+        "workloads": _workloads(head),
+        "torch": head.torch,
+    }
 
 
-def _row(head: Head) -> _Row:
-    return _Row(
-        run_id=head.run_id,
-        started_at=head.started_at,
-        gpu_key=head.gpu_key,
-        device=head.device,
-        budget=head.budget,
-        cases=head.cases,
-        measured=head.measured,
-        finished=head.finished,
-        interrupted=head.interrupted,
-        workloads=tuple(sorted({row.workload for row in head.rows})),
-        torch=head.torch,
-    )
+def _workloads(head: Head) -> list[str]:
+    return sorted({row.workload for row in head.rows})
 
 
-def _table(rows: list[_Row]) -> Table:
+def _table(rows: Sequence[Head]) -> Table:
     return table(
         "",
         rows,
@@ -123,10 +110,10 @@ def _table(rows: list[_Row]) -> Table:
         text("device", lambda row: row.gpu_key or row.device or UNKNOWN),
         text("budget", lambda row: row.budget, optional=1),
         text("measured", _measured),
-        text("workloads", lambda row: " ".join(row.workloads)),
+        text("workloads", lambda row: " ".join(_workloads(row))),
     )
 
 
-def _measured(row: _Row) -> str:
+def _measured(row: Head) -> str:
     end = ", interrupted" if row.interrupted else "" if row.finished else ", unfinished"
     return f"{row.measured} of {row.cases}{end}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpubench.findings import Finding
@@ -10,7 +11,7 @@ from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
 from gpubench.models.quality import TimeToQuality
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, headed, html_table, shown, views
-from gpubench.units import count, per_second
+from gpubench.units import count
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -130,6 +131,11 @@ class Run(Record, frozen=True, kw_only=True):
         return views().run_figure(self)
 
 
+def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Order runs by their start, the newest first."""
+    return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
+
+
 _CASES_IN_REPR = 8
 _CASES_IN_TABLE = 20
 
@@ -138,4 +144,4 @@ def _rate(each: Measurement) -> str:
     """The throughput with its interval; of a case without one, how it ended."""
     if each.status is not Status.OK:
         return str(each.status)
-    return f"{each.interval.text()} {per_second(each.case.sample_unit)}"
+    return each.interval.rate(each.case.sample_unit)

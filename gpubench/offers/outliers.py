@@ -136,8 +136,8 @@ class Market:
         kind, unless a second provider asks within twice as much or as little. What nobody
         else sells has no standard: believed.
         """
-        standard, own = self.standard(offer), _per_gpu(offer)
-        if standard is None or not self._is_doubted(_key(offer), own):
+        own = _per_gpu(offer)
+        if (standard := self._standard_of_doubt(offer)) is None:
             return None
         return (
             f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times "
@@ -146,11 +146,14 @@ class Market:
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
-        standard, own = self.standard(offer), _per_gpu(offer)
-        if standard is None or not self._is_doubted(_key(offer), own):
+        if (standard := self._standard_of_doubt(offer)) is None:
             return None
         others = "1 other asks" if standard.provider_count == 1 else f"{standard.provider_count} others ask"
-        return f"{format_number(own / standard.median_usd, 2)} times what {others}"
+        return f"{format_number(_per_gpu(offer) / standard.median_usd, 2)} times what {others}"
+
+    def _standard_of_doubt(self, offer: Offer) -> Standard | None:
+        """Return what the others ask where that makes a price doubtful."""
+        return self.standard(offer) if self._is_doubted(_key(offer), _per_gpu(offer)) else None
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""

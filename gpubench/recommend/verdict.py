@@ -168,9 +168,11 @@ def _rather_rent(ranking: Ranking) -> str:
 def rather_rent(ranking: Ranking) -> str:
     """Return what to rent where the best to buy does not pay: "RTX 3090 at vast, $6.00 a job; buying ..."."""
     decision = ranking.decision
-    rent = None if decision is None else decision.rather_rent
-    weighed = None if decision is None else against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
-    if rent is None or weighed is None:
+    if decision is None or decision.rather_rent is None:
+        return ""
+    rent = decision.rather_rent
+    weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
+    if weighed is None:
         return ""
     alone = rent.gpu_count == 1
     name = gpu_name(rent.gpu_key) if alone else gpus(rent.gpu_key, rent.gpu_count)

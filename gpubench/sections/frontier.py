@@ -19,7 +19,6 @@ from gpubench.sections.words import (
     cost_unit,
     of_a_job,
     per_s_unit,
-    per_s_words,
     speed_of,
 )
 from gpubench.units import format_number
@@ -127,7 +126,7 @@ def _speed_unit(ranking: Ranking) -> str:
 
 def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is None:
-        return per_s_words(ranking, row)
+        return ranking.throughput_of(row).words()
     return row.job_hours.words()
 
 

@@ -47,9 +47,7 @@ from gpubench.sections.words import (
     basis_words,
     cases_words,
     per_s_unit,
-    per_s_words,
     per_usd_unit,
-    per_usd_words,
     price_date_words,
     share_words,
 )
@@ -280,12 +278,12 @@ def _relative(
     return (
         number(
             capitalized(per_s_unit(ranking)),
-            lambda r: stacked(per_s_words(ranking, r)),
+            lambda r: stacked(ranking.throughput_of(r).words()),
             optional=(6 if one_a_gpu else 4) if timed else 3,
         ),
         number(
             capitalized(per_usd_unit(ranking)),
-            lambda r: stacked(per_usd_words(ranking, r)),
+            lambda r: stacked(ranking.value_of(r).words()),
             optional=7 * timed,
         ),
     )
