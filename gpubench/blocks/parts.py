@@ -35,6 +35,11 @@ class Fact:
     value: str
     detail: str = ""
 
+    @property
+    def words(self) -> str:
+        """The value, and in brackets what qualifies it."""
+        return f"{self.value} ({self.detail})" if self.detail else self.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:

@@ -10,7 +10,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus, hosts, machines
 from gpubench.models import Purchase, Ranking
 from gpubench.offers.dates import show_price_date
-from gpubench.recommend.words import assumed_of
+from gpubench.recommend.words import assumptions
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import (
@@ -19,7 +19,6 @@ from gpubench.units import (
     format_duration,
     format_percent,
     format_usd,
-    listing,
 )
 
 MOST_ROWS = 12
@@ -32,7 +31,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     found = ranking.purchases
     said, shown = Paragraph(text=_sentence(ranking)), _table(ranking, found[:MOST_ROWS])
-    assumed = _assumptions(found)
+    assumed = Paragraph(text=assumptions(found, "host"), tone="note")
     return Block(title="What to buy", brief=(shown, said, assumed), parts=(said, shown, assumed))
 
 
@@ -112,13 +111,6 @@ def _throughput(ranking: Ranking, each: Purchase) -> Interval:
     if ranking.by_reference:
         return Interval(each.score or 0.0, each.score_low, each.score_high)
     return Interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
-
-
-def _assumptions(found: Sequence[Purchase]) -> Paragraph:
-    assumed = assumed_of(found)
-    if not assumed:
-        return Paragraph(text="Nothing was assumed: host, life, power and tariff were given.", tone="note")
-    return Paragraph(text=f"Assumed, because it was not given: {listing(assumed)}.", tone="note")
 
 
 SECTION = Section(key="buying", render=_render, place=105)

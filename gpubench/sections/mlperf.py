@@ -66,7 +66,7 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
             Filter(
                 title="Benchmark",
                 kind="choice",
-                values=tuple(p.run.benchmark.replace("_", " ") for p in runs),
+                values=tuple(map(_benchmark, runs)),
             ),
             Filter(title="GPU", kind="choice", values=tuple(gpu_name(p.run.gpu_key) for p in runs)),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
@@ -10,7 +10,7 @@ from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, tabl
 from gpubench.interval import stacked
 from gpubench.labels import PRICING_WORDS, gpus_of
 from gpubench.models import BuyOrRent
-from gpubench.recommend.words import assumed_of, must_work, pays_after
+from gpubench.recommend.words import assumed_of, assumptions, must_work, pays_after
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import format_number, format_usd, listing, plain
@@ -22,10 +22,12 @@ def _render(data: ReportData) -> Block | None:
     decisions = data.buy_or_rent[:MOST_ROWS]
     if not decisions:
         return None
-    assumptions = Paragraph(text=_assumptions(decisions), tone="note")
+    assumed = assumptions(decisions, "price")
+    own = " `gpubench rank --own` takes your own figures." if assumed_of(decisions) else ""
+    note = Paragraph(text=f"{assumed}{own}", tone="note")
     return Block(
         title="Buy or rent",
-        brief=(_table(decisions, narrow=True), assumptions),
+        brief=(_table(decisions, narrow=True), note),
         parts=(
             Paragraph(text=_sentence(decisions)),
             Charts(
@@ -37,7 +39,7 @@ def _render(data: ReportData) -> Block | None:
                     "while it idles; a rented one is handed back."
                 ),
             ),
-            assumptions,
+            note,
         ),
     )
 
@@ -56,14 +58,6 @@ def _sentence(decisions: Sequence[BuyOrRent]) -> str:
         if names[verdict]
     ]
     return " ".join(parts)
-
-
-def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
-    assumed = assumed_of(decisions)
-    if not assumed:
-        return "Nothing was assumed: price, life, power and tariff were given."
-    words = f"Assumed, because it was not given: {listing(assumed)}."
-    return f"{words} `gpubench rank --own` takes your own figures."
 
 
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:

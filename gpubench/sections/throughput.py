@@ -125,9 +125,7 @@ def _mark(result: Result, row: int) -> Mark:
 
 
 def _alt(group: Iterable[Result]) -> str:
-    return "; ".join(
-        f"{r.case.precision.value} {r.case.execution.value} {r.batch_words}: {_interval(r)}" for r in group
-    )
+    return "; ".join(f"{r.how}: {_interval(r)}" for r in group)
 
 
 def _interval(result: Result) -> str:
@@ -156,7 +154,7 @@ def _brief(results: Sequence[Result]) -> Table:
     return table(
         "",
         results,
-        text("Case", _case),
+        text("Case", lambda r: f"{_title(r)}\n{r.how}"),
         number("Throughput, 95 % interval", _throughput),
         number("Step", _step),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
@@ -165,11 +163,6 @@ def _brief(results: Sequence[Result]) -> Table:
         number("Of best GEMM here", _of_gemm, optional=7),
         text("Findings", _findings),
     )
-
-
-def _case(result: Result) -> str:
-    case = result.case
-    return f"{_title(result)}\n{case.precision.value} {case.execution.value} {result.batch_words}"
 
 
 def _precision(result: Result) -> str:
