@@ -172,10 +172,10 @@ FAULTS = (
     fault("The device throttles", "Flagged, and not ranked unless allowed", "0",
           "measure/checks::clock_event_reasons_are_judged_by_their_share",
           "measure/checks::a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again"),
-    fault("torch or plotly is missing", "Only what needs it fails, by name", "1",
+    fault("torch or plotly is missing", "Only what needs it fails, by name; the page has plotly's script in it", "1",
           "cli/without_torch::what_needs_torch_names_the_line_that_installs_it",
           "cli/startup::rank_and_report_work_where_torch_cannot_be_imported",
-          "faults::a_report_without_plotly_is_one_line_and_a_ranking_needs_none"),
+          "faults::the_page_needs_no_plotly_and_a_plot_names_it"),
     fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "Plain ASCII, and no noise", "0",
           "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),
 )  # fmt: skip

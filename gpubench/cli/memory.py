@@ -108,7 +108,7 @@ def _lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 
 def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
-    from gpubench.predict.memory_answer import algorithm_words, basis_words, part_rows
+    from gpubench.predict.memory_answer import algorithm_words, basis_words, compiled_loss_words, part_rows
 
     need = answer.need
     yield answer.label
@@ -122,7 +122,7 @@ def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
         ("in use on the device", need.device),
     ):
         yield f"  {name:24}{figure.by(format_bytes)}"
-    if words := algorithm_words(need):
+    for words in filter(None, (algorithm_words(need), compiled_loss_words(need))):
         yield f"  {words}"
     yield "of which, at the highest moment of the step"
     for name, size in part_rows(need.parts):
@@ -134,7 +134,7 @@ def _card_lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
         names = ", ".join(card.gpu_keys if by_name else card.gpu_keys[:MOST_NAMES])
         more = 0 if by_name else len(card.gpu_keys) - MOST_NAMES
         others = f" and {more} more" if more > 0 else ""
-        largest = f"; largest batch {card.fit.largest_batch:,}" if card.fit.fits else ""
+        largest = f"; {card.fit.largest_text()}" if card.fit.fits else ""
         yield f"{names}{others}: {card.fit.text()}{largest}"
         if by_name:
             for fix in card.fixes:

@@ -67,6 +67,8 @@ def verb(
         files, passed = write_task_files(rows, request, try_count, out, minutes=try_minutes, wheel=wheel)
         for reason in passed:
             say(f"passed over {reason}")
+        if out.is_symlink():
+            say(f"{out} is a link: the files are in {out.resolve()}")
         for file in files:
             say(f"wrote {file}")
         say(f"Next: sh {files[-1]} rents, measures, downloads results, shuts down, re-ranks.")

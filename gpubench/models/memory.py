@@ -102,6 +102,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
             on one of its line with no more memory.
         algorithm_bytes: What of the upper ends cuDNN may take for its fastest convolution in strict float32;
             0 of a measured peak, which holds what it took [B].
+        compiled_loss: What torch's allocator holds of the same step by a loop that compiles its loss as well,
+            where readings speak of such a step; no card is judged by it [B].
     """
 
     allocated: Interval
@@ -113,6 +115,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     not_linear: str | None = None
     as_published: bool = False
     algorithm_bytes: float = 0.0
+    compiled_loss: Interval | None = None
 
     def device_figures(self) -> dict[str, int | None]:
         """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
@@ -133,6 +136,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
                 "as_published": self.as_published,
                 "algorithm_bytes": round(self.algorithm_bytes),
             }
+            | _flat_figure("compiled_loss", self.compiled_loss or Interval(None))
         )
 
 
@@ -165,6 +169,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         ran: Whether the case was run on such a card: it fits, whatever the upper end.
         graph_high_bytes: Upper end of the memory in use in a CUDA graph, where it surely fits in eager steps
             alone, whose need it is; None elsewhere [B].
+        graph_largest_batch, eager_largest_batch: The largest in a CUDA graph and in eager steps, where a
+            graph was asked for, does not surely hold the case, and the two differ; None elsewhere.
     """
 
     verdict: Verdict
@@ -173,6 +179,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     largest_batch: int
     ran: bool = False
     graph_high_bytes: float | None = None
+    graph_largest_batch: int | None = None
+    eager_largest_batch: int | None = None
 
     @property
     def in_eager_steps(self) -> bool:
@@ -197,13 +205,26 @@ class MemoryFit(Record, frozen=True, kw_only=True):
                 else f" in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
             )
             return f"fits{how} ({needs})"
-        fix = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
-        return f"{self.verdict}; {fix} ({needs})"
+        return f"{self.verdict}; {self.largest_text()} ({needs})"
+
+    def largest_text(self) -> str:
+        """Return the largest batch in words, and by which execution where that tells two apart."""
+        graph, eager = self.graph_largest_batch, self.eager_largest_batch
+        if graph is None or eager is None:
+            largest = self.largest_batch
+            return f"largest batch {largest:,}" if largest else "not even a batch of 1 fits"
+        in_graph = f"{graph:,} in a CUDA graph, " if graph else ""
+        return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
     def after_a_run(self, batch_size: int) -> MemoryFit:
         """Return the same of a case that was run on such a card at this batch."""
         return msgspec.structs.replace(
-            self, verdict=Verdict.FITS, largest_batch=max(self.largest_batch, batch_size), ran=True
+            self,
+            verdict=Verdict.FITS,
+            largest_batch=max(self.largest_batch, batch_size),
+            ran=True,
+            graph_largest_batch=None,
+            eager_largest_batch=None,
         )
 
     def needs(self) -> str:
@@ -222,6 +243,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
             "in_eager_steps": self.in_eager_steps,
             "graph_bytes_high": None if self.graph_high_bytes is None else round(self.graph_high_bytes),
             "largest_batch": self.largest_batch,
+            "graph_largest_batch": self.graph_largest_batch,
+            "eager_largest_batch": self.eager_largest_batch,
             "memory_bytes": round(self.card.listed_bytes),
             "usable_bytes": round(self.card.usable_bytes),
         } | self.need.flat()

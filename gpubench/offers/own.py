@@ -215,7 +215,7 @@ _by_row = itemgetter(0, 1)
 def _prices(cells: Sequence[str], asked: Flags, facts: _Facts) -> tuple[Floats, dict[int, str]]:
     """Return the price of each row that is asked for [USD/h], and of those that cannot be true the reason."""
     rows = np.flatnonzero(asked)
-    figures = plausible.figures([cells[row] for row in rows.tolist()])
+    figures = plausible.figures(_at(cells, rows))
     plain = plausible.are_prices(figures) & ~facts.kind.equals("free")[rows] & facts.rate.equals(None)[rows]
     prices = np.full(len(cells), np.nan)
     prices[rows[plain]] = figures[plain]
@@ -235,9 +235,16 @@ def _price(cell: str, facts: _Facts, row: int) -> Decimal:
     return price if rate is None else price * rate.usd_per_unit
 
 
+def _at(cells: Sequence[str], rows: Indices) -> Sequence[str]:
+    """Return the cells of these rows, without a copy where they are all in their order."""
+    if np.array_equal(rows, np.arange(len(cells))):
+        return cells
+    return list(map(cells.__getitem__, rows.tolist()))
+
+
 def _without_duplicates(rows: Indices, facts: _Facts) -> tuple[Indices, Indices]:
     """Return the first row of every offer, and the later ones."""
-    names = [facts.instance[row] for row in rows.tolist()]
+    names = _at(facts.instance, rows)
     if len(set(names)) == len(names):
         return rows, rows[:0]
     same = kinds_of(column_of(names), facts.provider.take(rows), facts.region.take(rows))
@@ -285,7 +292,7 @@ def _offers(facts: _Facts, priced: Sequence[_Priced]) -> Offers:
         OfferColumns(
             # a cell that could not be read is None among the values, and no offer has it
             {name: column.without_unused() for name, column in coded.items()},
-            [facts.instance[each] for each in rows],
+            _at(facts.instance, row),
             price,
             np.zeros(len(row), dtype=bool),
             offer,

@@ -8,6 +8,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.units import plain
@@ -68,15 +70,30 @@ def csv_columns(text: str, name: str) -> Columns:
 def _plain_columns(text: str, name: str) -> Columns | None:
     """Take apart a table without quotes whose rows are all as wide as its header; None for any other."""
     lines, separator = text.splitlines(), _separator(text)
-    widths = {line.count(separator) for line in lines}
-    if '"' in text or "\0" in text or len(widths) != 1 or not 1 < len(lines) <= MAX_ROWS + 1:
+    if '"' in text or "\0" in text or not 1 < len(lines) <= MAX_ROWS + 1:
         return None
-    if 0 in widths or max(map(len, lines)) > csv.field_size_limit():
+    width = lines[0].count(separator) + 1
+    if width < 2 or not _are_as_wide(text, separator, len(lines), width):
         return None
-    width = widths.pop() + 1
     cells = separator.join(lines).split(separator)
     columns = {cells[at].strip().lower(): cells[width + at :: width] for at in reversed(range(width))}
     return Columns(name, range(2, len(lines) + 1), dict(reversed(columns.items())))
+
+
+def _are_as_wide(text: str, separator: str, line_count: int, width: int) -> bool:
+    """Return whether each line has so many cells, and none is longer than ``csv`` takes; a no may be wrong.
+
+    Asked of the bytes, where of UTF-8 neither a separator nor the end of a line is part of anything else.
+    """
+    raw = np.frombuffer(text.encode() + b"\n" * (not text.endswith("\n")), dtype=np.uint8)
+    ends = np.flatnonzero(raw == ord("\n"))
+    separators = np.flatnonzero(raw == ord(separator))
+    if len(ends) != line_count or len(separators) != line_count * (width - 1):
+        return False
+    begins = np.concatenate(([-1], ends[:-1]))
+    of_line = separators.reshape(line_count, width - 1)
+    as_wide = (of_line[:, 0] > begins) & (of_line[:, -1] < ends)
+    return bool(as_wide.all() and (ends - begins).max() <= csv.field_size_limit())
 
 
 def _by_column(table: Rows) -> Columns:

@@ -52,7 +52,7 @@ def predict(request: PredictRequest) -> Predictions:
         MisuseError: If a name, a precision, or the batch is not known or not possible.
     """
     from gpubench.profile import profile_of
-    from gpubench.record.store import newest_runs, reference_runs, results_root
+    from gpubench.record.store import own_runs, reference_runs
 
     check_fields(request)
     workload, batch = request.workload, request.batch_size
@@ -65,7 +65,7 @@ def predict(request: PredictRequest) -> Predictions:
         batch_size=None if batch == "max" else batch,
     )
     named = [require_spec(name) for name in request.gpus]
-    own = newest_runs(results_root(request.results)).runs
+    own = own_runs(request.results)
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
     return Predictions(answer(question, specs, own=own, reference=reference_runs()))
@@ -232,7 +232,7 @@ def _refusal(spec: GpuSpec, case: Case, fit: MemoryFit | None) -> Refusal | None
     """Why nothing is predicted for this GPU, or None."""
     reason = domain_gap(spec, case.precision)
     if reason is None and fit is not None and not fit.fits:
-        reason = f"{case.workload} at batch {case.batch_size}: {fit.text()}"
+        reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
     return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
 
 

@@ -93,7 +93,7 @@ def doubts(
             scale=scale_of(question, case, readings),
         )
         if not fit.fits or fit.in_eager_steps:
-            lines.append(f"{case.workload} {case.precision} batch {case.batch_size}: {fit.text()}")
+            lines.append(f"{case.workload} {case.precision} batch {case.batch_size:,}: {fit.text()}")
     return tuple(dict.fromkeys(lines))
 
 

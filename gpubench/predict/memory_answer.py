@@ -29,14 +29,14 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.options import check_fields
+from gpubench.options import check_fields, shown_value
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, question_of, why_impossible
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import checkpointed, judge, with_adapters
-from gpubench.shared_options import asked_recipe
+from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import format_bytes
@@ -88,7 +88,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The case for people, and how its batch is cut."""
-        cut = "" if self.accumulate == 1 else f" in {self.accumulate} micro-batches"
+        cut = "" if self.accumulate == 1 else f" in {self.accumulate:,} micro-batches"
         return f"{self.case.label}{cut}"
 
     def flat(self) -> dict[str, Any]:
@@ -143,6 +143,8 @@ def answer_memory(
         MisuseError: If the question itself is impossible.
     """
     check(question)
+    if question.batch > LARGEST_NUMBER:
+        raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
     _check_accumulation(question, accumulate)
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
@@ -180,9 +182,11 @@ def _check_accumulation(question: Question, accumulate: int) -> None:
     if accumulate == 1:
         return
     if question.task is not TaskKind.TRAIN:
-        raise MisuseError(f"accumulate {accumulate}: a step of inference has no gradients to sum")
+        raise MisuseError(f"accumulate {accumulate:,}: a step of inference has no gradients to sum")
     if accumulate > question.batch:
-        raise MisuseError(f"accumulate {accumulate}: a batch of {question.batch} has fewer samples than that")
+        raise MisuseError(
+            f"accumulate {accumulate:,}: a batch of {question.batch:,} has fewer samples than that"
+        )
 
 
 def _any_case(question: Question) -> Case:
@@ -249,13 +253,13 @@ def _fixes(
             yield fix(what, checkpointing=again.checkpointing)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
-        what = f"gradients accumulated over {parts} micro-batches of {-(-case.batch_size // parts)}"
+        what = f"gradients accumulated over {parts:,} micro-batches of {-(-case.batch_size // parts):,}"
         yield fix(what, accumulate=parts)
     if fit.largest_batch:
         yield fix(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
     if train:
         for adapted in with_adapters(profile, case):
-            what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size}"
+            what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
             yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
         yield from _on_several(question, case, fit, readings, accumulate)
 
@@ -312,7 +316,7 @@ def _on_several(
             if found is not None:
                 way, shared = found
                 how = f", {_CHECKPOINTING_WORDS[way.checkpointing]}" if len(ways) > 1 else ""
-                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each} on each{how}", fit=shared)
+                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each:,} on each{how}", fit=shared)
                 break
             gpu_count *= 2
 
@@ -330,7 +334,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         MisuseError: If a name, a precision or the batch is not known or not possible.
     """
     from gpubench.profile import load_profiles, profiles_of
-    from gpubench.record.store import newest_runs, results_root
+    from gpubench.record.store import own_runs
 
     check_fields(request)
     task, asked = TaskKind(request.task), asked_recipe(request)
@@ -350,7 +354,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             by_name[each] if isinstance(each, str) else each.at(each.recipe_over(request.count)) or each
             for each in request.workloads
         ]
-    own = newest_runs(results_root(request.results)).runs
+    own = own_runs(request.results)
     questions = [
         question_of(
             profile,
@@ -411,6 +415,16 @@ def algorithm_words(need: MemoryNeed) -> str | None:
     return (
         f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
         "fastest convolution in strict fp32"
+    )
+
+
+def compiled_loss_words(need: MemoryNeed) -> str | None:
+    """What a loop takes that compiles its loss as well, in a sentence without its end; None if untold."""
+    if need.compiled_loss is None:
+        return None
+    return (
+        f"a loop of your own that compiles its loss too reserves some {need.compiled_loss.by(format_bytes)}; "
+        "gpubench does not compile it, and judges no card by that"
     )
 
 

@@ -10,6 +10,8 @@ import csv
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from statistics import fmean, stdev
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,7 +20,15 @@ from scipy import optimize, stats
 from gpubench.arrays import Floats
 from gpubench.files import table_json, write_file
 from gpubench.models import CardClass, Checkpointing
-from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, Ran, class_of, device_bytes
+from gpubench.profile.allowance import (
+    ALLOWANCE_FILE,
+    Allowance,
+    ClassAllowance,
+    CompiledLoss,
+    Ran,
+    class_of,
+    device_bytes,
+)
 from gpubench.shipped import data_path, data_text
 from gpubench.specs import load_specs
 from gpubench.today import today
@@ -117,7 +127,8 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
     vendors' cards, whose library of convolutions takes memory of its own.
 
     Args:
-        readings: Those of memory in use are fitted, censored ones left out; what ran is kept as it is.
+        readings: Those of memory in use are fitted, censored ones left out, and those of a compiled loss
+            apart; what ran is kept as it is.
         fitted: Date to write into it; None is today.
     """
     usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
@@ -129,7 +140,39 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
         Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
     )
     day = fitted or today().isoformat()
-    return Allowance(fitted=day, classes=classes, convolving=convolving, ran=ran)
+    return Allowance(
+        fitted=day,
+        classes=classes,
+        convolving=convolving,
+        ran=ran,
+        compiled_loss=fit_compiled_loss([r for r in readings if r.compiles_loss]),
+    )
+
+
+def fit_compiled_loss(readings: Sequence[MemoryReading]) -> CompiledLoss | None:
+    """Fit the share of the trace that steps with a compiled loss hold. None of no readings.
+
+    Within a card they differ by a hundredth, from card to card by 1.4 times: each card counts once, and the
+    interval is for one never read.
+    """
+    by_card: dict[str, list[float]] = {}
+    for reading in readings:
+        by_card.setdefault(reading.gpu_key, []).append(math.log(reading.memory_bytes / reading.traced_bytes))
+    logs = [fmean(each) for each in by_card.values()]
+    if not logs:
+        return None
+    return CompiledLoss(
+        share=round(math.exp(fmean(logs)), _DIGITS),
+        half_width=_half_width(stdev(logs), len(logs)) if len(logs) > 1 else None,
+        readings=len(readings),
+        cards=len(logs),
+    )
+
+
+def _half_width(spread: float, count: int) -> float:
+    """Of the interval for a new one: Student's t over ``count`` that spread so."""
+    t = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+    return round(t * spread * math.sqrt(1 + 1 / count), _DIGITS)
 
 
 def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
@@ -151,13 +194,12 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
     left = -errors(found)
     count = len(set(models))
     spread = float(np.sqrt(np.average(left**2, weights=weights)))
-    t = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
     inner = np.array([abs(v - np.median(left[models == m])) for v, m in zip(left, models, strict=True)])
     return {
         kind: ClassAllowance(
             overhead_bytes=round(float(found[n])) * MIB,
             factor=round(float(found[-1]), _DIGITS),
-            half_width=round(t * spread * float(np.sqrt(1 + 1 / count)), _DIGITS),
+            half_width=_half_width(spread, count),
             half_width_within=round(float(np.quantile(inner, LEVEL)), _DIGITS),
             readings=int((place == n).sum()),
             models=len(set(models[place == n])),
@@ -215,6 +257,41 @@ def _score(pairs: Sequence[tuple[float, float]]) -> Score:
         above=float(np.mean(bound < 1)),
         bound_over_reading=float(np.median(bound)),
     )
+
+
+class LossScore(msgspec.Struct, frozen=True, kw_only=True):
+    """How the share of a compiled loss did on readings that it had not seen.
+
+    Attributes:
+        mean_error: Mean of |likely figure / reading - 1|.
+        held: How many lie within the interval; None where the others are of one card, and have none.
+    """
+
+    readings: int
+    mean_error: float
+    held: int | None
+
+
+def score_compiled_loss(
+    readings: Sequence[MemoryReading], by: Literal["source", "gpu_key"] = "source"
+) -> dict[str, LossScore]:
+    """Score steps with a compiled loss, each source or each card left out in turn."""
+    usable = [r for r in readings if r.compiles_loss]
+    scores = {}
+    for name in sorted({getattr(r, by) for r in usable}):
+        left_out = [r for r in usable if getattr(r, by) == name]
+        fit = fit_compiled_loss([r for r in usable if getattr(r, by) != name])
+        if fit is None:
+            continue
+        told = [fit.of(r.traced_bytes) for r in left_out]
+        errors = [abs((t.value or 0.0) / r.memory_bytes - 1) for t, r in zip(told, left_out, strict=True)]
+        held = [t.holds(r.memory_bytes) for t, r in zip(told, left_out, strict=True)]
+        scores[name] = LossScore(
+            readings=len(left_out),
+            mean_error=fmean(errors),
+            held=None if None in held else held.count(True),
+        )
+    return scores
 
 
 def write(allowance: Allowance) -> None:

@@ -177,10 +177,14 @@ def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) 
 
 def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
     """Derivatives of ``log_efficiency`` by the log of each share, (6,)."""
-    at = np.array(logs, dtype=float)
+    at = tuple(map(float, logs))
     base = log_efficiency(at, exchange, few, many)
-    moved = [log_efficiency(at + _SMALL * unit, exchange, few, many) for unit in np.eye(len(SHARES))]
-    return (np.array(moved) - base) / _SMALL
+    result = np.zeros(len(SHARES))
+    for place, name in enumerate(SHARES):
+        if name in {exchange.link, "hidden", "waiting"}:  # the other links carry nothing
+            moved = (*at[:place], at[place] + _SMALL, *at[place + 1 :])
+            result[place] = (log_efficiency(moved, exchange, few, many) - base) / _SMALL
+    return result
 
 
 def link_of(spec: GpuSpec) -> tuple[Link, float]:

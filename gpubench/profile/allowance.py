@@ -7,10 +7,12 @@ libraries, the rounding of the allocator and the gaps that it leaves grow with w
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import msgspec
 
+from gpubench.interval import Interval
 from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
 from gpubench.shipped import data_bytes
@@ -63,6 +65,29 @@ class Ran(Record, frozen=True, kw_only=True):
     traced_bytes: float
 
 
+class CompiledLoss(Record, frozen=True, kw_only=True):
+    """What a step takes of its eager trace where the loss is compiled with the model.
+
+    Attributes:
+        share: Reserved memory over what the trace of the eager step counts.
+        half_width: Of the interval of 95 % for a card never read, in the logarithm; None of one card alone,
+            which says nothing of how cards differ.
+        readings, cards: How many it rests on.
+    """
+
+    share: float
+    half_width: float | None
+    readings: int
+    cards: int
+
+    def of(self, traced_bytes: float) -> Interval:
+        """Reserved memory of such a step, from what the trace of the eager one counts [B]."""
+        likely = self.share * traced_bytes
+        if self.half_width is None:
+            return Interval(likely)
+        return Interval(likely, likely / math.exp(self.half_width), likely * math.exp(self.half_width))
+
+
 class Allowance(Record, frozen=True, kw_only=True):
     """The fit, by class of card, with its date.
 
@@ -70,12 +95,14 @@ class Allowance(Record, frozen=True, kw_only=True):
         convolving: Of other vendors' cards, for models that convolve: their library of convolutions takes
             memory of its own. None where no such reading was fitted: the class of the card then.
         ran: Steps that ran where no fit would have let them.
+        compiled_loss: Of steps that gpubench does not run; None where no such reading was fitted.
     """
 
     fitted: str
     classes: dict[CardClass, ClassAllowance]
     convolving: ClassAllowance | None = None
     ran: tuple[Ran, ...] = ()
+    compiled_loss: CompiledLoss | None = None
 
     def of(self, card_class: CardClass, *, convolves: bool) -> ClassAllowance:
         """What is added on a class of card to a step of such a model."""

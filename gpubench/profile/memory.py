@@ -35,6 +35,7 @@ from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
     Scratch,
     algorithm_bytes,
+    compiled_loss_of,
     estimated,
     measured_figures,
     parts_of,
@@ -114,6 +115,13 @@ def need_of(
         untraced=untraced,
         not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
         algorithm_bytes=0.0 if measured is not None else scratch.algorithm,
+        compiled_loss=compiled_loss_of(
+            profile,
+            _micro(case, accumulate),
+            step_of(profile, case),
+            scale * (held.total + held.apart),
+            figures.reserved,
+        ),
     )
 
 
@@ -151,15 +159,18 @@ def judge(
     """
     need = need_on(profile, case, card, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
-    if verdict is not Verdict.FITS and case.execution is Execution.GRAPH:
-        eager = msgspec.structs.replace(case, execution=Execution.EAGER)
-        fit = judge(profile, eager, card, measured=measured, scale=scale, accumulate=accumulate)
-        if fit.fits:
-            return msgspec.structs.replace(fit, graph_high_bytes=need.device.high)
     largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
     batch = case.batch_size
     largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
-    return MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest)
+    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest)
+    if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:
+        return fit
+    eagerly = msgspec.structs.replace(case, execution=Execution.EAGER)
+    eager = judge(profile, eagerly, card, measured=measured, scale=scale, accumulate=accumulate)
+    if eager.largest_batch != largest:
+        both = {"graph_largest_batch": largest, "eager_largest_batch": eager.largest_batch}
+        fit, eager = (msgspec.structs.replace(each, **both) for each in (fit, eager))
+    return msgspec.structs.replace(eager, graph_high_bytes=need.device.high) if eager.fits else fit
 
 
 def largest_batch(
@@ -208,6 +219,7 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
         device=within(device),
         parts=parts,
         as_published=True,
+        compiled_loss=need.compiled_loss and within(need.compiled_loss),
     )
 
 

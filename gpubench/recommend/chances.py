@@ -9,10 +9,10 @@ import numpy as np
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.objective import drawn_merits, merit, sorted_by
+from gpubench.recommend.objective import drawn, drawn_merits, merit, sorted_by
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.ties import SURE, bands, chances, wins
+from gpubench.recommend.ties import SURE, Leaders, bands, leaders_of, top_three
 
 IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
@@ -66,17 +66,20 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     p_best, p_top3, p_near, p_independent = (np.where(unable, 0.0, np.nan) for _ in range(4))
 
     rows = order[able]
-    expected = drawn_merits(request, pool, rows)
+    together = drawn(request, pool, rows)
+    expected = drawn_merits(request, pool, rows, together)
     ranks, ties = bands(expected[:detailed], kinds)
-    at_these_prices = _sureness(request, expected)
+    at_these_prices = _sureness(request, expected[0], leaders_of(expected))
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
-    scores = drawn_merits(request, pool, rows, price=price)
-    p_best[able], p_top3[able] = chances(scores)
-    best = scores.max(axis=0)
-    p_near[able] = [(_losses(request, row, best) <= NEAR).mean() for row in scores]
+    scores = drawn_merits(request, pool, rows, together, price=price)
+    leaders = leaders_of(scores)
+    p_best[able], p_top3[able] = leaders.wins(len(rows)), top_three(scores)
+    p_near[able] = _near(request, scores, leaders.best)
 
-    alone = drawn_merits(request, pool, rows, price=price, independent=True)
-    p_independent[able] = wins(alone)
+    apart = drawn(request, pool, rows, independent=True)
+    alone = drawn_merits(request, pool, rows, apart, price=price, out=expected)
+    leaders_alone = leaders_of(alone)
+    p_independent[able] = leaders_alone.wins(len(rows))
 
     if at_these_prices.p_best < SURE:
         ties[0] = True
@@ -88,8 +91,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_best_independent=p_independent,
         p_near_best=p_near,
         p_top3=p_top3,
-        sureness=_sureness(request, scores),
-        sureness_independent=_sureness(request, alone),
+        sureness=_sureness(request, scores[0], leaders),
+        sureness_independent=_sureness(request, alone[0], leaders_alone),
         sureness_at_these_prices=at_these_prices,
         scores=scores[:detailed],
     )
@@ -105,16 +108,20 @@ def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Float
     return np.asarray(best / scores - 1)
 
 
-def _sureness(request: RankRequest, scores: Floats) -> Sureness:
-    """Return how sure the first row is; rows as good as it share the win."""
-    best = scores.max(axis=0)
-    loss = _losses(request, scores[0], best)
-    won = scores[0] == best
+def _near(request: RankRequest, scores: Floats, best: Floats) -> list[float]:
+    """Return how often each row loses no more than ``NEAR``."""
+    return [np.count_nonzero(_losses(request, row, best) <= NEAR) / len(best) for row in scores]
+
+
+def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness:
+    """Return how sure the first row is, by its (D,) scores; rows as good as it share the win."""
+    loss = _losses(request, first, leaders.best)
+    won = first == leaders.best
     is_cost = sorted_by(request) == "cost"
     return Sureness(
-        p_best=float((won / (scores == best).sum(axis=0)).mean()),
+        p_best=float((won / leaders.winners).mean()),
         p_near_best=float((loss <= NEAR).mean()),
-        regret_usd=float((best - scores[0]).mean()) if is_cost else None,
+        regret_usd=float((leaders.best - first).mean()) if is_cost else None,
         regret_share=float(loss.mean()),
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from gpubench.arrays import Indices
@@ -128,12 +127,6 @@ def _chances(row: RankedOffer, rows: Rows) -> dict[str, Any]:
         "p_best_of_gpu": rows.p_best_of_gpu(row.offer),
         "p_best_of_gpu_independent": rows.p_best_of_gpu(row.offer, independent=True),
     }
-
-
-def without_chances(choice: Choice) -> Choice:
-    """Return a choice that stands beside the ranking whose rows the chances are of."""
-    of_gpu = ("p_best_of_gpu", "p_best_of_gpu_independent")
-    return msgspec.structs.replace(choice, **dict.fromkeys((*_OF_CHANCES, *of_gpu)))
 
 
 def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:

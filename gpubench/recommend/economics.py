@@ -75,9 +75,12 @@ def job_cost(
     13 h at 2.00 USD/h, 73 USD of storage a month, 5 USD of egress, 20 % tax:
     (26 + 73 x 13 / 730 + 5) x 1.2 = (26 + 1.3 + 5) x 1.2 = 38.76 USD.
     """
-    return (billed * price_usd_per_hour + storage_usd_per_month * billed / HOURS_PER_MONTH + egress_usd) * (
-        1 + tax
-    )
+    usd = billed * price_usd_per_hour  # of a million draws each further step is felt, and few are asked for
+    if np.any(storage_usd_per_month):
+        usd = usd + storage_usd_per_month * billed / HOURS_PER_MONTH
+    if np.any(egress_usd):
+        usd = usd + egress_usd
+    return usd * (1 + tax) if tax else usd
 
 
 def spot_break_even(on_demand_usd_per_hour: Figure, spot_usd_per_hour: Figure) -> Figure:

@@ -16,7 +16,7 @@ from gpubench.predict.question import Question, Refusal
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
 from gpubench.recommend.feed_request import FeedRequest
-from gpubench.record.store import newest_runs, reference_runs, results_root
+from gpubench.record.store import own_runs, reference_runs
 from gpubench.specs import require_spec
 
 CONSUMERS = ("vgg16", "resnet50")
@@ -64,7 +64,7 @@ def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
     """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
-    own, reference = newest_runs(results_root(results)).runs, reference_runs()
+    own, reference = own_runs(results), reference_runs()
     specs = [require_spec(key) for key in gpu_keys]
     found, refused = [], []
     for name in CONSUMERS:

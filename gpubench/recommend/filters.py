@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -121,14 +122,17 @@ def _reasons(of: Filter, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterat
 def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded."""
     return tuple(
-        ExcludedOffer(
-            provider=among.provider.at(at),
-            instance=among.instance(at),
-            gpu_key=among.gpu_key.at(at),
-            reason=reason,
-        )
-        for among, at, _, reason in fallen
+        ExcludedOffer(provider=provider, instance=instance, gpu_key=gpu_key, reason=reason)
+        for _, of_one in groupby(fallen, key=lambda each: id(each.among))
+        for provider, instance, gpu_key, reason in _named(list(of_one))
     )
+
+
+def _named(fallen: Sequence[Exclusion]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield of exclusions from one table who sells each, its name there, its GPU, and why it fell."""
+    there = fallen[0].among.take([each.at for each in fallen])
+    reasons = (each.reason for each in fallen)
+    yield from zip(there.provider.cells(), there.instances, there.gpu_key.cells(), reasons, strict=True)
 
 
 def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:

@@ -53,7 +53,7 @@ def finding_out(
     unsure = [
         (place, row)
         for place, row in zip(best, rows.at(best), strict=True)
-        if row.estimate.basis == "predicted" and _for_rent(rows, row.offer.gpu_key)
+        if row.estimate.basis == "predicted" and len(_for_rent(rows, row.offer.gpu_key))
     ]
     unsure.sort(key=lambda each: -(each[1].p_best or 0.0))
     found = []
@@ -108,17 +108,19 @@ def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) 
     )
 
 
-def _for_rent(rows: Rows, gpu_key: str) -> list[int]:
-    return [at for at in rows.of_gpu[gpu_key].tolist() if not rows.is_owned[at]]
+def _for_rent(rows: Rows, gpu_key: str) -> Indices:
+    there = rows.of_gpu[gpu_key]
+    return there[~rows.is_owned[there]]
 
 
 def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    by_price = sorted(_for_rent(rows, gpu_key), key=lambda at: rows.price_and_cost(at)[0])
+    for_rent = _for_rent(rows, gpu_key)
+    by_price = for_rent[np.argsort(rows.prices[for_rent], kind="stable")]
     offers = rows.offers.take(by_price)
     kinds = kinds_of(offers.provider, offers.pricing)  # all that is asked of an offer to be tried
     first = np.sort(np.unique(kinds.codes, return_index=True)[1])
-    cheapest = rows.at([by_price[at] for at in first.tolist()])
+    cheapest = rows.at(by_price[first])
     return next(filter(can_be_tried, cheapest), cheapest[0])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -247,24 +248,24 @@ def first_choice(
 ) -> tuple[Job, Choice] | None:
     """Return the job and what to pay for, and nothing beside it; None where no job can be assumed.
 
-    Args as ``judge``.
+    Nothing is said of its chances, which are of other rows. Args as ``judge``.
 
     Raises:
         MisuseError: As ``judge`` does.
     """
-    found = _in_order(request, left, evidence_for, None)
+    found = _in_order(request, left, evidence_for, None, first_only=True)
     if found.pool.work is None:
         return None
     choice = choice_of(
         found.request,
-        found.rows[0],
+        beside(found.rows[0]),
         found.rows,
         left.specs,
         photographs=found.photographs,
         machine=left.owned.get(found.rows.offers[0]),
         asks=left.market.asks,
     )
-    return found.pool.work.job, choice
+    return found.pool.work.job, msgspec.structs.replace(choice, rank=1)
 
 
 @dataclass(frozen=True)
@@ -287,8 +288,10 @@ def _in_order(
     left: Sifted,
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None,
+    *,
+    first_only: bool = False,
 ) -> _InOrder:
-    """Put the offers that can do the job in order."""
+    """Put the offers that can do the job in order; with ``first_only`` no other row is looked at."""
     keys = {*left.possible.gpu_key.present, *left.sold.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
@@ -307,7 +310,7 @@ def _in_order(
     fallen = [*left.fallen, *unknown, *dear, *missed]
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
-    chances = chances_of(request, pool, order)
+    chances = chances_of(request, pool, order[:1] if first_only else order)
     return _InOrder(
         request=request,
         pool=pool,
@@ -462,11 +465,10 @@ def _runnable(
         machines = kinds_of(offers.gpu_key, offers.gpu_count)
         why = [reason(*machine) for machine in machines.values]
         runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
-        fallen = [
-            Exclusion(offers, at, NO_FIGURE, why[machines.codes[at]] or "")
-            for at in np.flatnonzero(~runs).tolist()
-        ]
-        return offers.where(runs), fallen
+        places = np.flatnonzero(~runs)
+        reasons = [why[machine] or "" for machine in machines.codes[places].tolist()]
+        fallen = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
+        return offers.where(runs), list(fallen)
 
     return part
 

@@ -7,16 +7,20 @@ deadlines, the Pareto set and the verdict all ask here, so that none of them can
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import SortedBy
 from gpubench.offers.columns import Offers
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
+from gpubench.recommend.prices import DrawnPrices
 from gpubench.recommend.request import RankRequest
 
-_AT_ONCE = 200
+_AT_ONCE = 16
 """Rows whose draws are worked out together: what they take on the way stays in the processor's cache."""
 
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
@@ -86,13 +90,33 @@ def _at_price(
     return -cost_of_billed(request, pool, known, rows, price) if by == "cost" else known
 
 
+class Drawn(NamedTuple):
+    """What the merits of N rows rest on beside their prices, in every joint draw.
+
+    Attributes:
+        known: (M, D) of each machine among the rows: see ``_before_price``.
+        which: (N,) the machine of each row.
+    """
+
+    known: Floats
+    which: Indices
+
+
+def drawn(request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False) -> Drawn:
+    """Draw what the merits of these rows rest on; with ``independent`` the error of each GPU is its own."""
+    machines, which = _machines(pool, rows)
+    rate = drawn_job_rates(request, pool, machines, independent=independent)
+    return Drawn(_before_price(request, pool, rate, machines), which)
+
+
 def drawn_merits(
     request: RankRequest,
     pool: Candidates,
     rows: Indices,
+    of: Drawn,
     *,
-    price: Floats | None = None,
-    independent: bool = False,
+    price: DrawnPrices | None = None,
+    out: Floats | None = None,
 ) -> Floats:
     """Return the (N, D) merit of these rows in every joint draw.
 
@@ -100,17 +124,15 @@ def drawn_merits(
         request: What was asked.
         pool: The offers.
         rows: Which of them.
-        price: (N, D) of the instance [USD/h]; None takes every price as it is expected, for certain.
-        independent: Draw the error of each GPU as its own.
+        of: What is drawn of the same rows beside their prices.
+        price: Of the same rows; None takes every price as it is expected, for certain.
+        out: Where to put them, of that shape: fresh memory for millions of figures costs more than they do.
     """
-    merits = np.empty((len(rows), request.draws))
-    machines, which = _machines(pool, rows)
-    rate = drawn_job_rates(request, pool, machines, independent=independent)
-    known = _before_price(request, pool, rate, machines)
+    merits = np.empty((len(rows), request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        at = None if price is None else price[part]
-        merits[part] = _at_price(request, pool, known[which[part]], rows[part], at)
+        at = None if price is None else price.of(part)
+        merits[part] = _at_price(request, pool, of.known[of.which[part]], rows[part], at)
     return merits
 
 
@@ -144,12 +166,14 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     """
     by = merit(request, pool, pool.rate, slice(None))
     next_best = _tie_break(request, pool, pool.rate, slice(None), pool.price)
-    found = np.lexsort((pool.price, next_best, -by))
-    alike = np.logical_and.reduce(
-        [column[found][1:] == column[found][:-1] for column in (by, next_best, pool.price)]
-    )
-    for run in _runs(np.flatnonzero(alike)):
-        found[run] = found[run][_by_name(pool.offers.take(found[run]))]
+    found = np.argsort(-by)
+    even = np.flatnonzero(_in_runs(by[found]))  # of equal merit: what parts them is asked of them alone
+    level = np.sort(found[even])
+    found[even] = level = level[np.lexsort((pool.price[level], next_best[level], -by[level]))]
+    alike = np.flatnonzero(_in_runs(by[level], next_best[level], pool.price[level]))
+    rows = level[alike]
+    named = _by_name(pool.offers.take(rows), (-by[rows], next_best[rows], pool.price[rows]))
+    found[even[alike]] = rows[named]
     return found
 
 
@@ -283,20 +307,19 @@ def _beside(column: Floats, like: Floats) -> Floats:
     return column[:, None] if like.ndim == 2 else column
 
 
-def _runs(positions: Indices) -> list[slice]:
-    """Return the stretches of positions that are each alike to the next: [2, 3, 7] is 2..4 and 7..8."""
-    if not len(positions):
-        return []
-    parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-    return [slice(int(part[0]), int(part[-1]) + 2) for part in parts]
+def _in_runs(*columns: Floats) -> Flags:
+    """Return which cells are in all columns as the one above or below: [1, 2, 2, 3] has two."""
+    same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
+    return np.concatenate((same, [False])) | np.concatenate(([False], same))
 
 
-def _by_name(offers: Offers) -> list[int]:
-    """Return the places of offers in the order of their names."""
+def _by_name(offers: Offers, first: Sequence[Floats]) -> Indices:
+    """Return the places of offers in the order of these columns, and where they are alike of their names."""
     columns = offers.provider, offers.region, offers.pricing, offers.gpu_key
     provider, region, pricing, gpu_key = (column.cells() for column in columns)
     names = list(
         zip(
+            *(column.tolist() for column in first),
             provider,
             offers.instances,
             (each or "" for each in region),
@@ -305,4 +328,4 @@ def _by_name(offers: Offers) -> list[int]:
             strict=True,
         )
     )
-    return sorted(range(len(offers)), key=names.__getitem__)
+    return np.array(sorted(range(len(offers)), key=names.__getitem__), dtype=np.int64)

@@ -14,7 +14,6 @@ from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles
 from gpubench.recommend.buying import at_work
-from gpubench.recommend.choices import without_chances
 from gpubench.recommend.gather import Evidence, Runs, gather, mean_power_w
 from gpubench.recommend.judge import Sifted, first_choice, judge, sift
 from gpubench.recommend.own_devices import device_key
@@ -166,4 +165,4 @@ def _others(
             continue
         if found is not None:
             job, choice = found
-            yield UsageLine(name=name, workloads=(workload,), job=job, choice=without_chances(choice))
+            yield UsageLine(name=name, workloads=(workload,), job=job, choice=choice)

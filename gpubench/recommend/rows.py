@@ -149,9 +149,14 @@ class Rows(Sequence[RankedOffer]):
         ranks = self._chances.ranks
         return self[: ranks.count(ranks[0])]
 
+    @cached_property
+    def prices(self) -> Floats:
+        """What each row is expected to cost by the hour [USD]."""
+        return self._pool.price[self._order]
+
     def price_and_cost(self, at: int) -> tuple[float, float | None]:
         """Return what one row is expected to cost by the hour and the job [USD], without making the row."""
-        price = float(self._pool.price[self._order[at]])
+        price = float(self.prices[at])
         return price, None if self._pool.work is None else float(self._money[at])
 
     def __iter__(self) -> Iterator[RankedOffer]:

@@ -123,8 +123,8 @@ def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
 def does_not_fit(estimate: Estimate) -> str:
     """Say that a batch is too large, and which one is not."""
     largest = estimate.largest_batch
-    fix = f"the largest that fits is {largest}" if largest else "not even a batch of 1 fits"
-    return f"{estimate.case.workload} at batch {estimate.case.batch_size} does not fit its memory; {fix}"
+    fix = f"the largest that fits is {largest:,}" if largest else "not even a batch of 1 fits"
+    return f"{estimate.case.workload} at batch {estimate.case.batch_size:,} does not fit its memory; {fix}"
 
 
 def _estimates(table: Answers, keys: Sequence[str]) -> list[Estimate]:

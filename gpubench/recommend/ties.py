@@ -8,10 +8,11 @@ Overlapping intervals are not the test: they count that common error twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from gpubench.arrays import Flags, Floats
+from gpubench.arrays import Flags, Floats, Indices
 
 TAIL = 0.05
 """Two offers tie while the lower one is the better of the two in at least this share of the draws."""
@@ -20,6 +21,61 @@ SURE = 0.5
 """The head of a ranking is a tie while its P(best) is below this."""
 
 _BLOCK = 64
+_THREE = 3
+
+
+class Leaders(NamedTuple):
+    """The best of every joint draw.
+
+    Attributes:
+        best: (D,) score.
+        rows: Those that are the best of some draw.
+        won: (R, D) which of them is the best of each draw.
+        winners: (D,) how many share it.
+    """
+
+    best: Floats
+    rows: Indices
+    won: Flags
+    winners: Indices
+
+    def wins(self, count: int) -> Floats:
+        """Return P(best) of each of ``count`` rows: (N,)."""
+        result = np.zeros(count)
+        result[self.rows] = [(row / self.winners).mean() for row in self.won]
+        return result
+
+
+def leaders_of(scores: Floats) -> Leaders:
+    """Return who is the best of each draw; larger scores are better.
+
+    Args:
+        scores: (N, D) score of row i in joint draw d.
+    """
+    best = scores.max(axis=0)
+    rows = np.flatnonzero((scores == best).any(axis=1))
+    won = scores[rows] == best
+    return Leaders(best, rows, won, won.sum(axis=0))
+
+
+def top_three(scores: Floats) -> Floats:
+    """Return P(among the best three) of each row: (N,); larger scores are better.
+
+    The third best of some rows is no better than that of all, and few come up to it: the rest is left out.
+
+    Args:
+        scores: (N, D) score of row i in joint draw d.
+    """
+    result = np.ones(len(scores))
+    if len(scores) > _THREE:
+        able = np.flatnonzero((scores >= _third(scores[:_BLOCK])).any(axis=1))
+        result[:] = 0.0
+        result[able] = (scores[able] >= _third(scores[able])).mean(axis=1)
+    return result
+
+
+def _third(scores: Floats) -> Floats:
+    return np.asarray(np.partition(scores, -_THREE, axis=0)[-_THREE])
 
 
 def chances(scores: Floats) -> tuple[Floats, Floats]:
@@ -33,18 +89,7 @@ def chances(scores: Floats) -> tuple[Floats, Floats]:
     Returns:
         Two arrays (N,), 0 to 1.
     """
-    p_best = wins(scores)
-    if len(scores) <= 3:
-        return p_best, np.ones(len(scores))
-    third = np.partition(scores, -3, axis=0)[-3]
-    return p_best, (scores >= third).mean(axis=1)
-
-
-def wins(scores: Floats) -> Floats:
-    """Return P(best) of each row alone: (N,)."""
-    best = scores == scores.max(axis=0)
-    winners = best.sum(axis=0)
-    return np.array([(row / winners).mean() for row in best])
+    return leaders_of(scores).wins(len(scores)), top_three(scores)
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:

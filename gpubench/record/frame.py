@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from gpubench.models import Case, Measurement, Run
 from gpubench.record.spread import SPREAD, spread
-from gpubench.record.store import read_runs, results_root
+from gpubench.record.store import read_runs, results_root, say_problems
 from gpubench.shared_options import ResultsRequest
 from gpubench.signatures import takes_options_of
-from gpubench.units import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +40,7 @@ _FIGURES = (
 def load_runs(request: ResultsRequest) -> pd.DataFrame:
     """Return every stored measurement as one row; unknown is missing, never 0."""
     stored = read_runs(results_root(request.results))
-    for problem in stored.problems:
-        print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
+    say_problems(stored.problems)
     return frame(stored.runs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -305,6 +306,26 @@ def newest_runs(root: Path) -> StoredRuns:
         f"{count(len(chosen), 'run')}"
     )
     return msgspec.structs.replace(stored, passed_over=passed_over if len(chosen) < len(heads) else None)
+
+
+def own_runs(results: Path | None) -> tuple[Run, ...]:
+    """Return what figures rest on of a results folder; what could not be read of it is said on stderr.
+
+    Args:
+        results: None is the default folder.
+
+    Raises:
+        MisuseError: If it is there and is no folder.
+    """
+    stored = newest_runs(results_root(results))
+    say_problems(stored.problems)
+    return stored.runs
+
+
+def say_problems(problems: Iterable[str]) -> None:
+    """Say on stderr what could not be read, a line each: for answers that have no place for it."""
+    for problem in problems:
+        print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
 
 
 def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:

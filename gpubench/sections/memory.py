@@ -9,10 +9,16 @@ import msgspec
 from gpubench.blocks.block import Block
 from gpubench.blocks.curves import Level, band_over_batch
 from gpubench.blocks.parts import Charts, Column, Figure, Paragraph, Part, Table
-from gpubench.models import Case, MemoryNeed
+from gpubench.models import Case, MemoryFit, MemoryNeed
 from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
-from gpubench.predict.memory_answer import algorithm_words, answer_memory, basis_words, part_rows
+from gpubench.predict.memory_answer import (
+    algorithm_words,
+    answer_memory,
+    basis_words,
+    compiled_loss_words,
+    part_rows,
+)
 from gpubench.predict.question import Question
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
@@ -61,7 +67,8 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         for batch in batches
     ]
     name = f"{plain(case.workload, 40)}, {case.precision.words}"
-    words = "; ".join(filter(None, (basis_words(answer.need), algorithm_words(answer.need))))
+    told = (basis_words(answer.need), algorithm_words(answer.need), compiled_loss_words(answer.need))
+    words = "; ".join(filter(None, told))
     yield Paragraph(text=f"{name}: {words}.", tone="note")
     yield Charts(
         figures=(_figure(name, batches, needs),),
@@ -78,8 +85,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         caption=f"{name}: by size of card",
         columns=(Column(title="Cards"), Column(title="Largest batch", numeric=True), Column(title="Answer")),
         rows=tuple(
-            (_cards(data, card.gpu_keys), f"{card.fit.largest_batch:,}", card.fit.text())
-            for card in answer.cards
+            (_cards(data, card.gpu_keys), _largest(card.fit), card.fit.text()) for card in answer.cards
         ),
         folded=True,
     )
@@ -117,6 +123,11 @@ def _twin(name: str, batches: list[int], needs: list[MemoryNeed]) -> Table:
             for batch, need in zip(batches, needs, strict=True)
         ),
     )
+
+
+def _largest(fit: MemoryFit) -> str:
+    """The largest batch, and how it is run where a CUDA graph holds less."""
+    return f"{fit.largest_batch:,}{' in eager steps' if fit.in_eager_steps else ''}"
 
 
 def _cards(data: ReportData, keys: tuple[str, ...]) -> str:

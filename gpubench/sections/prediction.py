@@ -96,6 +96,7 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
             number("Throughput", lambda e: stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))),
             text("Case", _case),
             text("Basis", lambda e: e.basis),
+            text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
             *_rests_on(5, 4, 3, 2),
             text("Rows", evidence_on, optional=6),
             text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,37 @@ def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None
     assert (answer["task"], answer["weight_type"], answer["basis"]) == ("infer", "int4", "traced")
     assert answer["cache_tokens"] > 0
     assert answer["parts"]["optimizer_bytes"] == 0
+
+
+def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
+    """Of batches, their cuts, and what each of several GPUs takes."""
+    batch = "300000000"
+    _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
+    assert f"batch {300_000_000:,}" in out
+    assert re.search(r"over \d[\d,]*,\d{3} micro-batches", out)
+    assert not re.search(r"\d{5}", out.replace("nvidia-geforce", ""))
+    _, cut, _ = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", batch, "--accumulate", "100000000")
+    assert "in 100,000,000 micro-batches" in cut
+    _, _, error = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", "1000", "--accumulate", "20000")
+    assert "accumulate 20,000: a batch of 1,000 has fewer samples than that" in error
+
+
+def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: Any) -> None:
+    """Beside the figures by which the card is judged; of other steps nothing is known."""
+    asked = "transformer", "--gpu", "rtx-4090"
+    compiled, eager = (
+        json.loads(ask(*asked, "--execution", how, "--json")[1]) for how in ("compile", "eager")
+    )
+    ends = [compiled[f"compiled_loss_bytes{end}"] for end in ("_low", "", "_high")]
+    assert ends == sorted(ends)
+    assert ends[2] <= compiled["reserved_bytes_high"] == eager["reserved_bytes_high"]
+    assert compiled["cards"][0]["compiled_loss_bytes"] == ends[1]
+    assert eager["compiled_loss_bytes"] is None
+    _, text, _ = ask(*asked, "--execution", "compile")
+    told = f"reserves some {ends[1] / 2**30:.2f} GiB ({ends[0] / 2**30:.2f} GiB to {ends[2] / 2**30:.1f} GiB)"
+    assert f"compiles its loss too {told}; gpubench does not" in text
+    assert "compiles its loss" not in ask(*asked)[1]
+    assert "compiles its loss" not in ask("bert_base", *asked[1:], "--execution", "compile")[1]
 
 
 def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask: Any) -> None:
@@ -335,6 +367,8 @@ def test_what_is_no_missing_kernel_is_the_models_own_error(
         (("vgg16", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("./never_traced.py", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),
+        (("vgg16", "--batch-size", "9" * 26), "more than any step holds"),
+        (("vgg16", "--batch-size", "9" * 26, "--accumulate", "9" * 25), "more than any step holds"),
         (("vgg16", "--precision", "int4"), "--precision 'int4' is unknown"),
         (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) alone"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),

@@ -31,6 +31,7 @@ from gpubench.recommend.scaling import Efficiency, measured_efficiency, scaling_
 from gpubench.record.store import write_run
 from gpubench.sections.prediction import answered
 from gpubench.specs import load_specs
+from gpubench.units import UNKNOWN
 
 from .builders import A100, H100, L4, T4, estimate, measurement, run_of, said
 
@@ -184,6 +185,16 @@ def test_an_answer_says_how_its_batch_came_about():
     fixed = predict_all(question_of(), [load_specs()[T4]])
     assert answered(fixed)[0].rows[0][2].endswith("batch 64")
     assert as_records(fixed)["estimates"][0]["batch_choice"] == "fixed"
+
+
+def test_an_answer_says_how_its_step_fits():
+    """As ``gpubench memory`` says it; a dash where nothing is known of it."""
+    told = predict_all(question_of(), [load_specs()[T4]])
+    (column,) = (n for n, each in enumerate(answered(told)[0].columns) if each.title == "Memory")
+    (row,) = answered(told)[0].rows
+    assert re.fullmatch(r"fits \(needs [\d.]+ to [\d.]+ of 16 GiB\)", row[column])
+    unknown = {T4: msgspec.structs.replace(told[T4], memory_text=None)}
+    assert answered(unknown)[0].rows[0][column] == UNKNOWN
 
 
 def test_a_gpu_of_unknown_memory_has_no_largest_batch():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import numpy as np
 import pytest
@@ -257,3 +259,12 @@ def test_the_order_does_not_depend_on_the_order_of_the_offers():
         RATES, width=1.3, draws=60, spot=True, **options,
     ).rows  # fmt: skip
     assert [row.offer.instance for row in rows] == names
+
+
+def test_offers_that_only_their_names_part_stand_by_name_among_hundreds():
+    """Ten prices of thirty alike each, in any order of the input: by price, and within one by name."""
+    alike = [offer(H100, 1 + price / 10, instance=f"i{name:02}") for price in range(10) for name in range(30)]
+    random.Random(1).shuffle(alike)
+    rows = rank_of(alike, RATES, samples=1e7, draws=60).rows
+    expected = [(1 + price / 10, f"i{name:02}") for price in range(10) for name in range(30)]
+    assert [(float(row.offer.price_usd_per_hour), row.offer.instance) for row in rows] == expected

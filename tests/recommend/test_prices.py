@@ -29,7 +29,7 @@ MARKET = Market(TODAY, {(H100, Pricing.ON_DEMAND): ASKS}, drift=0.3)
 
 def drawn(*offers):
     rows = np.arange(len(offers))
-    return drawn_prices(prices_of(offers, MARKET), rows, DRAWS, 0)
+    return drawn_prices(prices_of(offers, MARKET), rows, DRAWS, 0).of(slice(None))
 
 
 def test_a_list_price_of_today_is_certain():
@@ -87,7 +87,7 @@ def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alik
     assert list(machines.values()) == pytest.approx([600 / 1400, 0.6])
     assert card_share(machine()) == 0, "a quote"
     moved = drawn_prices(prices_of(machines, Market(TODAY, {}, 0.3, machines)), np.arange(2), DRAWS, 0)
-    walks = np.log(moved)
+    walks = np.log(moved.of(slice(None)))
     assert walks.std(axis=1) == pytest.approx([0.3 * 600 / 1400, 0.18], rel=0.03)
     assert np.corrcoef(walks)[0, 1] == pytest.approx(1)
 

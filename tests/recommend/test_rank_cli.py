@@ -407,3 +407,16 @@ def test_predict_takes_max_too(monkeypatch, capsys):
 def test_a_results_folder_that_is_not_there_is_named(tmp_path):
     ranking = rank("vgg16", gpu="l4", results=tmp_path / "nowhere")
     assert any("no folder nowhere" in note for note in ranking.notes)
+
+
+def test_task_files_below_a_link_that_was_named_are_said_to_lie_where_it_leads(gpubench, tmp_path):
+    (tmp_path / "tasks").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("tasks")
+    asked = ("vgg16", "--gpu", "h100", "--provider", "runpod", "--samples", "1e6", "--try", "1")
+    done = gpubench(*asked, "--out", str(link), "--json")
+    assert done.returncode == 0, done.stderr
+    assert f"{link} is a link: the files are in {tmp_path / 'tasks'}" in done.stderr
+    assert (tmp_path / "tasks" / "try.sh").is_file()
+    plain = gpubench(*asked, "--out", str(tmp_path / "tasks"), "--json")
+    assert "is a link" not in plain.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.recommend.ties import bands, chances
+from gpubench.recommend.ties import bands, chances, top_three
 
 
 def test_chances_are_counted_over_draws():
@@ -19,6 +19,15 @@ def test_chances_are_counted_over_draws():
 
 def test_three_or_fewer_are_all_in_the_top_three():
     assert chances(np.array([[2.0], [1.0]]))[1].tolist() == [1, 1]
+
+
+def test_a_row_far_down_is_among_the_best_three_of_some_draws():
+    """Of 300 rows the 200th leads a tenth of the draws, and shares the third place of another tenth."""
+    scores = np.repeat(np.arange(300.0, 0.0, -1.0)[:, None], 20, axis=1)
+    scores[199, :2], scores[199, 2:4] = 1000.0, 298.0
+    chance = top_three(scores)
+    assert chance[[0, 1, 2, 199]].tolist() == [1, 1, 0.9, 0.2]
+    assert chance.sum() == pytest.approx(3 + 0.1), "two share a place in a tenth of the draws"
 
 
 def test_a_common_error_does_not_make_a_tie():

@@ -20,6 +20,9 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import DeviceProfile, Launch, Round, Status
 from gpubench.offers.snapshot import offers_folder
+from gpubench.predict.estimate import predict
+from gpubench.predict.memory_answer import memory
+from gpubench.recommend.feed import consumed_by
 from gpubench.record import store
 from gpubench.record.aside import SETTLED_S
 from gpubench.shipped import data_path
@@ -340,6 +343,28 @@ def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
     stored = store.read_runs(tmp_path)
     assert "upgrade gpubench" in stored.problems[0]
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda root: predict("cnn", gpu=["l4"], results=root),
+        lambda root: memory("cnn", gpu=["l4"], results=root),
+        lambda root: consumed_by(("nvidia-l4-24gb",), root),
+    ],
+    ids=["predict", "memory", "feed"],
+)
+def test_an_answer_without_a_place_for_it_says_on_stderr_which_run_does_not_count(ask, tmp_path, capsys):
+    broken = tmp_path / "runs" / "nvidia-l4-24gb" / "20261101t120000z-aaaa.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    ask(tmp_path)
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith("gpubench: ")
+    assert broken.name in line
+    assert "is no gpubench run" in line
 
 
 def test_a_symbolic_link_is_not_followed_nor_renamed(tmp_path, make_run):

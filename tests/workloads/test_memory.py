@@ -977,6 +977,17 @@ def test_what_fits_in_eager_steps_alone_says_so() -> None:
     assert (below.fits, below.in_eager_steps) == (False, False)
     room = judge(profile, graph, card(80))
     assert (room.fits, room.in_eager_steps) == (True, False)
+    assert between.graph_largest_batch == 6
+    assert between.eager_largest_batch == between.largest_batch == 8
+    assert between.largest_text() == "largest batch 6 in a CUDA graph, 8 in eager steps"
+    assert (below.graph_largest_batch, below.eager_largest_batch) == (6, 7)
+    assert room.largest_text() == f"largest batch {room.largest_batch}"
+    many = judge(profile, msgspec.structs.replace(graph, batch_size=60), card(bound + 0.1))
+    assert f"; {between.largest_text()} (" in many.text(), "the same card says the same of every batch"
+    assert many.largest_batch == 6
+    small = judge(profile, msgspec.structs.replace(eager, batch_size=1), card(80)).need.device.high / GIB
+    lone = judge(profile, graph, card(small + 0.05))
+    assert lone.text().startswith("does not fit; largest batch 1 in eager steps alone (")
     several = msgspec.structs.replace(graph, gpu_count=8)
     assert not judge(profile, several, card(bound + 1.1)).in_eager_steps, "they take eager steps anyway"
 
