@@ -10,6 +10,7 @@ from statistics import fmean, median
 import msgspec
 import pytest
 from memory_cases import case_of, own_readings
+from memory_scores import score_compiled_loss, score_left_out
 from scipy.stats import binomtest
 
 from gpubench.models import CardClass, Execution, MemoryNeed, Precision, TaskKind
@@ -19,8 +20,6 @@ from gpubench.predict.memory_fit import (
     ReadingKind,
     fit_allowance,
     load_readings,
-    score_compiled_loss,
-    score_left_out,
 )
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import TRACE_SHARE, card_of, device_bytes, load_allowance
