@@ -87,7 +87,9 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("In all", lambda each: format_usd(each.purchase_usd)),
         number(_unit(ranking), lambda each: _throughput(ranking, each).text()),
         number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
-        number("A job", _job) if has_job else None,
+        number("A job", lambda each: format_duration(each.hours and each.hours * _S_PER_H))
+        if has_job
+        else None,
         number("At work", lambda each: format_percent(each.utilization)) if has_month else None,
         number("Cards needed", lambda each: str(each.cards_needed or UNKNOWN)) if has_month else None,
         number("Memory free", lambda each: format_percent(each.memory_free), 2),
@@ -101,10 +103,6 @@ def _unit(ranking: Ranking) -> str:
     if ranking.by_reference and ranking.reference_gpu_key:
         return f"× {gpu_name(ranking.reference_gpu_key)}"
     return capitalized(ranking.throughput_unit)
-
-
-def _job(each: Purchase) -> str:
-    return format_duration(each.hours and each.hours * _S_PER_H)
 
 
 def _throughput(ranking: Ranking, each: Purchase) -> Interval:
