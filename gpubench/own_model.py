@@ -274,11 +274,14 @@ def _default(module: ModuleType, name: str) -> Any:
     )
 
 
-def _checked(name: str, build: Callable[[int, int], Any]) -> Callable[[int, int], Task]:
-    """Wrap the ``build`` of a ``Workload``, which returns nothing but a ``Task``."""
+def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
+    """Wrap the ``build`` of a ``Workload``, which returns nothing but a ``Task``.
 
-    def checked(batch_size: int, seed: int) -> Task:
-        made = import_foreign(name, lambda: build(batch_size, seed))
+    What a recipe changes comes by name, where the workload has ``settings``.
+    """
+
+    def checked(batch_size: int, seed: int, **changed: Any) -> Task:
+        made = import_foreign(name, lambda: build(batch_size, seed, **changed))
         if not isinstance(made, Task):
             raise MisuseError(
                 f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "

@@ -15,6 +15,7 @@ from gpubench.errors import ExitCode
 from gpubench.units import count, format_duration, format_si, plain
 
 if TYPE_CHECKING:
+    from gpubench.cuda_check.plan import CheckPlan
     from gpubench.cuda_check.verdict import Verdict
     from gpubench.models import CudaCheck, PartLog
 
@@ -37,10 +38,8 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     build = torch_build()
     path = output or Path(file_name(profile, None if build is None else build.version))
     peers = every_peer(profile)
-    whole_s = sum(make_plan(profile, peers, full=full).expected_s.values())
-    how_long = (
-        f"all of it, about {format_duration(whole_s)}" if full else f"at most {format_duration(LIMIT_S)}"
-    )
+    whole = make_plan(profile, peers, full=True)
+    how_long = f"all of it, about {_time_of(whole)}" if full else f"at most {format_duration(LIMIT_S)}"
     say(f"checking {plain(profile.name or device)}, {how_long}; let nothing else use it meanwhile")
     check = cuda_check.check_cuda(profile, path, peers, full=full, on_part=_say_part)
     verdicts = judge.judge(check)
@@ -48,6 +47,8 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
         print_json({"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts})
     else:
         show(*_verdicts(verdicts), *_phases(check), *_beside(check))
+    if not full and not judge.failed(verdicts):
+        _say_what_is_left(check, whole)
     _say_next(check, verdicts, path)
     if judge.failed(verdicts) or judge.cut_off(verdicts):
         raise typer.Exit(ExitCode.NO)
@@ -116,6 +117,27 @@ def _beside(check: CudaCheck) -> list[Part]:
             number("ratio", lambda row: f"{row.here / row.there:.3f}"),
         )
     ]
+
+
+def _time_of(whole: CheckPlan) -> str:
+    return format_duration(sum(whole.expected_s.values()))
+
+
+def _say_what_is_left(check: CudaCheck, whole: CheckPlan) -> None:
+    """Say how much of a whole check was not tried within the limit, and how long all of it takes."""
+    from gpubench.models import PartState
+
+    trials = (*whole.trials, *whole.compiled)
+    tried = {row.case for row in check.cases}
+    left = sum(trial.case not in tried for trial in trials)
+    late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
+    if not left and not late:
+        return
+    parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
+    say(
+        f"{left} of {len(trials)} cases were not tried{parts}: "
+        f"gpubench check --cuda --full has no limit of time, and takes about {_time_of(whole)} here"
+    )
 
 
 def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:

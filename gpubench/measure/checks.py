@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
+from statistics import median
 
 import msgspec
 
 from gpubench import stats
 from gpubench.effects import ratio
 from gpubench.measure.energy import LEAST_REGION_S
+from gpubench.measure.losses import loss_ends, loss_trace
 from gpubench.measure.peaks import clock_ratio, datasheet_share
 from gpubench.measure.stopping import StopRule
 from gpubench.models import (
@@ -44,7 +45,6 @@ SLOWDOWN_SHARE = 0.01
 GAP = 2.0
 FP32_CONVOLUTION = 2.25
 """Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
-FEW_LOSSES = 5
 LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
 """A single operation that is faster was not waited for, or did not do the work; a product has the room of the
@@ -176,14 +176,6 @@ def _allow(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, kind=FindingKind.THROTTLED_ALLOWED)
 
 
-def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
-    """The losses of the first launch from the seed on: single steps, then the edges of the rounds."""
-    if not launches:
-        return ()
-    first = launches[0]
-    return (*first.loss_curve, *(r.loss for r in (*first.warmup, *first.rounds)))
-
-
 def _of_batches(case: Case, launch: Launch) -> Iterator[Finding]:
     """A single batch is learned by heart, and its gradients vanish: later steps are unlike real training."""
     if case.task is TaskKind.TRAIN and launch.batch_count == 1:
@@ -219,24 +211,12 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
         return
     if launch.parameters_moved is False:
         yield Finding(kind=FindingKind.PARAMETERS_FROZEN)
-    known = [loss for loss in losses if loss is not None]
-    if len(known) >= FEW_LOSSES:
-        count = fifth(len(known))
-        first, last = fmean(known[:count]), fmean(known[-count:])
-        if last >= first:
-            yield Finding(kind=FindingKind.LOSS_NOT_FALLING, value=last, limit=first)
+    if (ends := loss_ends(launch)) is not None and ends[1] >= ends[0]:
+        yield Finding(kind=FindingKind.LOSS_NOT_FALLING, value=ends[1], limit=ends[0])
     if launch.skipped_steps and launch.timed_steps:
         share = launch.skipped_steps / launch.timed_steps
         if share >= SKIPPED_STEPS:
             yield Finding(kind=FindingKind.STEPS_SKIPPED, value=share, limit=SKIPPED_STEPS)
-
-
-def fifth(count: int, batches: int = 4) -> int:
-    """How many losses make the first and the last fifth: at least one rotation of the batches, at most half.
-
-    Batches differ in difficulty; comparing one with another would compare the batches.
-    """
-    return max(1, min(count // 2, max(count // 5, batches)))
 
 
 def _of_rounds(launch: Launch) -> Iterator[Finding]:

@@ -415,9 +415,13 @@ def _check_what(request: RunRequest) -> None:
     }
     for what in (what for what, is_asked in of_torch.items() if others and is_asked):
         raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
-    if several and (request.batch_size == "max" or request.micro == "only"):
-        other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
-        raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
+    alone = {
+        "--batch-size max": "give it without --gpus, or --gpus with a batch",
+        "--micro-only": "all-reduce by size is timed beside a workload, as by "
+        f"gpubench run cnn --gpus {request.gpu_count}",
+    }
+    for option in (option for option in alone if several and of_torch[option]):
+        raise MisuseError(f"{option} is of one GPU: {alone[option]}")
     of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
     for option in (option for option, is_given in of_one.items() if request.thread_scaling and is_given):
         raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")

@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.findings import DOUBTFUL, FindingKind, describe
 from gpubench.measure import checks
-from gpubench.measure.checks import FEW_LOSSES, loss_trace
+from gpubench.measure.losses import LEAST_PAIRS, loss_ends
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -148,8 +148,8 @@ def _missing(measurement: Measurement, launch: Launch, device: DeviceProfile) ->
         yield "first loss against float32 on the CPU"
     if launch.graph_error is None and case.execution is not Execution.EAGER:
         yield f"{case.execution} against eager"
-    if train and len(loss_trace((launch,))) < FEW_LOSSES:
-        yield f"falling loss (it takes {FEW_LOSSES} losses)"
+    if train and loss_ends(launch) is None:
+        yield f"falling loss (it takes {LEAST_PAIRS} losses and earlier ones of the same batches)"
     if train and launch.parameters_moved is None:
         yield "moving parameters"
     if train and launch.skipped_steps is None and case.precision.facts.scales_gradients:

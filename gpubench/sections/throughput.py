@@ -18,13 +18,13 @@ from gpubench.blocks.charts import (
     series_of,
     two_lines,
 )
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Case, Execution, Framework, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import kinds_words, rate_of
-from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
+from gpubench.sections.words import Apart, kinds_words, rate_of, told_apart
+from gpubench.units import UNKNOWN, format_bytes, format_duration, format_percent, plain, plural
 
 EXECUTION_ORDER = tuple(Execution)
 _LOOKS = {
@@ -85,9 +85,12 @@ def _order(result: Result) -> tuple[object, ...]:
 
 
 def _figure(group: Sequence[Result]) -> Figure:
-    """One workload: a row for each precision, batch and layout, a bar for each execution."""
-    rows = list(dict.fromkeys(_row_label(result) for result in group))
-    series = series_of(_LOOKS, [(r.case.execution, _mark(r, rows.index(_row_label(r)))) for r in group])
+    """One workload: a row for each precision, batch, layout, job and recipe, a bar for each execution."""
+    apart = told_apart([result.case for result in group])
+    labels = [_row_label(result, apart) for result in group]
+    rows = list(dict.fromkeys(labels))
+    marks = [(r.case.execution, _mark(r, rows.index(label))) for r, label in zip(group, labels, strict=True)]
+    series = series_of(_LOOKS, marks)
     case = group[0].case
     unit = plural(plain(case.sample_unit, 20))
     title = _title(group[0])
@@ -106,12 +109,12 @@ def _title(result: Result) -> str:
     return f"{plain(case.workload, 40)}{framework}{task}{best}"
 
 
-def _row_label(result: Result) -> str:
+def _row_label(result: Result, apart: Apart) -> str:
     """What tells the rows of one chart apart; that a batch is the best one stands in its title."""
     case = result.case
-    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-    return two_lines(f"{case.precision.value}{_layout(case)}", f"batch {case.batch_size:,}{gpus}{version}")
+    below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))
+    return two_lines(f"{case.precision.value}{_layout(case)}", f"{below}{version}")
 
 
 def _layout(case: Case) -> str:
@@ -133,6 +136,8 @@ def _interval(result: Result) -> str:
 
 
 def _twin(results: Sequence[Result]) -> Table:
+    apart = told_apart([result.case for result in results])
+    jobs: list[Cell[Result]] = [text("Job and recipe", lambda r: ", ".join(apart(r.case)) or UNKNOWN)]
     return table(
         "Every measured case on this device",
         results,
@@ -140,6 +145,7 @@ def _twin(results: Sequence[Result]) -> Table:
         text("Precision", _precision),
         text("Execution", lambda r: r.case.execution.value),
         number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
+        *(jobs if any(apart(result.case) for result in results) else []),
         number("Throughput, 95 % interval", _throughput),
         number("Step", _step),
         number("Device busy", _busy),
@@ -151,10 +157,11 @@ def _twin(results: Sequence[Result]) -> Table:
 
 def _brief(results: Sequence[Result]) -> Table:
     """The same with the case in one column, and the memory that it took."""
+    apart = told_apart([result.case for result in results])
     return table(
         "",
         results,
-        text("Case", lambda r: f"{_title(r)}\n{r.how}"),
+        text("Case", lambda r: _case(r, apart)),
         number("Throughput, 95 % interval", _throughput),
         number("Step", _step),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
@@ -163,6 +170,11 @@ def _brief(results: Sequence[Result]) -> Table:
         number("Of best GEMM here", _of_gemm, optional=7),
         text("Findings", _findings),
     )
+
+
+def _case(result: Result, apart: Apart) -> str:
+    how = ", ".join((result.how, *apart(result.case)))
+    return f"{_title(result)}\n{how}"
 
 
 def _precision(result: Result) -> str:

@@ -49,7 +49,7 @@ def _how(pair: Effect) -> str:
 
 def _batch(pair: Effect) -> str:
     one, each = pair.to.case.batch_size, pair.of.case.batch_size
-    return str(each) if one == each else f"{each}\n(one GPU: {one})"
+    return str(each) if one == each else f"{each}\none GPU: {one}"
 
 
 _MODES = {

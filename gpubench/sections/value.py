@@ -33,7 +33,7 @@ from gpubench.models import (
     UsageLine,
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
-from gpubench.recommend.tokens import token_costs
+from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.recommend.verdict import caution, sureness_note, underfed
 from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
@@ -263,7 +263,7 @@ def offers(
         *_token_columns(rows),
         text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
         number("Batch", _batch, optional=5) if in_full and len(batches) > 1 else None,
-        number("Latency", lambda r: format_duration(r.latency_s)) if in_full and late else None,
+        number("Latency", _latency) if in_full and late else None,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1, glyph=True),
         text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
@@ -367,6 +367,17 @@ def _token_cost(what: str) -> Callable[[RankedOffer], str]:
     return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
 
 
+def _latency(row: RankedOffer) -> str:
+    """The time of a batch; of a generation also that of a token, which a limit on latency is held against."""
+    token = _token_latency(row)
+    return format_duration(row.latency_s) + (f"\n{token}" if token else "")
+
+
+def _token_latency(row: RankedOffer) -> str:
+    times = generation_times(row.estimate)
+    return "" if times is None else f"{format_duration(times.per_token_s.value)} a token"
+
+
 def _batch(row: RankedOffer) -> str:
     return " ".join(f"{batch:,}" for batch in batches_of(row.parts or (row.estimate,)))
 
@@ -399,7 +410,8 @@ def _remarks(row: RankedOffer) -> str:
     if row.fits_memory is None:
         remarks.append("memory not checked")
     if row.latency_s is not None:
-        remarks.append(f"{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
+        each = f"{token}, " if (token := _token_latency(row)) else ""
+        remarks.append(f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
     if row.spot_break_even is not None:
         lost = share_words(row.spot_break_even)
         pays = f"while less than {lost} of the work is lost" if row.spot_break_even else "at no share"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from gpubench.blocks.charts import BASIS_GLYPHS
@@ -121,6 +121,31 @@ def case_words(case: Case) -> str:
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
         f"{''.join(f', {word}' for word in case.setup_words)}"
     )
+
+
+Apart = Callable[[Case], tuple[str, ...]]
+"""Says of a case what of its job and recipe not all cases of its workload share."""
+
+
+def told_apart(cases: Iterable[Case]) -> Apart:
+    """Return what tells jobs and recipes of these cases apart where precision, execution and batch do not.
+
+    What all cases of a workload share is left out: a table of one recipe need not repeat it.
+    """
+    of_workload: dict[str, list[tuple[str, ...]]] = {}
+    for case in cases:
+        of_workload.setdefault(case.workload, []).append(_job_and_recipe(case))
+
+    def apart(case: Case) -> tuple[str, ...]:
+        others = of_workload.get(case.workload, [])
+        return tuple(word for word in _job_and_recipe(case) if not all(word in each for each in others))
+
+    return apart
+
+
+def _job_and_recipe(case: Case) -> tuple[str, ...]:
+    gpus = () if case.gpu_count == 1 else (f"{case.gpu_count} GPUs",)
+    return (*gpus, *case.setup_words)
 
 
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:

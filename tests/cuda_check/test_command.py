@@ -12,8 +12,17 @@ from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured
 from gpubench.cli.app import app
 from gpubench.cuda_check import run as cuda_check
 from gpubench.cuda_check.beside import beside
-from gpubench.cuda_check.plan import PARTS
-from gpubench.models import CudaCheck, Execution, MicroResult, PartState, Precision, QuickProof, Status
+from gpubench.cuda_check.plan import PARTS, Trial, make_plan
+from gpubench.models import (
+    CaseRow,
+    CudaCheck,
+    Execution,
+    MicroResult,
+    PartState,
+    Precision,
+    QuickProof,
+    Status,
+)
 
 
 @pytest.fixture
@@ -40,6 +49,7 @@ def command(monkeypatch, tmp_path):
 BAD = check(clock=clock(by_hand=blocks(1.2)))
 OPEN = check(clock=clock(by_hand=blocks(1.0, noise=0.05)))
 LATE = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+WITHOUT_TWO = with_part(LATE, "quick", state=PartState.LEFT_OUT, reason="no time left: --full does it")
 CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off during timed: its time was over")
 
 
@@ -65,11 +75,45 @@ def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, wo
     assert path.name.startswith("cuda-check-nvidia-h200-sxm-141gb-")
 
 
-@pytest.mark.parametrize(("arguments", "words"), [((), "at most 5 min"), (("--full",), "all of it, about ")])
-def test_what_it_takes_is_announced_with_each_part(command, arguments, words):
+@pytest.mark.parametrize(
+    ("arguments", "words", "about_the_rest"),
+    [((), "at most 5 min", 1), (("--full",), "all of it, about ", 0)],
+    ids=["in five minutes", "full"],
+)
+def test_what_it_takes_is_announced_with_each_part(command, arguments, words, about_the_rest):
     said = command(check(), *arguments).stderr
     assert words in said.splitlines()[0]
-    assert len(said.splitlines()) == 1 + len(PARTS) + 1
+    assert len(said.splitlines()) == 1 + len(PARTS) + about_the_rest + 1
+
+
+def tried(*trials: Trial) -> tuple[CaseRow, ...]:
+    return tuple(msgspec.structs.replace(row(), case=trial.case, graph_error=0.0) for trial in trials)
+
+
+@pytest.mark.parametrize(
+    ("made", "parts"),
+    [(check(), ""), (LATE, ", nor the part graph"), (WITHOUT_TWO, ", nor the parts graph, quick")],
+    ids=["cases alone", "a part", "two parts"],
+)
+def test_what_was_not_tried_is_told_with_the_time_that_all_of_it_takes(command, made, parts):
+    """As ``--full`` announces it, and of all the cases that ``--full`` has."""
+    full = make_plan(H200, full=True)
+    trials = (*full.trials, *full.compiled)
+    made = msgspec.structs.replace(made, cases=tried(*trials[:3]))
+    left = len(trials) - 3
+    *_, told, _ = command(made).stderr.splitlines()
+    announced = command(made, "--full").stderr.splitlines()[0]
+    takes = announced.partition("about ")[2].partition(";")[0]
+    assert told.endswith(
+        f"{left} of {len(trials)} cases were not tried{parts}: "
+        f"gpubench check --cuda --full has no limit of time, and takes about {takes} here"
+    )
+
+
+def test_where_all_was_tried_or_a_part_failed_nothing_is_said_of_a_rest(command):
+    full = make_plan(H200, full=True)
+    assert "not tried" not in command(BAD).stderr
+    assert "not tried" not in command(check(cases=tried(*full.trials, *full.compiled))).stderr
 
 
 def test_each_judgment_is_a_line_of_the_table_and_each_reason_is_told(command):

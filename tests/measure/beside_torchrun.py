@@ -49,10 +49,12 @@ from gpubench.units import utc_stamp
 LIMIT = 0.03
 CONTROL_LIMIT = 0.015
 """Half-width of the control's interval above which the machine is too restless to judge by."""
-LAUNCHES = {"blocks": 8, "launches": 10}
+LAUNCHES = {"blocks": 22, "launches": 10}
+"""So many of blocks, of 20 s each, gave intervals of 0.6 % either way on two quiet cores; ten left 1.8 %, and the
+control may have 1.5 %."""
 BATCH = 64
-BLOCK_S = 0.5
-REPEATS = 3
+BLOCK_S = 0.4
+REPEATS = 2
 WARM_S = 3.0
 TIMED_S = 8.0
 MOST_CORES = 4
@@ -249,7 +251,7 @@ def asked(argv: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="beside_torchrun.py", description=__doc__.partition("\n")[0])
     parser.add_argument("question", choices=list(LAUNCHES))
-    parser.add_argument("--launches", type=int, help="how many figures [8 blocks, 10 launches]")
+    parser.add_argument("--launches", type=int, help="how many figures [22 blocks, 10 launches]")
     parser.add_argument("--cores", type=int, help="cores of each rank [4 at most]; 0 pins nothing")
     parser.add_argument("--block-s", type=float, default=BLOCK_S, help="of blocks: length of one")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="of blocks: times all orders")

@@ -88,11 +88,6 @@ def test_the_loss_trace_starts_at_the_seed_and_counts_the_warm_up(make_measureme
     assert found == set()
 
 
-@pytest.mark.parametrize(("count", "expected"), [(100, 20), (24, 4), (10, 4), (6, 3), (5, 2)])
-def test_a_fifth_holds_a_whole_rotation_of_batches(count, expected):
-    assert checks.fifth(count) == expected
-
-
 def test_rounds_that_spread_are_noisy(make_measurement):
     found, judged = kinds(make_measurement(walls=(1.0, 1.1) * 12))
     assert found == {K.NOISY}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from gpubench.recommend.as_json import as_json
 from gpubench.recommend.rank import rank
 from gpubench.recommend.tokens import token_costs
 from gpubench.specs import require_spec
+from gpubench.units import format_duration
 from recommend.builders import H100, offer, rank_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "results" / "example"
@@ -84,6 +86,23 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     assert kept.rows[0].samples_per_s == row["samples_per_s"]
     with pytest.raises(MisuseError, match="of each of 8"):  # that it is inference need not be said
         rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, max_latency_ms=limit_ms * 0.99)
+
+
+def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(capsys, monkeypatch):
+    """Beside that of the whole batch, which is far above any limit on a token."""
+    from gpubench.cli.app import main
+
+    asked = ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50"]
+    monkeypatch.setenv("COLUMNS", "700")
+    outs = []
+    for form in ("--all-offers", "--json"):
+        monkeypatch.setattr(sys, "argv", [*asked, form])
+        with pytest.raises(SystemExit):
+            main()
+        outs.append(capsys.readouterr().out)
+    row = json.loads(outs[1])["rows"][0]
+    token, whole = (format_duration(row[name]) for name in ("per_token_s", "latency_s"))
+    assert f"{whole} ({token} a token)" in outs[0]
 
 
 def test_inference_of_what_is_only_trained_is_refused_and_a_limit_of_latency_on_training():

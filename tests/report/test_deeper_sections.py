@@ -9,6 +9,7 @@ from gpubench.blocks.parts import Charts, Table
 from gpubench.effects import Result, amp_effects, execution_effects
 from gpubench.findings import DOUBTFUL
 from gpubench.models import (
+    Checkpointing,
     Execution,
     Finding,
     FindingKind,
@@ -560,8 +561,39 @@ def test_how_gpus_work_at_once_and_the_batch_that_they_share_stand_in_their_row(
     )
     rows = (samples.measurement(one, 0.064), samples.measurement(strong, 64 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
-    assert row[2:5] == ("4", "fsdp, 2 machines", "16\n(one GPU: 64)")
+    assert row[2:5] == ("4", "fsdp, 2 machines", "16\none GPU: 64")
     assert row[6].startswith("3.600×")
+
+
+def test_jobs_and_recipes_of_one_workload_are_told_apart_wherever_its_rows_stand():
+    """On the terminal, on the page and in the chart, where two rows of one label would lie on each other."""
+    one = samples.case("llama_1b", batch=4, precision=Precision.BF16, execution=Execution.EAGER)
+    cases = (
+        one,
+        msgspec.structs.replace(one, checkpointing=Checkpointing.FULL),
+        msgspec.structs.replace(one, gpu_count=2, parallel_mode=ParallelMode.INDEPENDENT),
+    )
+    rows = tuple(samples.measurement(case, 0.1) for case in (*cases, samples.case("cnn")))
+    block = block_of("throughput", samples.report_data(samples.h200_run(measurements=rows)))
+    (brief,) = block.brief
+    shown = [row[0].partition("\n")[2] for row in brief.rows]
+    alone = "bf16 eager batch 4"
+    assert shown[1:] == [alone, f"{alone}, full checkpointing", f"{alone}, 2 GPUs, independent jobs"]
+    assert shown[0] == "amp-bf16 graph batch 64", "one row tells nothing apart"
+    charts = next(part for part in block.parts if isinstance(part, Charts))
+    column = [each.title for each in charts.twin.columns].index("Job and recipe")
+    assert [row[column] for row in charts.twin.rows] == [
+        "—",
+        "—",
+        "full checkpointing",
+        "2 GPUs, independent jobs",
+    ]
+
+
+def test_rows_that_nothing_but_precision_and_batch_tells_apart_need_no_column_of_jobs():
+    block = block_of("throughput", samples.report_data(samples.h200_run()))
+    charts = next(part for part in block.parts if isinstance(part, Charts))
+    assert "Job and recipe" not in [each.title for each in charts.twin.columns]
 
 
 def test_the_warm_up_is_no_part_of_the_strip_and_its_figures():

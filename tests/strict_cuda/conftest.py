@@ -107,12 +107,19 @@ class Gpu:
 
 
 @pytest.fixture(autouse=True, scope="package")
-def _light_collections() -> Iterator[None]:
-    """Keep what is imported out of each collection: every case ends with one, and torch is a million objects."""
-    gc.collect()
-    gc.freeze()
+def _thawed_at_the_end() -> Iterator[None]:
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _light_collections() -> None:
+    """Keep what lived before a test out of its collections: each case ends with one, and torch is a million objects.
+
+    Anew for each test, as some of them import more: torchao, kornia and the compiler are as much again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -274,7 +274,7 @@ def _replay(recorder: Recorder, device: Device) -> None:
     Source: cudaGraphLaunch (CUDA runtime API, "Graph Management"), which orders a launch behind earlier work of its
     stream; docs/source/notes/cuda.rst, "CUDA Graphs", for the memory that must live on.
     """
-    from strict_cuda.tensors import computed
+    from strict_cuda.tensors import computed, kind_of
 
     machine = device.machine
     memory: dict[int, Any] = {}
@@ -295,10 +295,12 @@ def _replay(recorder: Recorder, device: Device) -> None:
 
     with torch._C._AutoDispatchBelowAutograd():
         for step in recorder.steps:
-            with torch.set_grad_enabled(step.grad), device.drawing() if step.random else nullcontext():
-                args, kwargs = _built(step.args, tensor), _built(step.kwargs, tensor)
+            args, kwargs = _built(step.args, tensor), _built(step.kwargs, tensor)
+            if step.grad is not torch.is_grad_enabled():
+                torch.set_grad_enabled(step.grad)
+            with device.drawing() if step.random else nullcontext():
                 found = computed(step.func, args, kwargs, rounded=step.rounded)
-            machine.run(step.func._schema.name)
+            machine.run(kind_of(step.func).name)
             for place, made in zip(_leaves(step.out), _leaves(found), strict=True):
                 if place.inner is not None:
                     memory.setdefault(place.inner, made.untyped_storage())

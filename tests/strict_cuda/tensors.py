@@ -8,7 +8,7 @@ functions that Python calls (where devices are named), one the aten operators be
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +90,39 @@ class Kind:
     indexes: bool
     tries: bool
     multiplies: bool
+    takes_tf32: bool
+    convolves: bool
+
+
+_kinds: dict[int, Kind] = {}
+
+
+def kind_of(func: Any) -> Kind:
+    """Look an operator up; torch keeps every one of them, so that its identity names it."""
+    known = _kinds.get(id(func))
+    return known if known is not None else _learn(func)
+
+
+def _learn(func: Any) -> Kind:
+    schema = func._schema
+    name = schema.name
+    writes = [n for n, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+    writes += _HIDDEN_WRITES.get(name, ())
+    known = _kinds[id(func)] = Kind(
+        name=name,
+        view=bool(func.is_view) or name == "aten::detach",
+        writes=tuple(writes),
+        write_names=tuple(schema.arguments[n].name for n in writes),
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        launches=name not in _FREE,
+        waits=name in _WAITING,
+        indexes=name in _BY_INDEX,
+        tries="convolution" in name and "backward" not in name,
+        multiplies=name in _PRODUCTS,
+        takes_tf32=name in {*_PRODUCTS, _CONVOLUTION, _RECURRENT_LAYER},
+        convolves="convolution" in name,
+    )
+    return known
 
 
 @dataclass(slots=True)
@@ -123,7 +156,6 @@ class Device:
         self.moving = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
         self.dropout: RecurrentDropout | None = None
-        self._kinds: dict[int, Kind] = {}
         self._workspaces: dict[int, memory.Block] = {}
         self._tried: set[tuple[Any, ...]] = set()
 
@@ -139,24 +171,29 @@ class Device:
         """Whether a tensor lies on the device."""
         return tensor.untyped_storage()._cdata in self.blocks
 
-    def adopt(self, storage: Any) -> None:
+    def holds_any(self, tensors: list[Tensor]) -> bool:
+        """Whether one of these tensors does."""
+        blocks = self.blocks
+        return any(tensor.untyped_storage()._cdata in blocks for tensor in tensors)
+
+    def adopt(self, storage: Any, recorder: Recorder | None) -> None:
         """Let a new storage lie on the device: its bytes are taken from the allocator, for the current stream.
 
         Source: aten/src/ATen/cuda/EmptyTensor.cpp, empty_cuda, and c10/cuda/CUDACachingAllocator.cpp,
         DeviceCachingAllocator::malloc.
         """
         key = storage._cdata
-        recorder = self.recorder
+        stream, heap, blocks = self.machine.stream, self.machine.memory, self.blocks
         pool = None if recorder is None else recorder.pool
-        taken = self.machine.memory.take(storage.nbytes(), self.machine.stream.number, pool)
+        taken = heap.take(storage.nbytes(), stream.number, pool)
 
         def gone(_: object) -> None:
-            self.machine.memory.give(taken)
-            self.blocks.pop(key, None)
+            heap.give(taken)
+            blocks.pop(key, None)
             if recorder is not None:
                 recorder.forget(key)
 
-        self.blocks[key] = Block(taken, weakref.ref(storage, gone), self._mark())
+        blocks[key] = Block(taken, weakref.ref(storage, gone), (stream.number, stream.issued))
         if recorder is not None:
             recorder.created(key, storage)
 
@@ -168,28 +205,6 @@ class Device:
         found = self.machine.capture_of(self.machine.stream)
         return found if isinstance(found, Recorder) else None
 
-    def kind(self, func: Any) -> Kind:
-        """Look an operator up; torch keeps every one of them, so that its identity names it."""
-        known = self._kinds.get(id(func))
-        if known is None:
-            schema = func._schema
-            name = schema.name
-            writes = [n for n, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
-            writes += _HIDDEN_WRITES.get(name, ())
-            known = self._kinds[id(func)] = Kind(
-                name=name,
-                view=bool(func.is_view) or name == "aten::detach",
-                writes=tuple(writes),
-                write_names=tuple(schema.arguments[n].name for n in writes),
-                random=torch.Tag.nondeterministic_seeded in func.tags,
-                launches=name not in _FREE,
-                waits=name in _WAITING,
-                indexes=name in _BY_INDEX,
-                tries="convolution" in name and "backward" not in name,
-                multiplies=name in _PRODUCTS,
-            )
-        return known
-
     # --- one aten operator --------------------------------------------------------------------------------
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -200,9 +215,9 @@ class Device:
         tensors = _operands(args, kwargs)
         blocks = self.blocks
         there = [b for t in tensors if (b := blocks.get(t.untyped_storage()._cdata)) is not None]
-        if not (there or ((self.inside or _in_backward()) and not tensors) or self.moving):
+        if not (there or self.moving or (not tensors and (self.inside or _in_backward()))):
             return func(*args, **kwargs)
-        kind = self.kind(func)
+        kind = kind_of(func)
         if kind.view:
             out = computed(func, args, kwargs)
             if all(self.holds(t) for t in _made(out)):
@@ -216,37 +231,44 @@ class Device:
         written = _chosen(kind, args, kwargs) if kind.writes else ()
         if recorder is not None:
             recorder.before(written)
-        self._prepare_library(kind, tensors)
+        if kind.tries:
+            self._try_algorithms(tensors)
+        elif kind.multiplies:
+            self._give_workspace()
         if kind.launches:
             self.machine.launch(kind.name)
-        out = self._compute(kind, func, args, kwargs)
-        self._note(out, written)
+        rounded = kind.takes_tf32 and self.rounds(kind)
+        out = self._compute(kind, func, args, kwargs, rounded=rounded)
+        self._note(out, written, recorder)
         if recorder is not None:
-            recorder.record(func, args, kwargs, out, random=kind.random, rounded=self.rounds(kind))
+            recorder.record(func, args, kwargs, out, random=kind.random, rounded=rounded)
         return out
 
-    def _note(self, out: Any, written: Sequence[Tensor]) -> None:
+    def _note(self, out: Any, written: Sequence[Tensor], recorder: Recorder | None) -> None:
         """Let what an operator made lie on the device, and mark what it wrote."""
+        blocks = self.blocks
         for made in _made(out):
             storage = made.untyped_storage()
-            if (
-                storage._cdata not in self.blocks
-            ):  # else it was written, or handed back as it was (aten::type_as)
-                self.adopt(storage)
+            if storage._cdata not in blocks:  # else it was written, or handed back as it was (aten::type_as)
+                self.adopt(storage, recorder)
         if written:
             mark = self._mark()
             for tensor in written:
-                block = self.blocks.get(tensor.untyped_storage()._cdata)
+                block = blocks.get(tensor.untyped_storage()._cdata)
                 if block is not None:
                     block.written = mark
 
-    def _compute(self, kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _compute(
+        self, kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, rounded: bool
+    ) -> Any:
         """Compute on the CPU; random numbers come from the device's own generator."""
-        with self.drawing() if kind.random else nullcontext():
-            return computed(func, args, kwargs, rounded=self.rounds(kind))
+        if not kind.random:
+            return computed(func, args, kwargs, rounded=rounded)
+        with self.drawing():
+            return computed(func, args, kwargs, rounded=rounded)
 
     def rounds(self, kind: Kind) -> bool:
-        """Whether tensor cores take the operands of an operator as TF32.
+        """Whether tensor cores take the operands of an operator that takes TF32 as such.
 
         Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
         """
@@ -254,11 +276,9 @@ class Device:
         if tf32 == "never":
             return False
         recurrent = kind.name == _RECURRENT_LAYER
-        if not (recurrent or kind.name in {*_PRODUCTS, _CONVOLUTION}):
-            return False
         if tf32 == "always" or (tf32 == "in recurrent layers" and recurrent):
             return True
-        if kind.name in _PRODUCTS:
+        if kind.multiplies:
             return bool(torch.backends.cuda.matmul.allow_tf32)
         layers = getattr(torch.backends.cudnn, "rnn" if recurrent else "conv", None)
         if layers is None:  # before torch 2.9
@@ -300,13 +320,6 @@ class Device:
             written = block.written
             if written[0] != number and not machine.sees(written):
                 raise RaceError(f"written by stream {written[0]}, used by stream {number}")
-
-    def _prepare_library(self, kind: Kind, tensors: list[Tensor]) -> None:
-        """Take what cuDNN and cuBLAS take before they compute: see the two."""
-        if kind.tries:
-            self._try_algorithms(tensors)
-        elif kind.multiplies:
-            self._give_workspace()
 
     def _try_algorithms(self, tensors: list[Tensor]) -> None:
         """Take cuDNN's workspace for a shape not seen before, and give it back: it raises the peak.
@@ -465,7 +478,7 @@ def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any
     """
     if rounded:
         args = _mapped(args, _rounded)
-    if not ("convolution" in func._schema.name and _has_half(args)):
+    if not (kind_of(func).convolves and _has_half(args)):
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
@@ -493,15 +506,15 @@ class Kernels(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a tensor made of others: what it does to those is what is seen
-        kwargs = kwargs or {}
-        asked = kwargs.get("device")
+        device = self.device
         with torch._C.DisableTorchFunction():
-            if (
-                asked is not None and asked.type == "cuda"
-            ):  # from a hook of autograd: the other mode is asleep there
-                with self.device.here():
-                    return self.device.run(func, args, kwargs | {"device": CPU})
-            return self.device.run(func, args, kwargs)
+            if not kwargs:
+                return device.run(func, args, {})
+            asked = kwargs.get("device")
+            if asked is None or asked.type != "cuda":
+                return device.run(func, args, kwargs)
+            with device.here():  # from a hook of autograd: the other mode is asleep there
+                return device.run(func, args, kwargs | {"device": CPU})
 
 
 class Functions(TorchFunctionMode):
@@ -528,15 +541,16 @@ class Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             return self._property(func, args, kwargs)
-        if name in self._special:
-            return self._special[name](func, args, kwargs)
+        special = self._special.get(name)
+        if special is not None:
+            return special(func, args, kwargs)
         asked = kwargs.get("device")
         pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
         device = self.device
         if asked is not None and torch.device(asked).type == "cuda":
             with device.here():
                 return func(*args, **(kwargs | {"device": CPU}))
-        if asked is None and any(map(device.holds, _operands(args, kwargs))):
+        if asked is None and device.holds_any(_operands(args, kwargs)):
             device.inside += 1  # as ``here`` does: this is the path of almost every call
             try:
                 return func(*args, **kwargs)
@@ -638,9 +652,6 @@ def _chosen(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     return _tensors(places)
 
 
-_HOLDERS = (list, tuple, dict)
-
-
 def _made(out: Any) -> list[Tensor]:
     """The tensors that an operator returns."""
     return [out] if isinstance(out, Tensor) else _tensors((out,))
@@ -657,7 +668,7 @@ def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     found: list[Tensor] = []
     _gather(args, found)
     if kwargs:
-        _gather(kwargs, found)
+        _gather(kwargs.values(), found)
     return found
 
 
@@ -667,13 +678,18 @@ _PLAIN = frozenset(
 """Types of almost all arguments that are no tensors and hold none."""
 
 
-def _gather(value: Any, found: list[Tensor]) -> None:
-    for part in value.values() if isinstance(value, dict) else value:
-        if type(part) in _PLAIN:
-            continue
-        if isinstance(part, Tensor):
+def _gather(parts: Iterable[Any], found: list[Tensor]) -> None:
+    for part in parts:
+        kind = type(part)
+        if kind is Tensor:
             found.append(part)
-        elif isinstance(part, _HOLDERS) and part:
+        elif kind in _PLAIN:
+            continue
+        elif isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, dict):
+            _gather(part.values(), found)
+        elif isinstance(part, list | tuple):
             _gather(part, found)
 
 

@@ -55,6 +55,11 @@ SMALLER = {
     "rnn_cell": {"length": 3},
 }
 """Of the tiny presets with the most kernels: the same layers, fewer times."""
+SMALLER_IN_BLOCKS = {
+    "unet_ddpm": SMALLER["unet_ddpm"] | {"base": 16, "factors": (1,)},  # FP8 takes multiples of 16
+    "stacked_lstm": SMALLER["stacked_lstm"],
+}
+"""Where only blocks that repeat compute in a precision: one block alone is none that does."""
 SHORTER = {"loss_chunks": 2, "prompt_tokens": 12, "new_tokens": 4}
 """Of the recipes: what is done so often in turn is done twice, or on few tokens."""
 RECURRENT = {"lstm", "lstm_large"}
@@ -101,8 +106,8 @@ OFFERED = offered()
 @cache
 def tiny(name: str, recipe: Recipe, precision: Precision) -> Task:
     """Build the tiny preset of a workload once, as a measuring process keeps it for all of its cases."""
-    less = {} if precision.facts.in_blocks else SMALLER.get(name, {})  # one block alone is none that repeats
-    built = load_workload(name).at(recipe).tiny(2, 0, **less)
+    less = SMALLER_IN_BLOCKS if precision.facts.in_blocks else SMALLER
+    built = load_workload(name).at(recipe).tiny(2, 0, **less.get(name, {}))
     return replace(built, batches=built.batches[:BATCHES])
 
 

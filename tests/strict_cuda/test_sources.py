@@ -26,8 +26,8 @@ OWN = {
         "_built", "_leaves", "_whole", "_replay.tensor",
     },
     "tensors": {
-        "CUDA", "CPU", "Kind", "Block", "Device", "Device.__init__", "Device._prepare_library",
-        "Device._note", "_BY_INDEX", "_PLAIN", "_made", "_HOLDERS", "_gather", "_operands", "Device.holds", "Device.recorder", "Device.kind",
+        "CUDA", "CPU", "Kind", "_kinds", "kind_of", "_learn", "Block", "Device", "Device.__init__", "Device._note",
+        "_BY_INDEX", "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
         "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_has_half", "_rounded",

@@ -140,6 +140,17 @@ def test_a_workload_object_is_taken_and_bears_the_files_name(tmp_path: Path) -> 
     assert workload.batches == (64, 512, 4096)
 
 
+def test_a_workload_object_with_settings_is_built_by_the_recipe_asked_for(tmp_path: Path) -> None:
+    source = (
+        "from dataclasses import replace\nfrom gpubench.discovery import load_workload\n"
+        "LLAMA = load_workload('llama_1b')\nWORKLOAD = replace(LLAMA, build=LLAMA.tiny)\n"
+    )
+    workload = load_workload(write(tmp_path, source))
+    changed = workload.at(workload.recipe.changed({"context_tokens": 24}))
+    assert changed.sample_shape == (24,)
+    assert changed.build(2, 0).batches[0][1].shape == (2, 24)
+
+
 def test_what_lies_beside_a_file_can_be_imported(tmp_path: Path) -> None:
     write(tmp_path, "SIZE = 10\n", "neighbor_of_a_file.py")
     path = write(tmp_path, "from neighbor_of_a_file import SIZE\n" + GOOD)
