@@ -55,6 +55,11 @@ class Result:
         searched = ", largest that fits" if self.measurement.at_largest_batch else ""
         return f"batch {self.case.batch_size:,}{searched}"
 
+    @property
+    def how(self) -> str:
+        """Precision, execution and batch: "amp-bf16 graph batch 64"."""
+        return f"{self.case.precision.value} {self.case.execution.value} {self.batch_words}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossGap:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpubench.units import UNKNOWN, format_number
+from gpubench.units import UNKNOWN, format_number, per_second
 
 _COMPACT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _LARGE_STEPS = ((1e9, " billion"), (1e6, " million"))
@@ -66,6 +66,14 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
             ends.append(value * math.exp(math.copysign(width, 1 if ends else -1)))
         return Interval(value, *ends)
 
+    def inverse(self) -> Interval:
+        """Return 1 over the three, so that ``times`` divides.
+
+        >>> Interval(4.0, 2.0, 8.0).inverse()
+        Interval(value=0.25, low=0.125, high=0.5)
+        """
+        return Interval(*(None if x is None else 1 / x for x in (self.value, self.high, self.low)))
+
     def text(self, unit: str = "") -> str:
         """Return the three rounded to one place that the interval supports, the unit behind the value.
 
@@ -90,6 +98,14 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         exponent = max(finest, math.floor(math.log10(place)))
         point, low, high = (_to_place(number, exponent) for number in (self.value, self.low, self.high))
         return f"{point}{unit} ({low} to {high})"
+
+    def rate(self, sample_unit: str) -> str:
+        """Return the text of a throughput, in samples of a unit that came from outside.
+
+        >>> Interval(1653.7, 1572.8, 1743.3).rate("image")
+        '1,650 (1,570 to 1,740) images/s'
+        """
+        return f"{self.text()} {per_second(sample_unit)}"
 
     def words(self) -> str:
         """Return the text with large values in millions, so that nobody counts zeros.

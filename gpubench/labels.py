@@ -41,6 +41,17 @@ def gpus(key: str, count: int) -> str:
     return f"{count}x {gpu_name(key)}"
 
 
+def machines(key: str, count: int, machine_count: int) -> str:
+    """Return what one machine has, and how many there are: "3 machines of 1x L4"."""
+    one = gpus(key, count)
+    return one if machine_count == 1 else f"{machine_count} machines of {one}"
+
+
+def hosts(machine_count: int) -> str:
+    """Return the computers around the cards: "a host", "3 hosts"."""
+    return "a host" if machine_count == 1 else f"{machine_count} hosts"
+
+
 def gpus_of(offer: Offer | BuyOrRent) -> str:
     """Return the GPUs of an offer, or of what is compared with rent: "8x H100 SXM5 80GB"."""
     return gpus(offer.gpu_key, offer.gpu_count)
@@ -57,6 +68,16 @@ def offer_name(offer: Offer) -> str:
         term = f" {offer.term_years} y" if offer.term_years else ""
         words.append(f"({PRICING_WORDS[offer.pricing]}{term})")
     return plain(" ".join(words), 60)
+
+
+def full_name(offer: Offer) -> str:
+    """Return provider, instance and region as they came, whole: "aws p5.48xlarge us-east-1"."""
+    return f"{offer.provider} {offer.instance} {offer.region or ''}".strip()
+
+
+def offer_lines(offer: Offer, mark: str = "") -> str:
+    """Return an offer as a cell of a table: its GPUs, and below them who sells what."""
+    return f"{gpus_of(offer)}{mark}\n{offer_name(offer)}"
 
 
 def price_of(row: RankedOffer) -> str:

@@ -6,12 +6,11 @@ fitted; what of MLPerf is, ``sections.mlperf.part_in_predictions`` says.
 
 from __future__ import annotations
 
-import csv
 from functools import cache
 
 import msgspec
 
-from gpubench.shipped import data_text
+from gpubench.shipped import data_rows
 
 LICENSE = "MLCommons, Apache-2.0"
 
@@ -47,8 +46,7 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
     Raises:
         MisuseError: If $GPUBENCH_DATA names a folder without the table.
     """
-    rows = csv.DictReader(data_text("mlperf.csv").splitlines())
-    return tuple(msgspec.convert(row, PublishedRun, strict=False) for row in rows)
+    return tuple(msgspec.convert(row, PublishedRun, strict=False) for row in data_rows("mlperf.csv"))
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:

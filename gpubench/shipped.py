@@ -7,7 +7,9 @@ Set it before gpubench reads its first table: what was read is kept until the pr
 
 from __future__ import annotations
 
+import csv
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpubench.errors import MisuseError
@@ -51,3 +53,8 @@ def data_bytes(name: str) -> bytes:
 def data_text(name: str) -> str:
     """Return a table of the data folder as text; errors as ``data_bytes``."""
     return data_bytes(name).decode("utf-8")
+
+
+def data_rows(name: str) -> Iterable[dict[str, str]]:
+    """Return the rows of a CSV table of the data folder by their columns; errors as ``data_bytes``."""
+    return csv.DictReader(data_text(name).splitlines())

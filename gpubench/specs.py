@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -15,8 +13,8 @@ import msgspec
 from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec
-from gpubench.shipped import data_text
-from gpubench.units import GIB, MIB, plain
+from gpubench.shipped import data_rows
+from gpubench.units import GIB, MIB, figure_in, plain
 
 
 @cache
@@ -26,8 +24,7 @@ def load_specs() -> Mapping[str, GpuSpec]:
     Raises:
         ValueError: If a cell of the shipped table does not parse; the message names row and column.
     """
-    text = data_text("gpus.csv")
-    specs = {row["key"]: _spec(row) for row in csv.DictReader(text.splitlines())}
+    specs = {row["key"]: _spec(row) for row in data_rows("gpus.csv")}
     return {key: _slowest(spec, [specs[k] for k in spec.variants]) for key, spec in specs.items()}
 
 
@@ -231,11 +228,8 @@ class _Row:
         text = self.cells[column].strip()
         if not text:
             return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < 0:
+        value = figure_in(text)
+        if value is None or value < 0:
             raise ValueError(f"{self._place(column)}: {text!r} is no figure")
         return value * scale
 

@@ -39,7 +39,7 @@ def _lag1(deviations: Sequence[float]) -> float:
     return 0.0 if total == 0 else sum(map(mul, deviations, deviations[1:])) / total
 
 
-def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
+def relative_half_width(values: Sequence[float]) -> float | None:
     """Half-width of the mean's confidence interval over the mean, right for short and correlated series.
 
     For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
@@ -60,7 +60,7 @@ def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE)
     ess = effective_sample_size(n, r)
     freedom = min(n - 1, max(n * (1 - r * r) - 1, LEAST_FREEDOM))
     error = math.sqrt(total / n / (ess - 1))
-    return student_t_quantile((1 + confidence) / 2, freedom) * error * n / sum(values)
+    return student_t_quantile((1 + CONFIDENCE) / 2, freedom) * error * n / sum(values)
 
 
 def long_half_width(values: Sequence[float]) -> float:
@@ -142,13 +142,13 @@ def rate_interval(rate: float, width: float | None) -> Interval:
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Return the mean of independent values with its interval, Student's t; no ends below two values."""
     if len(values) < 2:
         return Interval(values[0] if values else None)
     middle = fmean(values)
     variance = math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
-    reach = student_t_quantile((1 + confidence) / 2, len(values) - 1) * math.sqrt(variance / len(values))
+    reach = student_t_quantile((1 + CONFIDENCE) / 2, len(values) - 1) * math.sqrt(variance / len(values))
     return Interval(middle, middle - reach, middle + reach)
 
 

@@ -115,6 +115,19 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 
+def figure_in(text: str) -> float | None:
+    """Read a figure; None where the text is none, or no finite one.
+
+    >>> figure_in(" 1e3"), figure_in("none"), figure_in("inf")
+    (1000.0, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 MOST_NAME = 80
 """Characters of one name in a sentence."""
 
@@ -150,6 +163,15 @@ def plural(unit: str) -> str:
     ('images', 'samples')
     """
     return unit if unit.endswith("s") else f"{unit}s"
+
+
+def capitalized(words: str) -> str:
+    """Begin with a capital; ``str.capitalize`` would lower the rest, such as the name of a GPU.
+
+    >>> capitalized("hours of RTX 4090")
+    'Hours of RTX 4090'
+    """
+    return words[:1].upper() + words[1:]
 
 
 def count(number: int, noun: str) -> str:

@@ -63,7 +63,7 @@ def test_a_verb_is_a_file_named_once_beside_the_others():
     files = {
         path.stem
         for path in (ROOT / "gpubench" / "cli").glob("*.py")
-        if "\ndef register(" in path.read_text()
+        if re.search(r"(?m)^(def verb\(|verb = )", path.read_text())
     }
     assert set(VERBS.values()) == files
 

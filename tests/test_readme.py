@@ -24,7 +24,7 @@ def commands() -> list[str]:
 
 def test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word():
     main_job, tests = commands()
-    assert main_job.endswith("gpubench run --report report.html")
+    assert main_job.endswith(" run --report report.html")
     assert tests.endswith("pytest -n auto")
     assert tests in (ROOT / ".ci" / "run").read_text().splitlines()
 

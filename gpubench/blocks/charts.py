@@ -63,6 +63,13 @@ AXIS_LENGTH = 46
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
 
+QUIET_AXIS: dict[str, Any] = {
+    "tickfont": {"color": QUIET},
+    "linecolor": RULE,
+    "gridcolor": RULE,
+    "automargin": True,
+}
+
 Kind = TypeVar("Kind")
 
 
@@ -314,7 +321,7 @@ def plane(
 
 def _beside(values: Sequence[float], *, less_to_the_right: bool) -> list[str]:
     """Where the name of each point stands: below the rising line, or above it where the edge is near."""
-    low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
+    low, high = _log_ends(values)
     shares = [(math.log10(x) - low) / ((high - low) or 1.0) for x in values]
     far = [1 - share if less_to_the_right else share for share in shares]
     return ["top left" if share > 0.5 or i == len(far) - 1 else "bottom right" for i, share in enumerate(far)]
@@ -338,7 +345,7 @@ def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
     """An axis with ticks at 1, 2 and 5 of each decade, written out; plotly would write a bare 2 or 5."""
-    low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
+    low, high = _log_ends(values)
     pad = max(room * (high - low), 0.05)
     decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)
 
@@ -364,6 +371,10 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
         "automargin": True,
         "fixedrange": True,
     }
+
+
+def _log_ends(values: Sequence[float]) -> tuple[float, float]:
+    return math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
 
 
 def _marker(color: str, symbol: str, size: int) -> dict[str, Any]:
@@ -396,10 +407,9 @@ def dress() -> dict[str, Any]:
 
 
 def _layout(*, x: dict[str, Any], rows: Sequence[str], legend: bool) -> dict[str, Any]:
-    quiet = {"tickfont": {"color": QUIET}, "linecolor": RULE, "gridcolor": RULE, "automargin": True}
     title = x.pop("title")
     return dress() | {
-        "xaxis": quiet
+        "xaxis": QUIET_AXIS
         | {"zeroline": False, "fixedrange": True, "exponentformat": "SI"}
         | {"title": title | {"font": {"color": QUIET, "size": 12}, "standoff": 8}}
         | x,

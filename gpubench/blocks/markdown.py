@@ -90,13 +90,8 @@ def _table(table: Table) -> list[str]:
         _row([column.title for column in table.columns]),
         _row_raw(["---:" if column.numeric else "---" for column in table.columns]),
         *(_row(row) for row in rows),
-        *(["", f"{left:,} further rows stand on the page{_elsewhere(table)}."] if left else []),
+        *(["", f"{left:,} further rows stand on the page."] if left else []),
     ]
-
-
-def _elsewhere(table: Table) -> str:
-    """Where else the rows stand; a table that can be narrowed has rows that are on the page alone."""
-    return "" if table.filters else ", in the CSV and in the JSON"
 
 
 def _row(cells: Sequence[str]) -> str:

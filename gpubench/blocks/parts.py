@@ -35,6 +35,11 @@ class Fact:
     value: str
     detail: str = ""
 
+    @property
+    def words(self) -> str:
+        """The value, and in brackets what qualifies it."""
+        return f"{self.value} ({self.detail})" if self.detail else self.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -160,12 +165,13 @@ def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Ro
 def table(
     caption: str,
     rows: Sequence[Row],
-    *cells: Cell[Row],
+    *columns: Cell[Row] | None,
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
     filters: tuple[Filter, ...] = (),
 ) -> Table:
-    """Set rows under columns: one cell a column, in words."""
+    """Set rows under columns: one cell a column, in words; a column that is None is left out."""
+    cells = [cell for cell in columns if cell is not None]
     return Table(
         caption=caption,
         columns=tuple(column for column, _ in cells),

@@ -101,8 +101,7 @@ def _drawn(part: Part, console: Console) -> list[RenderableType]:
         case Facts():
             grid = Grid.grid(padding=(0, GAP, 0, 0))
             for fact in part.rows:
-                detail = f" ({fact.detail})" if fact.detail else ""
-                grid.add_row(Text(f"  {fact.term}", style="cyan"), Text(fact.value + detail))
+                grid.add_row(Text(f"  {fact.term}", style="cyan"), Text(fact.words))
             return [grid]
         case Charts():
             caption = [Text(part.caption, style="dim")] if part.caption else []

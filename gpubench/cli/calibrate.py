@@ -10,11 +10,6 @@ import typer
 from gpubench.cli.common import JsonOption, print_json, say
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("calibrate")(verb)
-
-
 def verb(
     own: Annotated[
         Path | None, typer.Option("--with", help="Results folder whose GPU runs join as further cells.")

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.blocks.parts import Bullets, Paragraph, Part
+from gpubench.cli.common import JsonOption, ResultsOption, answer
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.findings import FindingKind, show
 from gpubench.units import count, plain
 
 if TYPE_CHECKING:
     from gpubench.record.run_check import Issue, RunCheck
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("check")(verb)
 
 
 def verb(
@@ -57,26 +53,14 @@ def verb(
     if run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
     checked = check_run(read_run(find_run(results_root(results), run)))
-    if json:
-        print_json(
-            {
-                "trustworthy": checked.trustworthy,
-                "run_id": checked.run_id,
-                "cases": checked.cases,
-                "issues": checked.issues,
-            }
-        )
-    else:
-        _print(checked)
+    keys = ("trustworthy", "run_id", "cases", "issues")
+    answer(json, lambda: {key: getattr(checked, key) for key in keys}, lambda: _parts(checked))
     if not checked.trustworthy:
         raise typer.Exit(ExitCode.NO)
 
 
-def _print(checked: RunCheck) -> None:
-    """Print each kind of issue once, with the cases it concerns and what was seen, problems first."""
-    from gpubench.blocks.parts import Bullets, Paragraph, Part
-    from gpubench.blocks.terminal import show
-
+def _parts(checked: RunCheck) -> list[Part]:
+    """Each kind of issue once, with the cases it concerns and what was seen, problems first."""
     places: dict[tuple[str, str], list[str]] = {}
     for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
         places.setdefault((issue.weight, issue.text), []).append(_place(issue))
@@ -87,7 +71,7 @@ def _print(checked: RunCheck) -> None:
         "nothing speaks against it" if checked.trustworthy else "do not rely on what is named under a problem"
     )
     cases = count(checked.cases, "case") if checked.cases else "no cases"
-    show(*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}"))
+    return [*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}")]
 
 
 def _place(issue: Issue) -> str:

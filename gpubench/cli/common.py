@@ -6,6 +6,7 @@ import codecs
 import io
 import os
 import sys
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gpubench.blocks.parts import printable
+from gpubench.blocks.parts import Part, printable
+from gpubench.blocks.terminal import show
 from gpubench.cli.streams import escaped, holds_unicode
 from gpubench.options import help_text
 from gpubench.shared_options import RESULTS
@@ -36,15 +38,19 @@ def print_json(document: Any) -> None:
     stream = sys.stdout
     if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "utf-8":
         stream.flush()
-        for part in (
-            encoded,
-            b"\n",
-        ):  # as text, that of 100,000 rows would lie there thrice
-            stream.buffer.write(part)
+        stream.buffer.writelines((encoded, b"\n"))  # as text, that of 100,000 rows would lie there thrice
         return
     text = encoded.decode() + "\n"
     plain = isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream)
     stream.write(escaped(text) if plain else text)
+
+
+def answer(as_json: bool, document: Callable[[], Any], parts: Callable[[], Iterable[Part]]) -> None:
+    """Print one JSON document, or what a person reads; only what is printed is made."""
+    if as_json:
+        print_json(document())
+    else:
+        show(*parts())
 
 
 def say(message: str) -> None:

@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.blocks.parts import Table, number, table, text
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.interval import stacked
 from gpubench.units import format_number, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from gpubench.blocks.parts import Table
     from gpubench.compare import Broken, Comparison, Row
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("compare")(verb)
 
 
 def verb(
@@ -43,7 +39,6 @@ def verb(
     json: JsonOption = False,
 ) -> None:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
-    from gpubench.blocks.terminal import show
     from gpubench.compare import compare, parse_tolerance, share_words
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run, results_root
@@ -75,8 +70,8 @@ def verb(
     if failed and tolerance is not None:
         _say_failed(found, failed, tolerance)
     if undecided and tolerance is not None:
-        cases = ", ".join(plain(each.label) for each in undecided)
-        say(f"undecided at {share_words(tolerance)}, as the interval allows both: {cases}; measure longer")
+        both = f"undecided at {share_words(tolerance)}, as the interval allows both"
+        say(f"{both}: {_labels(undecided)}; measure longer")
     if failed or undecided:
         raise typer.Exit(ExitCode.NO if failed else ExitCode.UNDECIDED)
 
@@ -91,7 +86,11 @@ def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: 
         ("broken in B", [each for each in failed if each in found.broken]),
     ):
         if cases:
-            say(f"{why}: {', '.join(plain(each.label) for each in cases)}")
+            say(f"{why}: {_labels(cases)}")
+
+
+def _labels(cases: Iterable[Row | Broken]) -> str:
+    return ", ".join(plain(each.label) for each in cases)
 
 
 def _why(broken: Broken) -> str:
@@ -100,22 +99,16 @@ def _why(broken: Broken) -> str:
 
 
 def _table(rows: Sequence[Row], tolerance: float | None) -> Table:
-    from gpubench.blocks.parts import number, table, text
-
     return table(
         "",
         rows,
         text("case", lambda row: row.label),
         number("A samples/s", lambda row: format_number(row.a, 4)),
         number("B samples/s", lambda row: format_number(row.b, 4)),
-        number("B over A (95 %)", _ratio),
+        number("B over A (95 %)", lambda row: stacked(row.ratio.by("{:.3f}".format))),
         text("verdict", lambda row: row.verdict(tolerance)),
         text("findings", _findings),
     )
-
-
-def _ratio(row: Row) -> str:
-    return stacked(row.ratio.by("{:.3f}".format))
 
 
 def _findings(row: Row) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json
-from gpubench.errors import ExitCode
+from gpubench.blocks.parts import Paragraph, Part, table, text
+from gpubench.cli.common import JsonOption, ResultsOption, answer
+from gpubench.errors import ExitCode, StorageError
+from gpubench.units import count, format_bytes, plain
 
 if TYPE_CHECKING:
-    from gpubench.blocks.parts import Part
     from gpubench.probe.checkup import Check
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("doctor")(verb)
 
 
 def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
@@ -26,23 +23,14 @@ def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
     from gpubench.probe.probe import probe
 
     checks = (*check_up(probe()), _storage(results))
-    if json:
-        print_json({"checks": checks, "failed": failed(checks)})
-    else:
-        from gpubench.blocks.terminal import show
-
-        show(*_parts(checks))
+    answer(json, lambda: {"checks": checks, "failed": failed(checks)}, lambda: _parts(checks))
     if failed(checks):
         raise typer.Exit(ExitCode.NO)
 
 
 def _storage(results: Path | None) -> Check:
-    import shutil
-
-    from gpubench.errors import StorageError
     from gpubench.probe.checkup import fail, ok
     from gpubench.record.store import check_writable, results_root
-    from gpubench.units import format_bytes
 
     root = results_root(results)
     try:
@@ -55,9 +43,6 @@ def _storage(results: Path | None) -> Check:
 
 
 def _parts(checks: tuple[Check, ...]) -> list[Part]:
-    from gpubench.blocks.parts import Paragraph, table, text
-    from gpubench.units import count
-
     failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
     verdict = "Ready to measure" + (f", with {count(warnings, 'warning')}" if warnings else "")
     if failures:
@@ -76,7 +61,5 @@ def _parts(checks: tuple[Check, ...]) -> list[Part]:
 
 
 def _seen(check: Check) -> str:
-    from gpubench.units import plain
-
     seen = plain(check.seen, limit=400)
     return f"{seen}\n-> {plain(check.fix, limit=400)}" if check.fix and check.status != "ok" else seen

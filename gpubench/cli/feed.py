@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
+from gpubench.blocks.parts import Paragraph, Part, number, table, text
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.interval import stacked
@@ -13,7 +13,6 @@ from gpubench.recommend.feed_request import FeedRequest
 from gpubench.units import format_si, plain
 
 if TYPE_CHECKING:
-    from gpubench.blocks.parts import Part
     from gpubench.recommend.feed import FeedReport
 
 _PER_FRAME = (
@@ -27,15 +26,9 @@ _WAYS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("feed")(verb)
-
-
 @options_of(FeedRequest)
 def verb(request: FeedRequest, as_json: JsonOption = False) -> None:
     """Say whether this host can prepare images as fast as a GPU trains on them (needs kornia)."""
-    from gpubench.blocks.terminal import show
     from gpubench.recommend.feed import feed
 
     report = feed(request)
@@ -49,8 +42,6 @@ def verb(request: FeedRequest, as_json: JsonOption = False) -> None:
 
 def _parts(report: FeedReport) -> list[Part]:
     """What this host prepares, way by way, and what each GPU makes of that."""
-    from gpubench.blocks.parts import Paragraph, number, table, text
-
     pipeline = report.pipeline
     where = "" if pipeline.link_bytes_per_s is None else " on the device"  # a CPU has no link
     link = (

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.blocks.parts import number, table, text
+from gpubench.blocks.terminal import show
+from gpubench.cli.common import JsonOption, answer, print_json, say
 from gpubench.errors import MisuseError
 from gpubench.units import UNKNOWN, format_bytes, format_si
 
@@ -14,11 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpubench.models import WorkloadProfile
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("list")(verb)
 
 
 def verb(
@@ -56,27 +53,26 @@ def _list_workloads(as_json: bool) -> None:
 
     shipped = load_profiles()
     found = {name: shipped.get(name) for name in workload_names()}
-    if as_json:
-        print_json({"workloads": [_workload_row(name, profile) for name, profile in found.items()]})
-        return
-    from gpubench.blocks.parts import number, table, text
-    from gpubench.blocks.terminal import show
 
     def known(tell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
         return lambda name: UNKNOWN if (profile := found[name]) is None else tell(profile)
 
-    show(
-        table(
-            "",
-            tuple(found),
-            text("workload", lambda name: name),
-            text("what it is", lambda name: getattr(found[name], "summary", _PLUG_IN), optional=2),
-            number("parameters\ntrained", known(_parameters)),
-            number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
-            number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
-            text("batches", known(lambda p: ", ".join(map(str, p.batches)))),
-            text("sample", known(_sample), optional=1),
-        )
+    answer(
+        as_json,
+        lambda: {"workloads": [_workload_row(name, profile) for name, profile in found.items()]},
+        lambda: [
+            table(
+                "",
+                tuple(found),
+                text("workload", lambda name: name),
+                text("what it is", lambda name: getattr(found[name], "summary", _PLUG_IN), optional=2),
+                number("parameters\ntrained", known(_parameters)),
+                number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
+                number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
+                text("batches", known(lambda p: ", ".join(map(str, p.batches)))),
+                text("sample", known(_sample), optional=1),
+            )
+        ],
     )
 
 
@@ -128,49 +124,34 @@ def _flops(profile: WorkloadProfile, flops: float) -> str:
 def _list_unmeasured(as_json: bool) -> None:
     from gpubench.probe.unmeasured import UNMEASURED
 
-    if as_json:
-        print_json({"unmeasured": UNMEASURED})
-        return
-    from gpubench.blocks.parts import table, text
-    from gpubench.blocks.terminal import show
-
-    show(
-        table(
-            "",
-            UNMEASURED,
-            text("processor", lambda row: row.name),
-            text("why it is not measured", lambda row: row.reason),
-            text("what is known", lambda row: row.known, optional=1),
-            text("what probe lists", lambda row: row.listed_by or "nothing", optional=2),
-        )
+    rows = table(
+        "",
+        UNMEASURED,
+        text("processor", lambda row: row.name),
+        text("why it is not measured", lambda row: row.reason),
+        text("what is known", lambda row: row.known, optional=1),
+        text("what probe lists", lambda row: row.listed_by or "nothing", optional=2),
     )
+    answer(as_json, lambda: {"unmeasured": UNMEASURED}, lambda: [rows])
 
 
 def _list_gpus(as_json: bool) -> None:
+    from gpubench.offers.cards import card_prices
     from gpubench.specs import load_specs
 
     specs = tuple(load_specs().values())
-    if as_json:
-        from gpubench.offers.cards import card_prices
-
-        print_json({"gpus": specs, "card_prices": card_prices()})
-        return
-    from gpubench.blocks.parts import number, table, text
-    from gpubench.blocks.terminal import show
-
-    show(
-        table(
-            "",
-            specs,
-            text("key", lambda spec: spec.key),
-            text("name", lambda spec: spec.name, optional=4),
-            text("architecture", lambda spec: spec.architecture or UNKNOWN, optional=3),
-            number("memory", lambda spec: format_bytes(spec.memory_bytes)),
-            number("bandwidth", lambda spec: format_si(spec.memory_bandwidth_bytes_per_s, "B/s"), optional=2),
-            number("FP32", lambda spec: format_si(spec.fp32_flops_per_s, "FLOP/s")),
-            number("FP16 tensor", lambda spec: format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"), optional=1),
-        )
+    rows = table(
+        "",
+        specs,
+        text("key", lambda spec: spec.key),
+        text("name", lambda spec: spec.name, optional=4),
+        text("architecture", lambda spec: spec.architecture or UNKNOWN, optional=3),
+        number("memory", lambda spec: format_bytes(spec.memory_bytes)),
+        number("bandwidth", lambda spec: format_si(spec.memory_bandwidth_bytes_per_s, "B/s"), optional=2),
+        number("FP32", lambda spec: format_si(spec.fp32_flops_per_s, "FLOP/s")),
+        number("FP16 tensor", lambda spec: format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"), optional=1),
     )
+    answer(as_json, lambda: {"gpus": specs, "card_prices": card_prices()}, lambda: [rows])
 
 
 def _list_mlperf(as_json: bool) -> None:
@@ -182,7 +163,6 @@ def _list_mlperf(as_json: bool) -> None:
     if as_json:
         print_json({"mlperf": priced(load_mlperf(), offers)})
         return
-    from gpubench.blocks.terminal import show
     from gpubench.sections.mlperf import runs_table, what
 
     show(runs_table(priced(newest_and_fastest(load_mlperf()), offers)))

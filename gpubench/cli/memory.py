@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gpubench.blocks.parts import Column, Paragraph, Table
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, print_json
 from gpubench.cli.options import options_of
 from gpubench.predict.memory_request import MemoryRequest
+from gpubench.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +25,6 @@ _SHARED = {
     "ddp": "one job that holds all weights on each GPU (--jobs ddp)",
     "fsdp": "one job that holds a share of the weights on each GPU (--jobs fsdp)",
 }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("memory")(verb)
 
 
 @options_of(MemoryRequest)
@@ -75,10 +73,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
 
 
 def _capacity_table(capacity: Capacity) -> None:
-    from gpubench.blocks.parts import Column, Paragraph, Table
-    from gpubench.blocks.terminal import show
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
-    from gpubench.units import format_bytes
 
     ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
     by_model = {
@@ -101,8 +96,6 @@ def _capacity_table(capacity: Capacity) -> None:
 
 
 def _short_lines(answer: MemoryAnswer) -> Iterator[str]:
-    from gpubench.units import format_bytes
-
     yield f"{answer.label}: {answer.need.device.by(format_bytes)} in use"
 
 
@@ -116,7 +109,6 @@ def _lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
     from gpubench.predict.memory_answer import algorithm_words, basis_words, compiled_loss_words, part_rows
-    from gpubench.units import format_bytes
 
     need = answer.need
     yield answer.label

@@ -14,11 +14,6 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("new-workload")(verb)
-
-
 def verb(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; the file is ./NAME.py.")],
     as_json: JsonOption = False,

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpubench.blocks.parts import Paragraph, Part, number, table, text
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError
 from gpubench.offers.request import OffersRequest
-from gpubench.units import plain
+from gpubench.units import UNKNOWN, format_usd, plain
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from gpubench.blocks.parts import Part
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.refresh import Refreshed
     from gpubench.offers.snapshot import SourceOffers
@@ -33,21 +34,15 @@ AcceptOutliersOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    offers = typer.Typer(
-        help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
-    )
-    offers.command("list")(list_)
-    offers.command("refresh")(refresh_)
-    offers.command("import")(import_)
-    app.add_typer(offers, name="offers")
+verb = typer.Typer(
+    help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
+)
 
 
+@verb.command("list")
 @options_of(OffersRequest)
 def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
-    from gpubench.blocks.terminal import show
     from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_offers
     from gpubench.today import day_of
@@ -66,6 +61,7 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
         say("no offer passes all of these options: relax one of them")
 
 
+@verb.command("refresh")
 def refresh_(
     provider: Annotated[
         list[str] | None, typer.Option(help="Only this cloud or price source; may be repeated.")
@@ -134,11 +130,12 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
             }
             for name, source in done.sources.items()
         },
-        "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+        "set_aside": _reasons(done.set_aside),
         "notes": list(done.notes),
     }
 
 
+@verb.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
     format_: Annotated[
@@ -174,7 +171,7 @@ def import_(
                 "path": str(done.path),
                 "offers": len(done.table.offers),
                 "replaced": done.replaced,
-                "set_aside": [{"row": row, "reason": reason} for row, reason in done.table.set_aside],
+                "set_aside": _reasons(done.table.set_aside),
             }
         )
 
@@ -201,6 +198,10 @@ def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
         say(f"  {alike[0]}{more}: {reason}")
     if len(rows) > SHOWN_SET_ASIDE:
         say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
+
+
+def _reasons(set_aside: Sequence[SetAside]) -> list[dict[str, str]]:
+    return [{"row": row, "reason": reason} for row, reason in set_aside]
 
 
 def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:
@@ -239,16 +240,14 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
             {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
             for o in table.retired
         ],
-        "set_aside": [{"row": row, "reason": reason} for row, reason in table.set_aside],
+        "set_aside": _reasons(table.set_aside),
         "notes": list(table.notes),
     }
 
 
 def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
     """One line an offer, and below them why some never rank."""
-    from gpubench.blocks.parts import Paragraph, number, table, text
     from gpubench.offers.dates import show_price_date
-    from gpubench.units import UNKNOWN
 
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
@@ -282,7 +281,7 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
             text("kind", lambda row: row.offer.kind, 3),
             text("price of", lambda row: show_price_date(row.offer.price_date), 4),
             text("age", age, 1),
-            *((text("stock", stock, 6),) if any(row.offer.in_stock is not None for row in rows) else ()),
+            text("stock", stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
         ),
         *(
             Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
@@ -292,8 +291,6 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
 
 
 def _dollars(price: Decimal | None) -> str:
-    from gpubench.units import format_usd
-
     return format_usd(float(price)) if price else "free"
 
 

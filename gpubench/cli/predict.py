@@ -7,41 +7,31 @@ from typing import Annotated
 
 import typer
 
-from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.cli.common import JsonOption, answer, say
 from gpubench.cli.options import options_of
 from gpubench.errors import MisuseError
 from gpubench.predict.request import PredictRequest
 
-predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
+verb = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.add_typer(predict_app, name="predict")
-
-
-@predict_app.command()
+@verb.command()
 @options_of(PredictRequest)
 def show(request: PredictRequest, as_json: JsonOption = False) -> None:
     """Print throughput, interval and reasons for each GPU, the fastest first."""
-    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
     from gpubench.predict.explain import as_records
+    from gpubench.sections.prediction import answered
 
     stale = load_calibration().stale
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench calibrate")
     answers = predict(request)
-    if as_json:
-        print_json(as_records(answers))
-    else:
-        from gpubench.sections.prediction import answered
-
-        print_parts(*answered(answers))
+    answer(as_json, lambda: as_records(answers), lambda: answered(answers))
 
 
-@predict_app.command()
+@verb.command()
 def evaluate(
     hold_out: Annotated[
         str,
@@ -55,12 +45,12 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
-    from gpubench.blocks.terminal import show as print_parts
     from gpubench.models import TaskKind
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
     from gpubench.predict.pairs import HOLD_OUTS
     from gpubench.predict.scaling_fit import scaling_figures
+    from gpubench.sections.prediction import scored
 
     if hold_out not in HOLD_OUTS:
         raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
@@ -69,15 +59,10 @@ def evaluate(
     kind = TaskKind(task)
     outcome = run(scored_table(hold_out, kind), hold_out, kind)
     document = {"hold_out": hold_out, "task": task, **report(outcome), "several_gpus": scaling_figures()}
-    if as_json:
-        print_json(document)
-    else:
-        from gpubench.sections.prediction import scored
-
-        print_parts(*scored(document))
+    answer(as_json, lambda: document, lambda: scored(document))
 
 
-@predict_app.command()
+@verb.command()
 def score(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="CSV with the columns of the shipped measurements.")
@@ -85,13 +70,8 @@ def score(
     as_json: JsonOption = False,
 ) -> None:
     """Score the calibration on measurements of your own; nothing is learned from them."""
-    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.score import score as run
+    from gpubench.sections.prediction import scored
 
     document = run(file)
-    if as_json:
-        print_json(document)
-    else:
-        from gpubench.sections.prediction import scored
-
-        print_parts(*scored(document))
+    answer(as_json, lambda: document, lambda: scored(document))

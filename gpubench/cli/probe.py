@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import structs
 
-from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.blocks.terminal import show
+from gpubench.cli.common import JsonOption, answer, say
 
 if TYPE_CHECKING:
     from gpubench.probe.backend import ProbeReport
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("probe")(verb)
 
 
 def verb(
@@ -28,17 +24,12 @@ def verb(
 ) -> None:
     """Say what the devices of this machine are, and what holds them back."""
     from gpubench.probe.probe import probe
+    from gpubench.sections.machine import machine
 
     if dump is not None:
         _write_dump(dump)
     report = probe()
-    if json:
-        print_json(_document(report))
-        return
-    from gpubench.blocks.terminal import show
-    from gpubench.sections.machine import machine
-
-    show(*machine(report).parts)
+    answer(json, lambda: _document(report), lambda: machine(report).parts)
 
 
 def _document(report: ProbeReport) -> dict[str, Any]:
@@ -51,7 +42,6 @@ def _document(report: ProbeReport) -> dict[str, Any]:
 
 def overview() -> None:
     """Print what is in this machine, and the next step."""
-    from gpubench.blocks.terminal import show
     from gpubench.probe.probe import probe
     from gpubench.sections.machine import machine
 

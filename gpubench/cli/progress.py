@@ -203,7 +203,7 @@ def outcome(measurement: Measurement, launch: int) -> str:
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
-        figure = f"{measurement.interval.text()} {units.per_second(measurement.case.sample_unit)}"
+        figure = measurement.interval.rate(measurement.case.sample_unit)
         alone = ", within one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.options import check_fields
@@ -22,11 +23,6 @@ HUMAN_LIMIT = 20
 
 def _option(text: str, *names: str) -> object:
     return typer.Option(*names, help=text, rich_help_panel=OUTPUT)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("rank")(verb)
 
 
 @options_of(RankRequest)
@@ -111,7 +107,6 @@ def print_ranking(
         factors: Also print what the GPUs are.
         more_by: What shows the notes that are left out here.
     """
-    from gpubench.blocks.terminal import show
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
     from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows

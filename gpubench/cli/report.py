@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from gpubench.cli.common import JsonOption, print_json, print_path, say
 from gpubench.cli.options import options_of
 from gpubench.report.request import ReportRequest
 
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
 ASKED = ("workload", "precision", "samples", "own", "offers", "accept_outliers", "as_of")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("report")(verb)
 
 
 @options_of(

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+from gpubench.blocks.parts import Table, table, text
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
-from gpubench.units import count
+from gpubench.units import UNKNOWN, count
 
 if TYPE_CHECKING:
-    from gpubench.blocks.parts import Table
+    from collections.abc import Sequence
+
     from gpubench.record.heads import Head
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb and its two actions to the command line."""
-    group = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
-    group.command("list")(list_runs)
-    group.command("add")(add)
-    app.add_typer(group, name="results")
+verb = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
 
 
+@verb.command("list")
 def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the stored runs, oldest first."""
-    from gpubench.blocks.terminal import show
     from gpubench.record import store
 
     root = store.results_root(results)
@@ -36,17 +33,18 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
         say(problem)
     if problems and not heads:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
-    rows = [_row(head) for head in heads]
     if json:
-        print_json({"results": str(root), "runs": rows, "problems": problems})
-    elif rows:
-        show(_table(rows))
+        runs = [_document(head) for head in heads]
+        print_json({"results": str(root), "runs": runs, "problems": problems})
+    elif heads:
+        show(_table(heads))
     else:
         say(f"no runs in {root}: `gpubench run` makes one")
     if problems:
-        say(f"{len(problems)} of {len(rows) + len(problems)} files could not be read")
+        say(f"{len(problems)} of {len(heads) + len(problems)} files could not be read")
 
 
+@verb.command()
 def add(
     sources: Annotated[
         list[Path], typer.Argument(metavar="DIR|FILE ...", help="Run files, or folders of them.")
@@ -85,42 +83,25 @@ def add(
         )
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
+_FIELDS = (
+    "run_id", "started_at", "gpu_key", "device", "budget", "cases", "measured", "finished", "interrupted",
+)  # fmt: skip
+
+
+def _document(head: Head) -> dict[str, Any]:
     """One stored run in the listing."""
-
-    run_id: str
-    started_at: str
-    gpu_key: str | None
-    device: str | None
-    budget: str
-    cases: int
-    measured: int
-    finished: bool
-    interrupted: bool
-    workloads: tuple[str, ...]
-    torch: str | None
+    return {
+        **{name: getattr(head, name) for name in _FIELDS},
+        "workloads": _workloads(head),
+        "torch": head.torch,
+    }
 
 
-def _row(head: Head) -> _Row:
-    return _Row(
-        run_id=head.run_id,
-        started_at=head.started_at,
-        gpu_key=head.gpu_key,
-        device=head.device,
-        budget=head.budget,
-        cases=head.cases,
-        measured=head.measured,
-        finished=head.finished,
-        interrupted=head.interrupted,
-        workloads=tuple(sorted({row.workload for row in head.rows})),
-        torch=head.torch,
-    )
+def _workloads(head: Head) -> list[str]:
+    return sorted({row.workload for row in head.rows})
 
 
-def _table(rows: list[_Row]) -> Table:
-    from gpubench.blocks.parts import table, text
-    from gpubench.units import UNKNOWN
-
+def _table(rows: Sequence[Head]) -> Table:
     return table(
         "",
         rows,
@@ -129,10 +110,10 @@ def _table(rows: list[_Row]) -> Table:
         text("device", lambda row: row.gpu_key or row.device or UNKNOWN),
         text("budget", lambda row: row.budget, optional=1),
         text("measured", _measured),
-        text("workloads", lambda row: " ".join(row.workloads)),
+        text("workloads", lambda row: " ".join(_workloads(row))),
     )
 
 
-def _measured(row: _Row) -> str:
+def _measured(row: Head) -> str:
     end = ", interrupted" if row.interrupted else "" if row.finished else ", unfinished"
     return f"{row.measured} of {row.cases}{end}"

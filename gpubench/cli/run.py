@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.blocks.parts import Paragraph
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
@@ -18,11 +20,6 @@ if TYPE_CHECKING:
     from gpubench.session.session import Prepared, Session
 
 TOP_OFFERS = 5
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("run")(verb)
 
 
 @options_of(RunRequest)
@@ -138,7 +135,6 @@ def _resume(run: Run, request: RunRequest) -> str:
 
 def print_run(run: Run) -> None:
     """Print what a run says: the device, the cases, what they compare to, what to doubt."""
-    from gpubench.blocks.terminal import show
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
@@ -149,8 +145,6 @@ def print_run(run: Run) -> None:
 
 def _close(run: Run, ranking: Ranking | None) -> None:
     """End with the answer and what mixed precision gained: the card's own line has left the screen."""
-    from gpubench.blocks.parts import Paragraph
-    from gpubench.blocks.terminal import show
     from gpubench.sections.amp import closing_sentence
     from gpubench.sections.card import headline
 

@@ -27,7 +27,7 @@ VERBS = {
     "feed": "feed",
     "new-workload": "new_workload",
 }
-"""By name, in the order of the help, the module of ``gpubench.cli`` that registers it."""
+"""By name, in the order of the help, the module of ``gpubench.cli`` whose ``verb`` it is."""
 
 
 class Verbs(TyperGroup):
@@ -73,7 +73,11 @@ class _WhenCalled(MutableMapping[str, Any]):
 def _make(name: str, module: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     alone.callback()(lambda: None)  # or typer makes a single verb the whole program
-    import_module(f"gpubench.cli.{module}").register(alone)
+    verb = import_module(f"gpubench.cli.{module}").verb
+    if isinstance(verb, typer.Typer):  # a group of actions
+        alone.add_typer(verb, name=name)
+    else:
+        alone.command(name)(verb)
     group: Any = typer.main.get_command(alone)
     command = group.commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):

@@ -424,8 +424,8 @@ def _check_what(request: RunRequest) -> None:
         "--micro-only": "all-reduce by size is timed beside a workload, as by "
         f"gpubench run cnn --gpus {request.gpu_count}",
     }
-    for option in (option for option in alone if several and of_torch[option]):
-        raise MisuseError(f"{option} is of one GPU: {alone[option]}")
+    if several and (what := next((each for each in alone if of_torch[each]), None)):
+        raise MisuseError(f"{what} is of one GPU: {alone[what]}")
     of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
     if request.thread_scaling and (option := _first_asked(of_one)):
         raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")

@@ -15,7 +15,7 @@ from gpubench.models.case import Case, ParallelMode
 from gpubench.models.catalog import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, shown, views
+from gpubench.models.record import SCHEMA_VERSION, Record, brief_repr, headed, shown, views
 from gpubench.units import count, format_percent, format_usd
 
 if TYPE_CHECKING:
@@ -368,8 +368,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         )
         shared_ranks = self.shared_ranks
         lines = [_line(row, shared_ranks) for row in self.rows[:_ROWS_IN_REPR]]
-        more = len(self.rows) - len(lines)
-        return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
+        return headed(head, lines, len(self.rows))
 
     def _repr_html_(self) -> str:
         """Return the card and the head of the rows for notebooks."""

@@ -43,6 +43,12 @@ def bounded(text: str) -> str:
     return text if len(text) <= MOST_REPR_CHARACTERS else f"{text[: MOST_REPR_CHARACTERS - 1]}…"
 
 
+def headed(head: str, lines: Sequence[str], total: int) -> str:
+    """Return a repr of a head and the first of so many lines, and how many more there are."""
+    more = [f"  ... {total - len(lines):,} more"] if total > len(lines) else []
+    return bounded("\n".join([head, *lines, *more]) + ">")
+
+
 def shown(text: str | None, limit: int = 40) -> str:
     """Return a name for a repr: without control characters, and short."""
     return plain(text or "unknown", limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpubench.findings import Finding
@@ -9,8 +10,8 @@ from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
 from gpubench.models.quality import TimeToQuality
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown, views
-from gpubench.units import count, per_second
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, headed, html_table, shown, views
+from gpubench.units import count
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -116,9 +117,8 @@ class Run(Record, frozen=True, kw_only=True):
             f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "
             f"{count(len(self.measurements), 'measurement')}"
         )
-        lines = [_line(each) for each in self.measurements[:_CASES_IN_REPR]]
-        more = len(self.measurements) - len(lines)
-        return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
+        lines = [f"  {shown(each.label, 100)}: {_rate(each)}" for each in self.measurements[:_CASES_IN_REPR]]
+        return headed(head, lines, len(self.measurements))
 
     def _repr_html_(self) -> str:
         """Return the first cases with their throughput as a table for notebooks."""
@@ -131,16 +131,17 @@ class Run(Record, frozen=True, kw_only=True):
         return views().run_figure(self)
 
 
+def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Order runs by their start, the newest first."""
+    return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
+
+
 _CASES_IN_REPR = 8
 _CASES_IN_TABLE = 20
-
-
-def _line(each: Measurement) -> str:
-    return f"  {shown(each.label, 100)}: {_rate(each)}"
 
 
 def _rate(each: Measurement) -> str:
     """The throughput with its interval; of a case without one, how it ended."""
     if each.status is not Status.OK:
         return str(each.status)
-    return f"{each.interval.text()} {per_second(each.case.sample_unit)}"
+    return each.interval.rate(each.case.sample_unit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from decimal import Decimal
 from functools import cache
 from typing import Literal, get_args
@@ -10,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gpubench.offers.dates import price_day
-from gpubench.shipped import data_text
+from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
 Condition = Literal["new", "used", "unstated", "launch price"]
@@ -37,7 +36,7 @@ def card_prices() -> tuple[CardPrice, ...]:
     Raises:
         ValueError: If a row names an unknown GPU, condition or date, has no source, or stands there twice.
     """
-    prices = tuple(map(_price, csv.DictReader(data_text("card_prices.csv").splitlines())))
+    prices = tuple(map(_price, data_rows("card_prices.csv")))
     if len({(each.gpu_key, each.condition) for each in prices}) < len(prices):
         raise ValueError("card_prices.csv names a card twice in one condition")
     return prices

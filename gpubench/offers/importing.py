@@ -25,18 +25,17 @@ from gpubench.offers.quotes import offers_of_quotes
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.snapshot import (
     IMPORTED,
-    embedded_offers,
+    known_before,
     offers_folder,
     read_imported,
-    refreshed_offers,
     write_json,
 )
 from gpubench.offers.source import MARKETPLACES, Quote
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
-from gpubench.offers.table import OfferTable, overlay
+from gpubench.offers.table import OfferTable
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
-from gpubench.units import plain
+from gpubench.units import figure_in, plain
 
 Format = Literal["own", "skypilot", "gpuhunt"]
 FORMATS: dict[str, Format] = {"own": "own", "skypilot": "skypilot", "gpuhunt": "gpuhunt"}
@@ -93,9 +92,9 @@ def import_offers(
         MisuseError: If the file is no such table, or nothing in it is usable.
         StorageError: If the result cannot be written.
     """
-    format_, table = _read(file, format_, provider, price_date)
+    format_, table = read_table(file, format_=format_, provider=provider, price_date=price_date)
     folder = offers_folder(results)
-    known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
+    known = known_before(folder)
     table = sort_outliers(table, known, accept=accept_outliers).table
     if not table.offers:
         why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
@@ -125,14 +124,8 @@ def _offers_in(path: Path) -> int | None:
 
 def read_table(
     file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
-) -> OfferTable:
-    """Read a price table in any of the three formats; see ``import_offers``."""
-    return _read(file, format_, provider, price_date)[1]
-
-
-def _read(
-    file: Path, format_: Format | None, provider: str | None, price_date: str | None
 ) -> tuple[Format, OfferTable]:
+    """Read a price table in any of the three formats, and say in which; see ``import_offers``."""
     rows = read_rows(file)
     format_ = format_ or _format(rows)
     _check_columns(rows, format_)
@@ -272,11 +265,8 @@ def _gpuhunt_quotes(rows: Rows, provider: str, price_date: str, source: str) -> 
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 < value < 1e6 else None
+    value = figure_in(text)
+    return value if value is not None and 0 < value < 1e6 else None
 
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:

@@ -6,12 +6,11 @@ eight SXM cards, whatever a price list calls them.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from gpubench.shipped import data_text
+from gpubench.shipped import data_rows
 
 
 class Machine(NamedTuple):
@@ -40,9 +39,8 @@ def find_machine(provider: str, instance: str) -> Machine | None:
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Machine]]:
-    text = data_text("instances.csv")
     table: dict[str, dict[str, Machine]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in data_rows("instances.csv"):
         table.setdefault(row["provider"], {})[row["instance"].lower()] = Machine(
             gpu_key=row["gpu_key"],
             gpu_count=int(row["gpu_count"]) if row["gpu_count"] else None,

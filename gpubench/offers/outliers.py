@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags
+from gpubench.labels import full_name
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers, kinds_of, recoded
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
@@ -135,8 +136,8 @@ class Market:
         kind, unless a second provider asks within twice as much or as little. What nobody
         else sells has no standard: believed.
         """
-        standard, own = self.standard(offer), _per_gpu(offer)
-        if standard is None or not self._is_doubted(_key(offer), own):
+        own = _per_gpu(offer)
+        if (standard := self._standard_of_doubt(offer)) is None:
             return None
         return (
             f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times "
@@ -145,11 +146,14 @@ class Market:
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
-        standard, own = self.standard(offer), _per_gpu(offer)
-        if standard is None or not self._is_doubted(_key(offer), own):
+        if (standard := self._standard_of_doubt(offer)) is None:
             return None
         others = "1 other asks" if standard.provider_count == 1 else f"{standard.provider_count} others ask"
-        return f"{format_number(own / standard.median_usd, 2)} times what {others}"
+        return f"{format_number(_per_gpu(offer) / standard.median_usd, 2)} times what {others}"
+
+    def _standard_of_doubt(self, offer: Offer) -> Standard | None:
+        """Return what the others ask where that makes a price doubtful."""
+        return self.standard(offer) if self._is_doubted(_key(offer), _per_gpu(offer)) else None
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""
@@ -289,7 +293,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
 
 def name_of(offer: Offer) -> str:
     """Return who sells what and where, safe to print."""
-    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip(), 80)
+    return plain(full_name(offer), 80)
 
 
 def _is_judged(pricing: Pricing, kind: str) -> bool:

@@ -15,7 +15,7 @@ from gpubench.models import Offer
 from gpubench.offers.dates import price_day
 from gpubench.offers.request import KINDS
 from gpubench.specs import load_specs
-from gpubench.units import GIB
+from gpubench.units import GIB, figure_in
 
 MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
 """The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
@@ -98,11 +98,8 @@ def ram_bytes(gib: str) -> int | None:
 def _amount(text: str, what: str, limit: float) -> float | None:
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= limit:  # NaN fails every comparison
+    value = figure_in(text)
+    if value is None or not 0 < value <= limit:
         raise ImplausibleError(f"{what} {text[:40]!r} is not between 0 and {limit:g}")
     return value
 

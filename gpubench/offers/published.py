@@ -23,14 +23,13 @@ from gpubench.offers.snapshot import (
     Snapshot,
     SourceOffers,
     check_offers,
-    embedded_offers,
+    known_before,
     newest_snapshot,
     offers_folder,
-    refreshed_offers,
     write_snapshot,
 )
 from gpubench.offers.source import SourceError, Transport, decode, is_safe
-from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.table import OfferTable, SetAside, offer_key
 from gpubench.today import now as clock
 from gpubench.units import plain, utc_stamp
 
@@ -74,7 +73,7 @@ def take_over(
     published = _chosen(_read(url, transport, today), only)
     before, notes = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
-    known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
+    known = known_before(folder)
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     newer = False

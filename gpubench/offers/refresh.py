@@ -22,10 +22,9 @@ from gpubench.offers.snapshot import (
     WRITE_HINT,
     Snapshot,
     SourceOffers,
-    embedded_offers,
+    known_before,
     newest_snapshot,
     offers_folder,
-    refreshed_offers,
     write_snapshot,
 )
 from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
@@ -131,7 +130,7 @@ def refresh(
     require_writable(folder, hint=WRITE_HINT)
     before, notes = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
-    known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
+    known = known_before(folder)
     retrieved_at = utc_stamp(now)
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []

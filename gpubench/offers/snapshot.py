@@ -5,7 +5,7 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import default_results, require_folder
+from gpubench.labels import full_name
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import price_day
@@ -91,16 +92,12 @@ def _until(table: OfferTable, day: date) -> OfferTable:
     offers = Offers.of(table.offers)
     is_late = offers.price_date.is_in(lambda price_date: price_day(price_date) > day)
     reasons = tuple(
-        SetAside(_words(offer), f"price of {offer.price_date}, after {day}")
+        SetAside(plain(full_name(offer)), f"price of {offer.price_date}, after {day}")
         for offer in offers.where(is_late)
     )
     return msgspec.structs.replace(
         table, offers=offers.where(~is_late), set_aside=(*table.set_aside, *reasons)
     )
-
-
-def _words(offer: Offer) -> str:
-    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip())
 
 
 def offers_folder(results: Path | None) -> Path:
@@ -123,6 +120,11 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
         checked = check_offers(source.offers, name, note)
         tables.append(msgspec.structs.replace(checked, covers=source.covers))
     return overlay(tables)
+
+
+def known_before(folder: Path) -> Sequence[Offer]:
+    """Return the shipped and the refreshed offers, which new ones are held against."""
+    return overlay([embedded_offers(), refreshed_offers(folder)]).offers
 
 
 def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[Snapshot | None, tuple[str, ...]]:
@@ -220,7 +222,7 @@ def check_offers(offers: Iterable[Offer], name: str, notes: tuple[str, ...] = ()
         try:
             check_offer(offer)
         except ValueError as reason:
-            set_aside.append(SetAside(f"{name}: {_words(offer)}", str(reason)))
+            set_aside.append(SetAside(f"{name}: {plain(full_name(offer))}", str(reason)))
         else:
             kept.append(offer)
     return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside), notes=notes)

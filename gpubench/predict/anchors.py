@@ -24,6 +24,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
+from gpubench.models.run import newest_first
 from gpubench.predict.draws import UNKNOWN_NOISE
 from gpubench.predict.question import Question, case_for
 from gpubench.profile import load_profiles
@@ -98,7 +99,7 @@ def _read(
     found: list[Reading] = []
     bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
     for basis, runs in zip(bases, (own, reference), strict=True):
-        for run in sorted(runs, key=lambda r: (r.started_at, r.run_id), reverse=True):
+        for run in newest_first(runs):
             spec = gpu_of(run.device)
             if spec is not None:
                 found += [_reading(spec, m, run, basis) for m in of_question(run.measurements)]

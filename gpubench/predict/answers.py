@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpubench.models import Estimate
-from gpubench.models.record import bounded, html_table, shown
+from gpubench.models.record import headed, html_table, shown
 from gpubench.predict.question import Refusal
-from gpubench.units import count, per_second
+from gpubench.units import count
 
 _IN_REPR = 6
 _IN_TABLE = 20
@@ -28,23 +28,18 @@ class Predictions(dict[str, Estimate | Refusal]):
     def __repr__(self) -> str:
         """Return how many there are, and the fastest; the dict has them all."""
         lines = [
-            f"  {shown(each.gpu_key, 60)}: {_rate(each)}, {each.basis}" for each in self.estimates[:_IN_REPR]
+            f"  {shown(each.gpu_key, 60)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
+            for each in self.estimates[:_IN_REPR]
         ]
-        more = len(self.estimates) - len(lines)
-        return bounded(
-            "\n".join([f"<{self._head()}", *lines, *([f"  ... {more:,} more"] if more else [])]) + ">"
-        )
+        return headed(f"<{self._head()}", lines, len(self.estimates))
 
     def _repr_html_(self) -> str:
         rows = [
-            (each.gpu_key, _rate(each), each.basis, each.case.label) for each in self.estimates[:_IN_TABLE]
+            (each.gpu_key, each.interval.rate(each.case.sample_unit), each.basis, each.case.label)
+            for each in self.estimates[:_IN_TABLE]
         ]
         return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows, len(self.estimates))
 
     def _head(self) -> str:
         refusals = count(len(self.refusals), "refusal")
         return f"Predictions: {count(len(self.estimates), 'estimate')}, {refusals}"
-
-
-def _rate(each: Estimate) -> str:
-    return f"{each.interval.text()} {per_second(each.case.sample_unit)}"

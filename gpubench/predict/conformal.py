@@ -14,7 +14,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.predict.fit import LEVEL, Fit, batch_spread, times_of
-from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out, log_errors, sides
+from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out, log_errors, sides, voters_of
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Chips, Times
 
@@ -113,9 +113,7 @@ def level_weights(table: Table, error: Floats) -> Floats:
 
     Less of a row whose batch is not stated, by the variance that the plausible ones add.
     """
-    voter = np.array(
-        [f"{h}|{g}|{i}" for h, g, i in zip(table.harness, table.gpu_key, table.inference, strict=True)]
-    )
+    voter = voters_of(table)
     weight = np.zeros(len(table))
     for each in set(voter[np.isfinite(error)]):
         rows = (voter == each) & np.isfinite(error)

@@ -148,16 +148,12 @@ def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
             "targets": 0,
         }
     weight, error, width = pairs.weight[keep], outcome.log_error[keep], outcome.half_width[keep]
-    known = np.isfinite(width)
     return {
         "pairs": int(keep.sum()),
         "targets": len(set(outcome.table.gpu_key[pairs.y[keep]])),
         **_errors(error, weight),
         "bias": _round(np.average(error, weights=weight)),
-        "coverage_90": _mean(np.abs(error[known]) <= width[known], weight[known]),
-        "half_width_factor": _round(np.exp(weighted_median(width[known], weight[known])))
-        if known.any()
-        else None,
+        **_widths(error, width, weight),
     }
 
 
@@ -212,6 +208,16 @@ def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
     return {"mape": _mean(ape, weight), "median_ape": _round(weighted_median(ape, weight))}
 
 
+def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | None]:
+    """How much the intervals hold where there are any, and how wide they are."""
+    known = np.isfinite(width)
+    error, width, weight = error[known], width[known], weight[known]
+    return {
+        "coverage_90": _mean(np.abs(error) <= width, weight),
+        "half_width_factor": _round(np.exp(weighted_median(width, weight))) if len(width) else None,
+    }
+
+
 def _heaviest(outcome: Outcome) -> dict[str, Any] | None:
     """The harness with the most votes, and its share of them."""
     labels, weight = outcome.table.harness[outcome.pairs.y], outcome.pairs.weight
@@ -228,15 +234,11 @@ def _level_figures(outcome: Outcome) -> dict[str, Any]:
         return {"rows": 0, "targets": 0, "mape": None, "median_ape": None, "coverage_90": None}
     error, width = outcome.level_error[keep], outcome.level_half_width[keep]
     weight = level_weights(outcome.table, outcome.level_error)[keep]
-    known = np.isfinite(width)
     return {
         "rows": int(keep.sum()),
         "targets": len(set(outcome.table.gpu_key[keep])),
         **_errors(error, weight),
-        "coverage_90": _mean(np.abs(error[known]) <= width[known], weight[known]),
-        "half_width_factor": _round(np.exp(weighted_median(width[known], weight[known])))
-        if known.any()
-        else None,
+        **_widths(error, width, weight),
     }
 
 

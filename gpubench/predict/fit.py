@@ -50,6 +50,7 @@ PRIORS: dict[str, tuple[float, float]] = {
 }
 _LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"})
 NAMES = tuple(PRIORS)
+_PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     "": 20e-6,
     "eager": 20e-6,
@@ -111,6 +112,10 @@ class Layout:
         """First deviation: the first kind of all architectures, then the second, then the third."""
         return self.host + len(self.sources)
 
+    def deviations(self, z: Floats) -> Floats:
+        """Those of the unknowns, (kinds, architectures): what is written there changes them."""
+        return z[self.deviation : self.source].reshape(len(DEVIATIONS), len(self.architectures))
+
     @cached_property
     def source(self) -> int:
         """First offset of a source."""
@@ -163,10 +168,8 @@ class Fit:
 
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Deviations of each architecture, from these or other unknowns."""
-        z = self.z if z is None else z
-        names = self.layout.architectures
-        block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), len(names))
-        return {name: [float(v) for v in block[:, i]] for i, name in enumerate(names)}
+        block = self.layout.deviations(self.z if z is None else z)
+        return dict(zip(self.layout.architectures, block.T.tolist(), strict=True))
 
     def without(self, dropped: Flags) -> Floats:
         """The unknowns that one Gauss-Newton step finds without some rows of the table.
@@ -183,7 +186,7 @@ class Fit:
     def _inherited(self, z: Floats, seen: set[str]) -> Floats:
         """The unknowns with an architecture that lost all of its rows at what its predecessor has."""
         names = self.layout.architectures
-        block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), len(names))
+        block = self.layout.deviations(z)
         for i, name in enumerate(names):
             older = None if name in seen else predecessor(name, seen)
             if older is not None:
@@ -313,10 +316,8 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
 
 def _prior(layout: Layout, aim: Aim, table: Table) -> tuple[Floats, Floats]:
     mean = np.zeros(layout.size)
-    precision = np.zeros((layout.size, layout.size))
-    for i, (name, (value, sd)) in enumerate(PRIORS.items()):
-        mean[i] = value if name in _LINEAR else np.log(value)
-        precision[i, i] = sd**-2
+    mean[: len(NAMES)] = _PRIOR_MEAN
+    precision = np.diag([*(sd**-2 for _, sd in PRIORS.values()), *[0.0] * (layout.size - len(NAMES))])
     hosts = slice(layout.host, layout.deviation)
     usual = dict(zip(table.source, host_prior_s(table), strict=True))  # a source has one execution
     mean[hosts] = np.log([usual[source] for source in layout.sources])
@@ -345,9 +346,7 @@ def batch_spread(table: Table) -> Floats:
     unstated = np.flatnonzero(table.batch_high > table.batch_low)
     if len(unstated):
         rows = take(table, unstated)
-        before = coefficients_of(
-            np.array([v if name in _LINEAR else np.log(v) for name, (v, _) in PRIORS.items()])
-        )
+        before = coefficients_of(_PRIOR_MEAN)
         small, large = (
             predict_rows(
                 replace(rows, work=work), before, host_prior_s(rows), np.zeros((len(rows), len(DEVIATIONS)))
@@ -380,9 +379,8 @@ def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:
 
 def _times(table: Table, layout: Layout, z: Floats) -> Times:
     kind = _numbers(table.architecture, layout.architectures)
-    block = z[layout.deviation : layout.source].reshape(len(DEVIATIONS), -1)
     host = np.exp(z[layout.host + _numbers(table.source, layout.sources)])
-    return predict_rows(table, coefficients_of(z), host, block[:, kind].T)
+    return predict_rows(table, coefficients_of(z), host, layout.deviations(z)[:, kind].T)
 
 
 def _residual(fit: Fit) -> Floats:

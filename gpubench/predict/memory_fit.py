@@ -1,4 +1,4 @@
-"""Fit what a trace of memory cannot know on published readings, and score it with each model left out.
+"""Fit what a trace of memory cannot know on published readings.
 
 ``python -m gpubench.predict.memory_fit`` writes data/memory_allowance.json again. The readings that it
 rests on, each with source, date and what the trace of its definition counts, are in data/memory_readings.csv.
@@ -6,12 +6,10 @@ rests on, each with source, date and what the trace of its definition counts, ar
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from enum import StrEnum
 from statistics import fmean, stdev
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -27,9 +25,8 @@ from gpubench.profile.allowance import (
     CompiledLoss,
     Ran,
     class_of,
-    device_bytes,
 )
-from gpubench.shipped import data_path, data_text
+from gpubench.shipped import data_path, data_rows
 from gpubench.specs import load_specs
 from gpubench.today import today
 from gpubench.units import MIB
@@ -96,6 +93,11 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
         return self.model not in WITHOUT_CONVOLUTIONS
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether it is of memory in use, and no card set an end to it."""
+        return self.kind is ReadingKind.DEVICE and not self.is_censored
+
+    @property
     def compiles_loss(self) -> bool:
         """Whether no scores in float32 were ever held, which an eager step holds."""
         return self.compiled is not None and "loss" in self.compiled
@@ -113,7 +115,7 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_readings() -> tuple[MemoryReading, ...]:
     """Read the shipped readings."""
-    rows = csv.DictReader(data_text(READINGS_FILE).splitlines())
+    rows = data_rows(READINGS_FILE)
     return tuple(
         msgspec.convert({name: text for name, text in row.items() if text}, MemoryReading, strict=False)
         for row in rows
@@ -131,7 +133,7 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
             apart; what ran is kept as it is.
         fitted: Date to write into it; None is today.
     """
-    usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
+    usable = [r for r in readings if r.is_fitted]
     apart = [r.card_class is CardClass.OTHER and r.convolves for r in usable]
     classes = _fit([r for r, is_apart in zip(usable, apart, strict=True) if not is_apart])
     alone = [r for r, is_apart in zip(usable, apart, strict=True) if is_apart]
@@ -213,85 +215,6 @@ def _equal_weights(models: np.typing.NDArray[np.str_]) -> Floats:
     names, counts = np.unique(models, return_counts=True)
     share = dict(zip(names, 1 / counts, strict=True))
     return np.array([share[m] for m in models])
-
-
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """How the fit did on readings of models that it had not seen.
-
-    Attributes:
-        mean_error: Mean of |likely figure / reading - 1|.
-        above: Share of readings above the upper end.
-        bound_over_reading: Upper end over reading, median.
-    """
-
-    readings: int
-    mean_error: float
-    above: float
-    bound_over_reading: float
-
-
-def score_left_out(readings: Sequence[MemoryReading]) -> dict[str, Score]:
-    """Score memory in use, each model left out in turn; by vendor, source and model."""
-    usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
-    outcomes: dict[str, list[tuple[float, float]]] = {}
-    for model in sorted({r.model for r in usable}):
-        fit = fit_allowance([r for r in usable if r.model != model], fitted="")
-        for reading in (r for r in usable if r.model == model):
-            allowance = fit.of(reading.card_class, convolves=reading.convolves)
-            likely = device_bytes(allowance, reading.traced_bytes)
-            ratio = likely / reading.memory_bytes
-            outcome = ratio, ratio * math.exp(allowance.half_width)
-            vendor = "others" if reading.card_class is CardClass.OTHER else "nvidia"
-            how = "convolving" if reading.convolves else "not convolving"
-            by_class = f"{reading.source} {reading.card_class}"
-            for group in ("all", vendor, f"{vendor} {how}", by_class, f"{vendor} {reading.model}"):
-                outcomes.setdefault(group, []).append(outcome)
-    return {group: _score(pairs) for group, pairs in outcomes.items()}
-
-
-def _score(pairs: Sequence[tuple[float, float]]) -> Score:
-    likely, bound = np.array(pairs).T
-    return Score(
-        readings=len(pairs),
-        mean_error=float(np.mean(np.abs(likely - 1))),
-        above=float(np.mean(bound < 1)),
-        bound_over_reading=float(np.median(bound)),
-    )
-
-
-class LossScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How the share of a compiled loss did on readings that it had not seen.
-
-    Attributes:
-        mean_error: Mean of |likely figure / reading - 1|.
-        held: How many lie within the interval; None where the others are of one card, and have none.
-    """
-
-    readings: int
-    mean_error: float
-    held: int | None
-
-
-def score_compiled_loss(
-    readings: Sequence[MemoryReading], by: Literal["source", "gpu_key"] = "source"
-) -> dict[str, LossScore]:
-    """Score steps with a compiled loss, each source or each card left out in turn."""
-    usable = [r for r in readings if r.compiles_loss]
-    scores = {}
-    for name in sorted({getattr(r, by) for r in usable}):
-        left_out = [r for r in usable if getattr(r, by) == name]
-        fit = fit_compiled_loss([r for r in usable if getattr(r, by) != name])
-        if fit is None:
-            continue
-        told = [fit.of(r.traced_bytes) for r in left_out]
-        errors = [abs((t.value or 0.0) / r.memory_bytes - 1) for t, r in zip(told, left_out, strict=True)]
-        held = [t.holds(r.memory_bytes) for t, r in zip(told, left_out, strict=True)]
-        scores[name] = LossScore(
-            readings=len(left_out),
-            mean_error=fmean(errors),
-            held=None if None in held else held.count(True),
-        )
-    return scores
 
 
 def write(allowance: Allowance) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from gpubench.models import TaskKind
 from gpubench.predict.fit import RATIO, batch_spread
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Arithmetic, Times, Work, take
-from gpubench.shipped import data_text
+from gpubench.shipped import data_rows
 
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
@@ -97,13 +96,16 @@ def _votes(table: Table, y: Indices) -> Floats:
     if not len(y):
         return np.empty(0)
     partners = np.bincount(y, minlength=len(table))
-    _, voter = np.unique(
-        [f"{h}|{g}|{i}" for h, g, i in zip(table.harness, table.gpu_key, table.inference, strict=True)],
-        return_inverse=True,
-    )
+    _, voter = np.unique(voters_of(table), return_inverse=True)
     rows = np.bincount(voter[np.unique(y)], minlength=len(table))
     result: Floats = 1.0 / (partners[y] * rows[voter[y]])
     return result
+
+
+def voters_of(table: Table) -> NDArray[np.str_]:
+    """(n,) who votes by each row: its harness for its GPU and task."""
+    each = zip(table.harness, table.gpu_key, table.inference, strict=True)
+    return np.array([f"{harness}|{gpu}|{task}" for harness, gpu, task in each])
 
 
 def log_errors(table: Table, pairs: Pairs, times: Times) -> Floats:
@@ -159,8 +161,7 @@ def held_out(table: Table, hold_out: str) -> Iterator[tuple[Flags, Flags]]:
 @cache
 def chips() -> Mapping[str, str]:
     """Chip (die) of each NVIDIA GPU of the specification table, from data/chips.csv."""
-    text = data_text("chips.csv")
-    return {row["gpu_key"]: row["chip"] for row in csv.DictReader(text.splitlines()) if row["chip"]}
+    return {row["gpu_key"]: row["chip"] for row in data_rows("chips.csv") if row["chip"]}
 
 
 def chip_of(gpu_key: str) -> str:

@@ -6,8 +6,6 @@ cells. Rows that cannot be used are counted and named, not fatal.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +25,9 @@ from gpubench.models import GpuSpec, Precision, TaskKind
 from gpubench.predict.csv_lines import Broken, csv_lines
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
-from gpubench.shipped import data_text
+from gpubench.shipped import data_rows
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import plain
+from gpubench.units import figure_in, plain
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = (
@@ -98,7 +96,7 @@ def source_facts() -> tuple[SourceFacts, ...]:
     modes = {"fp32": Mode.FP32, "tf32": Mode.TF32}
     rows = [
         SourceFacts(row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]])
-        for row in csv.DictReader(data_text("sources.csv").splitlines())
+        for row in data_rows("sources.csv")
     ]
     return tuple(sorted(rows, key=lambda facts: (-len(facts.prefix), facts.prefix)))
 
@@ -235,23 +233,19 @@ def base_model(name: str) -> str:
 @cache
 def model_profiles(task: TaskKind) -> Mapping[str, Mapping[str, float]]:
     """Totals of a step of each published model: FLOP by kind, bytes, operators, parameters."""
-    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in _model_rows(task)}
+    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in data_rows(PROFILES[task])}
 
 
 @cache
 def approximate_models(task: TaskKind) -> frozenset[str]:
     """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
-    return frozenset(row["model"] for row in _model_rows(task) if row["approximate"])
-
-
-def _model_rows(task: TaskKind) -> Iterable[Mapping[str, str]]:
-    return csv.DictReader(data_text(PROFILES[task]).splitlines())
+    return frozenset(row["model"] for row in data_rows(PROFILES[task]) if row["approximate"])
 
 
 @cache
 def shipped(vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Reading:
     """The published measurements that the package ships, of GPUs of these vendors."""
-    lines = (line for name in MEASUREMENTS for line in csv.DictReader(io.StringIO(data_text(name))))
+    lines = (line for name in MEASUREMENTS for line in data_rows(name))
     return _read(lines, "the shipped measurements", vendors)
 
 
@@ -391,7 +385,7 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
         return f"unknown mode {plain(text['mode'], 30)!r}"
     if text["model"].partition("+")[0] not in model_profiles(task):
         return f"no profile of model {plain(text['model'], 60)!r}"
-    value, batch = _number(text["value"]), _number(text["batch_size"])
+    value, batch = figure_in(text["value"]), figure_in(text["batch_size"])
     if (
         value is None
         or value <= 0
@@ -429,7 +423,7 @@ def _stated(text: Mapping[str, str], batch: int) -> Stated:
         usual = _usual().get(text["source"]) or _usual().get(facts_of(text["source"]).harness) or ("", "")
         execution = execution if execution in EXECUTIONS else usual[0]
         optimizer = optimizer if optimizer in _ANSWERS else usual[1]
-    low, high = (_number(text[name]) or 0 for name in ("batch_low", "batch_high"))
+    low, high = (figure_in(text[name]) or 0 for name in ("batch_low", "batch_high"))
     if batch:
         low = high = batch
     elif not 1 <= low <= high <= MOST_BATCH:
@@ -450,24 +444,14 @@ def _usual() -> Mapping[str, tuple[str, str]]:
     """Execution and optimizer that most shipped training rows of each source, and of each harness, state."""
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for name in MEASUREMENTS:
-        for line in csv.DictReader(io.StringIO(data_text(name))):
+        for line in data_rows(name):
             said = line.get("execution") or "", line.get("optimizer_in_step") or ""
             for owner in {line["source"], facts_of(line["source"]).harness}:
                 counts.setdefault(owner, Counter())[said] += 1
     return {owner: said.most_common(1)[0][0] for owner, said in counts.items()}
 
 
-@lru_cache(maxsize=4096)
-def _spec(name: str) -> GpuSpec | None:
-    return find_spec(name)
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+_spec = lru_cache(maxsize=4096)(find_spec)
 
 
 def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> float | str:

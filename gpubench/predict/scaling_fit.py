@@ -8,7 +8,6 @@ the width of their own errors.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from gpubench.predict.scaling import (
     slopes,
     usual_error,
 )
-from gpubench.shipped import data_text
+from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
 NAME = "scaling.csv"
@@ -72,8 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def jobs() -> tuple[Job, ...]:
     """The shipped rows; a GPU that the table of specifications lacks is left out."""
     specs = load_specs()
-    rows = csv.DictReader(data_text(NAME).splitlines())
-    return tuple(_job(row) for row in rows if row["gpu_key"] in specs)
+    return tuple(_job(row) for row in data_rows(NAME) if row["gpu_key"] in specs)
 
 
 def _job(row: Mapping[str, str]) -> Job:

@@ -73,8 +73,7 @@ def _features(request: RankRequest) -> Iterator[tuple[str, Reason]]:
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del offer
+    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         value = None if spec is None else getattr(spec, field)
         if value is None:
             return f"its {unit} are not known" if unit.endswith("s") else f"its {unit} is not known"
@@ -84,8 +83,7 @@ def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
 
 
 def _at_most_watts(most: float) -> Reason:
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del offer
+    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         power_w = None if spec is None else spec.board_power_w
         if power_w is None:
             return "its power is not known"
@@ -101,8 +99,7 @@ def _one_of(field: str, wanted: Sequence[str], more: Iterable[str]) -> Reason:
         near = ", ".join(nearest(name, [*known, *more])) or ", ".join(known)
         raise MisuseError(f"unknown {field} {plain(name)!r}; nearest known: {near}")
 
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del offer
+    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         value = None if spec is None else getattr(spec, field)
         if value is None:
             return f"its {field} is not known"
@@ -117,8 +114,7 @@ def _memory_type(wanted: str) -> Reason:
     if not any(name.casefold().startswith(start) for name in known):
         raise MisuseError(f"unknown memory type {plain(wanted)!r}; known: {', '.join(known)}")
 
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del offer
+    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         if spec is None or spec.memory_type is None:
             return "its memory type is not known"
         return None if spec.memory_type.casefold().startswith(start) else f"memory {spec.memory_type}"
@@ -127,8 +123,7 @@ def _memory_type(wanted: str) -> Reason:
 
 
 def _must(holds: Callable[[GpuSpec], bool | None], otherwise: str) -> Reason:
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del offer
+    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         return None if spec is not None and holds(spec) else otherwise
 
     return reason

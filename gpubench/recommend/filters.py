@@ -195,7 +195,7 @@ def filters_of(
     """
     active = [
         Filter("being historic or a GPU without its machine", _kind, fields=("kind",)),
-        Filter("a price of 0 or less", _price, suspects=_without_price),
+        Filter("a price of 0 or less", _price, suspects=lambda o: ~((o.price > 0) & np.isfinite(o.price))),
     ]
     active += _owned_filters(request, owned_w)
     if request.providers:
@@ -207,8 +207,7 @@ def filters_of(
     active += _figure_filters(request, market)
     active += [Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request)]
     if request.buys:
-        is_unpriced = lambda offers: offers.kind.equals(UNPRICED_KIND)  # noqa: E731
-        active.append(Filter(NO_PRICE, _unpriced, suspects=is_unpriced))
+        active.append(Filter(NO_PRICE, _unpriced, suspects=lambda o: o.kind.equals(UNPRICED_KIND)))
     return active
 
 
@@ -293,25 +292,18 @@ def _near(name: str, known: Iterable[str]) -> str:
     return ", ".join(nearest(name, known)) or "none; `gpubench list` names them"
 
 
-def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
+def _kind(offer: Offer, _: GpuSpec | None) -> str | None:
     return NOT_RANKED.get(offer.kind)
 
 
-def _without_price(offers: Offers) -> Flags:
-    return ~((offers.price > 0) & np.isfinite(offers.price))
-
-
-def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
+def _price(offer: Offer, _: GpuSpec | None) -> str | None:
     price = offer.price_usd_per_hour
     if not (price.is_finite() and price > 0) and offer.kind != UNPRICED_KIND:
         return f"price {price} USD/h cannot be ranked"
     return None
 
 
-def _unpriced(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
+def _unpriced(offer: Offer, _: GpuSpec | None) -> str | None:
     return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
 
 
@@ -320,16 +312,14 @@ def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list
     active: list[Filter] = []
     if (most := request.circuit_watts) is not None:
 
-        def too_much(offer: Offer, spec: GpuSpec | None) -> str | None:
-            del spec
+        def too_much(offer: Offer, _: GpuSpec | None) -> str | None:
             power_w = owned_w.get(offer, 0.0)
             return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
 
         active.append(Filter("--circuit-watts", too_much, owned=True))
     if request.own_fan:
 
-        def no_fan(offer: Offer, spec: GpuSpec | None) -> str | None:
-            del offer
+        def no_fan(_: Offer, spec: GpuSpec | None) -> str | None:
             if spec is None or cooling_of(spec) == "active":
                 return None
             return "it has no fan of its own: it needs a server's air or a module board"
@@ -341,8 +331,7 @@ def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list
 def _provider_filter(wanted: Sequence[str], offers: Offers) -> Filter:
     names = known_providers(wanted, offers.provider.present)
 
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del spec
+    def reason(offer: Offer, _: GpuSpec | None) -> str | None:
         if offer.pricing is Pricing.OWNED or offer.provider.casefold() in names:
             return None
         return "another provider"
@@ -353,8 +342,7 @@ def _provider_filter(wanted: Sequence[str], offers: Offers) -> Filter:
 def _region_filter(wanted: Sequence[str], offers: Offers) -> Filter:
     names = known_regions(wanted, offers.region.present)
 
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del spec
+    def reason(offer: Offer, _: GpuSpec | None) -> str | None:
         if offer.pricing is Pricing.OWNED:
             return None
         if offer.region is None:
@@ -368,8 +356,7 @@ def _region_filter(wanted: Sequence[str], offers: Offers) -> Filter:
 def _gpu_filter(wanted: Sequence[str], offers: Offers) -> Filter:
     keys = match_gpus(wanted, sorted(offers.gpu_key.present))
 
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del spec
+    def reason(offer: Offer, _: GpuSpec | None) -> str | None:
         return None if offer.gpu_key in keys else "another GPU"
 
     return Filter("--gpu", reason, fields=("gpu_key",))

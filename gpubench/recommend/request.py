@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -22,7 +22,7 @@ from gpubench.shared_options import (
     RecipeRequest,
     Results,
 )
-from gpubench.units import plain
+from gpubench.units import figure_in, plain
 
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
@@ -111,11 +111,8 @@ def read_mix(value: Any, name: str) -> dict[str, float]:
     shares: dict[str, float] = {}
     for part in value.split(","):
         workload, equals, figure = part.strip().rpartition("=")
-        try:
-            share = float(figure)
-        except ValueError:
-            share = math.nan
-        if not (workload and equals and math.isfinite(share)):
+        share = figure_in(figure)
+        if not (workload and equals) or share is None:
             raise MisuseError(f"{name} part {plain(part)!r} is not WORKLOAD=SHARE")
         if workload in shares:
             raise MisuseError(f"{name} names {plain(workload)!r} twice")
@@ -400,11 +397,14 @@ def check(request: RankRequest) -> RankRequest:
     """
     check_fields(request)
     request = _at_its_task(request)
-    _check_task(request)
-    _check_ranges(request)
-    _check_shares(request)
-    _check_job(request)
-    _check_mix(request)
+    for is_wrong, why in (
+        *_of_the_task(request),
+        *_of_money(request),
+        *_of_the_job(request),
+        *_of_the_mix(request),
+    ):
+        if is_wrong:
+            raise MisuseError(why)
     return request
 
 
@@ -419,68 +419,81 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     return msgspec.structs.replace(request, task="infer")
 
 
-def _check_task(request: RankRequest) -> None:
-    if request.max_latency_ms is not None and request.task != "infer":
-        raise MisuseError("--max-latency-ms is for inference: add --task infer")
-    if request.max_latency_ms is not None and request.batch_size == "max":
-        raise MisuseError("--max-latency-ms chooses the batch: leave out --batch-size max")
-    if request.task == "infer" and request.jobs == "ddp":
-        raise MisuseError("--jobs ddp trains one model over all GPUs: it says nothing of --task infer")
+def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield what may be wrong with the task, the first thing first: whether it is, and in which words."""
+    late, infers = asked.max_latency_ms is not None, asked.task == "infer"
+    yield late and not infers, "--max-latency-ms is for inference: add --task infer"
+    yield (
+        late and asked.batch_size == "max",
+        "--max-latency-ms chooses the batch: leave out --batch-size max",
+    )
+    yield (
+        infers and asked.jobs == "ddp",
+        "--jobs ddp trains one model over all GPUs: it says nothing of --task infer",
+    )
 
 
-def _check_ranges(request: RankRequest) -> None:
+def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield the same of ranges and shares, and of rent and purchase."""
     for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
-        low, likely, high = getattr(request, field)
-        if not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0):
-            raise MisuseError(
-                f"{spelled(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first"
-            )
-    if request.rent_or_buy == "rent" and request.own:
-        raise MisuseError("--rent contradicts --own; leave one of them out")
-    if request.rent_or_buy == "rent" and request.max_purchase_usd is not None:
-        raise MisuseError("--rent contradicts --max-purchase-usd; leave one of them out")
-
-
-def _check_shares(request: RankRequest) -> None:
-    tax, lost = request.tax, request.spot_lost
-    if tax >= 1:
-        raise MisuseError(f"--tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}")
-    if lost and not request.spot:
-        raise MisuseError(f"--spot-lost {lost:g} is of spot prices: add --spot, or leave it out")
-
-
-def _check_job(request: RankRequest) -> None:
-    if request.samples is not None and (request.epochs is not None or request.dataset_size is not None):
-        raise MisuseError("--samples contradicts --epochs and --dataset-size; give one or the other")
-    if (request.epochs is None) != (request.dataset_size is None):
-        raise MisuseError("--epochs and --dataset-size go together: samples = epochs x dataset size")
-    if request.relative and request.job_samples is not None:
-        raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
-    for field in ("deadline_hours", "budget_usd"):
-        if getattr(request, field) is not None and request.relative:
-            raise MisuseError(
-                f"{spelled(field)} is of a job, and --relative ranks without one: leave out either"
-            )
-    if request.jobs_per_month is None:
-        return
-    if request.relative:
-        raise MisuseError("--jobs-per-month counts jobs, and --relative ranks without one: leave out either")
-    if not (request.buys or request.own):
-        raise MisuseError(
-            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --own"
+        low, likely, high = getattr(asked, field)
+        yield (
+            not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
+            f"{spelled(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
         )
-    if request.was_given("utilization"):
-        raise MisuseError("--jobs-per-month gives the utilization: leave out --utilization")
+    rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
+    yield rents and bool(asked.own), "--rent contradicts --own; leave one of them out"
+    yield (
+        rents and asked.max_purchase_usd is not None,
+        "--rent contradicts --max-purchase-usd; leave one of them out",
+    )
+    yield tax >= 1, f"--tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
+    yield (
+        bool(lost) and not asked.spot,
+        f"--spot-lost {lost:g} is of spot prices: add --spot, or leave it out",
+    )
 
 
-def _check_mix(request: RankRequest) -> None:
-    if not request.mix:
-        return
-    if request.workloads:
-        raise MisuseError("--mix names its own workloads; leave out the others")
-    bad = [f"{name}={share:g}" for name, share in request.mix.items() if not 0 < share < math.inf]
-    if bad:
-        raise MisuseError(f"--mix {', '.join(bad)}: a share must be above 0")
-    total = sum(request.mix.values())
-    if abs(total - 1) > SHARES_TOLERANCE:
-        raise MisuseError(f"--mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5")
+def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield the same of the job, and of how many there are a month."""
+    by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
+    yield (
+        asked.samples is not None and (by_epochs or by_size),
+        "--samples contradicts --epochs and --dataset-size; give one or the other",
+    )
+    yield by_epochs != by_size, "--epochs and --dataset-size go together: samples = epochs x dataset size"
+    yield (
+        asked.relative and asked.job_samples is not None,
+        "--relative ranks without a job: leave out --samples, --epochs and --dataset-size",
+    )
+    for field in ("deadline_hours", "budget_usd"):
+        yield (
+            asked.relative and getattr(asked, field) is not None,
+            f"{spelled(field)} is of a job, and --relative ranks without one: leave out either",
+        )
+    if asked.jobs_per_month is not None:
+        yield (
+            asked.relative,
+            "--jobs-per-month counts jobs, and --relative ranks without one: leave out either",
+        )
+        yield (
+            not (asked.buys or asked.own),
+            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --own",
+        )
+        yield (
+            asked.was_given("utilization"),
+            "--jobs-per-month gives the utilization: leave out --utilization",
+        )
+
+
+def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield the same of the mix of workloads, where there is one."""
+    if asked.mix:
+        yield bool(asked.workloads), "--mix names its own workloads; leave out the others"
+        bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]
+        yield bool(bad), f"--mix {', '.join(bad)}: a share must be above 0"
+        total = sum(asked.mix.values())
+        yield (
+            abs(total - 1) > SHARES_TOLERANCE,
+            f"--mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
+        )

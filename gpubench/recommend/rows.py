@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
+from gpubench.labels import full_name
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
@@ -104,7 +105,7 @@ class Rows(Sequence[RankedOffer]):
         """
         chances = self._chances.p_best_independent if independent else self._chances.p_best
         same = self.of_gpu[offer.gpu_key]
-        alike = same[self.is_owned[same] == _is_owned(offer)]
+        alike = same[self.is_owned[same] == (offer.pricing is Pricing.OWNED)]
         return min(1.0, float(np.nansum(chances[alike])))
 
     @cached_property
@@ -232,10 +233,11 @@ class Rows(Sequence[RankedOffer]):
     def _spot_break_even(self, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
         """Return the share of work that may be lost before on demand is as cheap."""
         found: list[float | None] = [None] * len(rows)
+        machines = ((offer.provider, offer.instance, offer.region) for offer in offers)
         both = {
             at: usd
-            for at, offer in enumerate(offers)
-            if offer.pricing is Pricing.SPOT and (usd := self._on_demand.get(_machine(offer))) is not None
+            for at, (offer, machine) in enumerate(zip(offers, machines, strict=True))
+            if offer.pricing is Pricing.SPOT and (usd := self._on_demand.get(machine)) is not None
         }
         if both:
             spots, on_demand = np.array(rows)[list(both)], np.array(list(both.values()))
@@ -293,7 +295,7 @@ class Rows(Sequence[RankedOffer]):
         )
         work = " per sample" if self._pool.work is None else ""
         reasons = [
-            None if rival < 0 else f"{_label(self.offers[rival])}: {_ADVANTAGES[kind].format(work=work)}"
+            None if rival < 0 else f"{full_name(self.offers[rival])}: {_ADVANTAGES[kind].format(work=work)}"
             for rival, kind in zip(by.tolist(), better.tolist(), strict=True)
         ]
         return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
@@ -311,10 +313,6 @@ def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | Non
     offers = offers.where(offers.pricing.equals(Pricing.ON_DEMAND))
     machines = zip(offers.provider.cells(), offers.instances, offers.region.cells(), strict=True)
     return dict(zip(machines, prices_of(offers, market).expected.tolist(), strict=True))
-
-
-def _machine(offer: Offer) -> tuple[str, str, str | None]:
-    return offer.provider, offer.instance, offer.region
 
 
 def _job_columns(request: RankRequest, pool: Candidates, rows: Indices) -> dict[str, Sequence[Any]]:
@@ -341,10 +339,6 @@ _ADVANTAGES = {
 }
 
 
-def _label(offer: Offer) -> str:
-    return " ".join(part for part in (offer.provider, offer.instance, offer.region) if part)
-
-
 def _stale(age_days: int) -> tuple[Finding, ...]:
     if age_days <= STALE_AFTER_DAYS:
         return ()
@@ -368,7 +362,3 @@ def _known(values: Floats) -> list[float | None]:
     if np.isnan(values).any():
         return [None if math.isnan(value) else value for value in plain]
     return list[float | None](plain)
-
-
-def _is_owned(offer: Offer) -> bool:
-    return offer.pricing is Pricing.OWNED

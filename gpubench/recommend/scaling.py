@@ -152,8 +152,7 @@ def measured_together(
     together = found[-1]
     assert together.samples_per_s is not None
     likely = together.samples_per_s / gpu_count / alone.samples_per_s
-    width = together.relative_half_width or 0.0
-    return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
+    return _measured(likely, together)
 
 
 def _efficiency(
@@ -169,7 +168,12 @@ def _efficiency(
     likely = together.samples_per_s / gpu_count / alone.samples_per_s
     if likely > MOST_EFFICIENT:
         return None
-    width = math.hypot(alone.relative_half_width or 0.0, together.relative_half_width or 0.0)
+    return _measured(likely, alone, together)
+
+
+def _measured(likely: float, *by: Measurement) -> Efficiency:
+    """Return an efficiency with the interval that the errors of what was measured give it."""
+    width = math.hypot(*(each.relative_half_width or 0.0 for each in by))
     return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 

@@ -168,9 +168,11 @@ def _rather_rent(ranking: Ranking) -> str:
 def rather_rent(ranking: Ranking) -> str:
     """Return what to rent where the best to buy does not pay: "RTX 3090 at vast, $6.00 a job; buying ..."."""
     decision = ranking.decision
-    rent = None if decision is None else decision.rather_rent
-    weighed = None if decision is None else against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
-    if rent is None or weighed is None:
+    if decision is None or decision.rather_rent is None:
+        return ""
+    rent = decision.rather_rent
+    weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
+    if weighed is None:
         return ""
     alone = rent.gpu_count == 1
     name = gpu_name(rent.gpu_key) if alone else gpus(rent.gpu_key, rent.gpu_count)
@@ -443,8 +445,9 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
         return []
     row = speeds.keys.index(CPU_KEY)
     gpu = Interval(best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
-    cpu = Interval(*(float(figures[row]) for figures in (speeds.samples_per_s, speeds.low, speeds.high)))
-    times = _ratio(gpu, cpu).text()
+    figures = (float(each[row]) for each in (speeds.samples_per_s, speeds.low, speeds.high))
+    cpu = Interval(*(None if math.isnan(figure) else figure for figure in figures))
+    times = gpu.times(cpu.inverse()).text()
     theirs, mine = best.parts or (best.estimate,), speeds.parts[row]
     one = len(mine) == 1
     case = f" ({_work(best.estimate.case)})" if one else ""
@@ -476,17 +479,6 @@ def _how(speeds: Speeds, row: int) -> str:
 
 def _work(case: Case) -> str:
     return f"{case.precision} {case.execution}, batch {case.batch_size:,}"
-
-
-def _ratio(gpu: Interval, cpu: Interval) -> Interval:
-    """One throughput over another; the two errors are independent and add on a logarithmic scale."""
-    likely, low, high = (math.nan if x is None else x for x in (gpu.value, gpu.low, gpu.high))
-    base, base_low, base_high = (math.nan if x is None else x for x in (cpu.value, cpu.low, cpu.high))
-    value = likely / base
-    down = math.hypot(math.log(likely / low), math.log(base_high / base))
-    up = math.hypot(math.log(high / likely), math.log(base / base_low))
-    ends = (value * math.exp(-down), value * math.exp(up))
-    return Interval(value, *(None if math.isnan(end) else end for end in ends))
 
 
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:

@@ -13,7 +13,7 @@ from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
 from gpubench.recommend.owning import HOST_W
 from gpubench.recommend.request import DEFAULT_HOST, RankRequest
-from gpubench.units import UNKNOWN, format_number, format_percent
+from gpubench.units import UNKNOWN, format_number, format_percent, listing
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
@@ -58,6 +58,14 @@ def assumed_of(machines: Iterable[BuyOrRent | Purchase | Choice]) -> list[str]:
         host = _A_HOST if each.host_usd else _NO_HOST
         found.update(dict.fromkeys(_ASSUMED.get(name, host) for name in each.assumed))
     return sorted(found)
+
+
+def assumptions(machines: Iterable[BuyOrRent | Purchase], first: str) -> str:
+    """Say what was assumed of machines; where nothing was, what was given: ``first`` and the rest."""
+    assumed = assumed_of(machines)
+    if not assumed:
+        return f"Nothing was assumed: {first}, life, power and tariff were given."
+    return f"Assumed, because it was not given: {listing(assumed)}."
 
 
 def must_work(each: BuyOrRent) -> str:

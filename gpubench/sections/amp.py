@@ -134,7 +134,7 @@ def _row_label(result: Result) -> str:
     task = "" if case.task is TaskKind.TRAIN else " inference"
     return two_lines(
         f"{plain(case.workload, 24)}{task}",
-        f"{case.precision.value} {case.execution.value} {result.batch_words}",
+        result.how,
     )
 
 

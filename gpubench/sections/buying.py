@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, Table, number, table, text
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus
+from gpubench.labels import gpu_name, gpus, hosts, machines
 from gpubench.models import Purchase, Ranking
 from gpubench.offers.dates import show_price_date
-from gpubench.recommend.words import assumed_of
+from gpubench.recommend.words import assumptions
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import (
     UNKNOWN,
+    capitalized,
     format_duration,
     format_percent,
     format_usd,
-    listing,
 )
 
 MOST_ROWS = 12
@@ -31,7 +31,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     found = ranking.purchases
     said, shown = Paragraph(text=_sentence(ranking)), _table(ranking, found[:MOST_ROWS])
-    assumed = _assumptions(found)
+    assumed = Paragraph(text=assumptions(found, "host"), tone="note")
     return Block(title="What to buy", brief=(shown, said, assumed), parts=(said, shown, assumed))
 
 
@@ -56,14 +56,9 @@ def _words(each: Purchase) -> str:
     cards = each.gpu_count * each.machine_count
     one = f"${each.cards_usd / cards:,.0f}{' each' if cards > 1 else ''}"
     price = f"{_condition(each)}, {one}, {show_price_date(each.price_date)}"
-    hosts = "a host" if each.machine_count == 1 else f"{each.machine_count} hosts"
-    host = f" and ${each.host_usd:,.0f} for {hosts}: ${each.purchase_usd:,.0f}" if each.host_usd else ""
-    return f"{_cards(each)} ({price}){host}{_work(each)}"
-
-
-def _cards(each: Purchase) -> str:
-    one = gpus(each.gpu_key, each.gpu_count)
-    return one if each.machine_count == 1 else f"{each.machine_count} machines of {one}"
+    around = hosts(each.machine_count)
+    host = f" and ${each.host_usd:,.0f} for {around}: ${each.purchase_usd:,.0f}" if each.host_usd else ""
+    return f"{machines(each.gpu_key, each.gpu_count, each.machine_count)} ({price}){host}{_work(each)}"
 
 
 def _condition(each: Purchase) -> str:
@@ -84,7 +79,7 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
     return table(
         "What the sum buys, best first",
         found,
-        *((number("Machines", _machines),) if has_several else ()),
+        number("Machines", lambda each: str(each.machine_count)) if has_several else None,
         text("Cards", lambda each: gpus(each.gpu_key, each.gpu_count)),
         text("Condition", _condition),
         number("Cards cost", lambda each: format_usd(each.cards_usd), 3),
@@ -92,10 +87,12 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("In all", lambda each: format_usd(each.purchase_usd)),
         number(_unit(ranking), lambda each: _throughput(ranking, each).text()),
         number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
-        *((number("A job", _job),) if has_job else ()),
-        *((number("At work", _at_work),) if has_month else ()),
-        *((number("Cards needed", _needed),) if has_month else ()),
-        number("Memory free", lambda each: _share(each.memory_free), 2),
+        number("A job", lambda each: format_duration(each.hours and each.hours * _S_PER_H))
+        if has_job
+        else None,
+        number("At work", lambda each: format_percent(each.utilization)) if has_month else None,
+        number("Cards needed", lambda each: str(each.cards_needed or UNKNOWN)) if has_month else None,
+        number("Memory free", lambda each: format_percent(each.memory_free), 2),
         number("Watts", lambda each: f"{each.board_power_w:,.0f}", 5),
         number("Slots", lambda each: f"{each.slots:g}", 6),
         text("Price of", lambda each: show_price_date(each.price_date), 1),
@@ -105,40 +102,13 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
 def _unit(ranking: Ranking) -> str:
     if ranking.by_reference and ranking.reference_gpu_key:
         return f"× {gpu_name(ranking.reference_gpu_key)}"
-    return ranking.throughput_unit[:1].upper() + ranking.throughput_unit[1:]
-
-
-def _job(each: Purchase) -> str:
-    return UNKNOWN if each.hours is None else format_duration(each.hours * _S_PER_H)
-
-
-def _at_work(each: Purchase) -> str:
-    return format_percent(each.utilization)
-
-
-def _machines(each: Purchase) -> str:
-    return str(each.machine_count)
-
-
-def _needed(each: Purchase) -> str:
-    return str(each.cards_needed or UNKNOWN)
+    return capitalized(ranking.throughput_unit)
 
 
 def _throughput(ranking: Ranking, each: Purchase) -> Interval:
     if ranking.by_reference:
         return Interval(each.score or 0.0, each.score_low, each.score_high)
     return Interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
-
-
-def _share(value: float | None) -> str:
-    return UNKNOWN if value is None else format_percent(value)
-
-
-def _assumptions(found: Sequence[Purchase]) -> Paragraph:
-    assumed = assumed_of(found)
-    if not assumed:
-        return Paragraph(text="Nothing was assumed: host, life, power and tariff were given.", tone="note")
-    return Paragraph(text=f"Assumed, because it was not given: {listing(assumed)}.", tone="note")
 
 
 SECTION = Section(key="buying", render=_render, place=105)

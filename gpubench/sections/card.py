@@ -30,7 +30,7 @@ from gpubench.recommend.verdict import (
     word_count,
 )
 from gpubench.sections.choices import beside_words, fits_words, if_bought, offered, rival_words
-from gpubench.sections.words import merit_unit, merit_words
+from gpubench.sections.words import merit_unit
 from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
 JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "First"
@@ -159,7 +159,7 @@ def _promised(*wordings: Fact) -> _Line:
 
 def _by(ranking: Ranking) -> _Line:
     head = ranking.rows[0]
-    merit = f"{merit_words(ranking, head)} {merit_unit(ranking)}"
+    merit = f"{ranking.merit_of(head).words()} {merit_unit(ranking)}"
     detail = f"{head.estimate.basis}, {plain(head.offer.price_date, 20)}"
     return _promised(Fact(term="By", value=merit, detail=detail))
 
@@ -186,7 +186,7 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
 def _without_a_job(ranking: Ranking, decision: Decision) -> str:
     """What the rows are ranked by; of rent that is none of them, its price beside that of an hour owned."""
     if decision.rather_rent is None:
-        return f"{merit_words(ranking, ranking.rows[0])} {merit_unit(ranking)}"
+        return f"{ranking.merit_of(ranking.rows[0]).words()} {merit_unit(ranking)}"
     rent, own = (format_usd(each.expected_usd_per_hour) for each in (decision.rather_rent, decision.choice))
     return f"{rent}/h, owned {own}/h of work"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpubench import labels
 from gpubench.blocks.parts import Fact, Facts
 from gpubench.findings import FindingKind
-from gpubench.labels import gpu_name, gpus
+from gpubench.labels import gpu_name
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
 from gpubench.units import count, format_bytes, format_duration, format_number, format_usd, listing, plain
@@ -39,8 +40,7 @@ def gpus_and_where(choice: Choice) -> str:
 
 def machines(choice: Choice) -> str:
     """What one machine has, and how many of them the jobs of a month take: "3 machines of 1x L4"."""
-    one = gpus(choice.gpu_key, choice.gpu_count)
-    return one if choice.machine_count == 1 else f"{choice.machine_count} machines of {one}"
+    return labels.machines(choice.gpu_key, choice.gpu_count, choice.machine_count)
 
 
 def _where(choice: Choice) -> str:
@@ -92,8 +92,7 @@ def _if_busy(choice: Choice) -> str:
 def _paid(choice: Choice) -> str:
     """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
     cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
-    hosts = "a host" if choice.machine_count == 1 else f"{choice.machine_count} hosts"
-    host = f" and {hosts} for ${choice.host_usd:,.0f}" if choice.host_usd else ""
+    host = f" and {labels.hosts(choice.machine_count)} for ${choice.host_usd:,.0f}" if choice.host_usd else ""
     return f"${cards:,.0f} {_LABELS[choice.price_label]}{host}"
 
 

@@ -25,6 +25,7 @@ from gpubench.models import (
     Run,
     Status,
 )
+from gpubench.models.run import newest_first
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 
@@ -261,11 +262,6 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
     """Leave out the rows at the largest batch that fits, where others are left: those are of another size."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
-
-
-def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Order runs by their start, the newest first."""
-    return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:

@@ -14,6 +14,7 @@ from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import (
     UNKNOWN,
+    capitalized,
     count,
     format_bytes,
     format_number,
@@ -189,7 +190,7 @@ def _state(device: DeviceProfile) -> list[Part]:
         what = "instructions" if device.is_cpu else "tensor cores"
         known.append(f"{what} for {listing(device.tensor_core_precisions)}")
     said = ", ".join(part for part in known if part)
-    return [Paragraph(text=f"{said[:1].upper()}{said[1:]}.")] if said else []
+    return [Paragraph(text=f"{capitalized(said)}.")] if said else []
 
 
 def _cpu_rows(device: DeviceProfile, environment: Environment) -> list[_Row]:

@@ -15,19 +15,16 @@ from gpubench.units import count, listing, plain
 
 def _render(data: ReportData) -> Block:
     parts: list[Part] = []
+    facts = measured_facts(data.results)
     if data.ranking is not None and data.ranking.rows:
         parts.append(Paragraph(text=plain(data.ranking.verdict, 1500)))
-    facts = (*measured_facts(data.results), *_ranking_facts(data))
+        facts = (*facts, _fastest(data.ranking))
     if facts:
         parts.append(Facts(rows=facts, prominent=True))
     parts.append(_evidence(data))
     if data.ranking is not None and data.ranking.notes:
         parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in data.ranking.notes)))
     return Block(title="What the answer rests on", parts=tuple(parts))
-
-
-def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
-    return () if data.ranking is None or not data.ranking.rows else (_fastest(data.ranking),)
 
 
 def _fastest(ranking: Ranking) -> Fact:

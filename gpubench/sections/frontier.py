@@ -8,7 +8,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Point, label, plane, spaced
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import Interval, stacked
-from gpubench.labels import gpus_of, offer_name, price_of
+from gpubench.labels import gpus_of, offer_lines, offer_name, price_of
 from gpubench.models import RankedOffer, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -19,7 +19,6 @@ from gpubench.sections.words import (
     cost_unit,
     of_a_job,
     per_s_unit,
-    per_s_words,
     speed_of,
 )
 from gpubench.units import format_number
@@ -127,7 +126,7 @@ def _speed_unit(ranking: Ranking) -> str:
 
 def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is None:
-        return per_s_words(ranking, row)
+        return ranking.throughput_of(row).words()
     return row.job_hours.words()
 
 
@@ -135,7 +134,7 @@ def _twin(ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
     return table(
         "The offers on the line, from the cheapest work to the fastest",
         line,
-        text("GPUs and offer", lambda row: f"{gpus_of(row.offer)}\n{offer_name(row.offer)}"),
+        text("GPUs and offer", lambda row: offer_lines(row.offer)),
         number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
         number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
         number("Price", price_of),

@@ -8,14 +8,14 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Series, dots, label, mark_of, series_of
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import gpu_name, gpus_of, offer_name
+from gpubench.labels import gpu_name, gpus_of, offer_lines, offer_name
 from gpubench.models import GpuSpec, RankedOffer, Ranking
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.value import also_at, head, here, marks, rank_words
-from gpubench.sections.words import basis_words, merit_unit, merit_words
-from gpubench.units import UNKNOWN, format_bytes, listing, plain
+from gpubench.sections.value import also_at, here, marks, rank_words
+from gpubench.sections.words import basis_words, merit_unit
+from gpubench.units import UNKNOWN, capitalized, format_bytes, listing, plain
 
 WIDE = 30.0
 """Ends that lie further apart than this, as a ratio, stand on a logarithmic axis."""
@@ -33,9 +33,9 @@ def _render(data: ReportData) -> Block | None:
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
-        text("GPU and offer", lambda r: f"{gpus_of(r.offer)}{here(data, r)}\n{offer_name(r.offer)}"),
+        text("GPU and offer", lambda r: offer_lines(r.offer, here(data, r))),
         number("Rank", rank_words(ranking)),
-        number(head(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
+        number(capitalized(merit_unit(ranking)), lambda r: stacked(ranking.merit_of(r).words())),
         text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
         text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),
         text("Basis", lambda r: stacked(basis_words(r.estimate))),
@@ -65,7 +65,7 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
                 i,
                 merit,
                 "<br>".join(
-                    (merit_words(ranking, row), label(offer_name(row.offer), 90), row.estimate.basis)
+                    (ranking.merit_of(row).words(), label(offer_name(row.offer), 90), row.estimate.basis)
                 ),
             ),
         )
@@ -76,7 +76,7 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         for basis, color in BASIS_COLORS.items()
     }
     ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]
-    alt = "; ".join(f"{gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
+    alt = "; ".join(f"{gpus_of(row.offer)} {ranking.merit_of(row).words()}" for row in rows[:8])
     return Figure(
         figure=dots(
             series_of(looks, marked),

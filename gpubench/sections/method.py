@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Part, Table, number, table, text
@@ -14,7 +14,16 @@ from gpubench.record.spread import cold_costs, spread
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words, moment_words
-from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.units import (
+    UNKNOWN,
+    capitalized,
+    count,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_percent,
+    plain,
+)
 
 MOST_PLACES = 6
 
@@ -156,7 +165,7 @@ def _findings(data: ReportData) -> Part:
     for kind, found in sorted(seen.items()):
         what, action = what_and_action(kind)
         where = _places([_where(place, finding) for finding, place in found])
-        rows.append((f"{what[:1].upper()}{what[1:]}", str(kind), where, action))
+        rows.append((capitalized(what), str(kind), where, action))
     return table(
         "Findings, and what to do about each",
         rows,
@@ -251,14 +260,10 @@ def _spread_table(results: Sequence[Result]) -> Table:
         number("Outliers", lambda row: f"{row[1]['outliers']} of {row[1]['rounds']}"),
         number(
             "Launches, least to most",
-            lambda row: _of(row[1], "launch_step_time_min_s", "launch_step_time_max_s"),
+            lambda row: _range(row[1]["launch_step_time_min_s"], row[1]["launch_step_time_max_s"]),
         ),
         folded=True,
     )
-
-
-def _of(spread_: Mapping[str, float | None], *names: str) -> str:
-    return _range(*(spread_[name] for name in names))
 
 
 def _cold_costs(data: ReportData) -> list[Part]:

@@ -60,13 +60,13 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
         number("Runs", lambda p: str(p.run.runs), optional=3),
         text("Round", lambda p: f"{p.run.round}\n{p.run.date}"),
         text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
-        number("Cost of a run", _cost),
+        number("Cost of a run", lambda p: format_usd(p.usd)),
         text("At the price of", _offer, optional=1),
         filters=(
             Filter(
                 title="Benchmark",
                 kind="choice",
-                values=tuple(p.run.benchmark.replace("_", " ") for p in runs),
+                values=tuple(map(_benchmark, runs)),
             ),
             Filter(title="GPU", kind="choice", values=tuple(gpu_name(p.run.gpu_key) for p in runs)),
         ),
@@ -75,10 +75,6 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
 
 def _benchmark(one: PricedRun) -> str:
     return one.run.benchmark.replace("_", " ")
-
-
-def _cost(one: PricedRun) -> str:
-    return UNKNOWN if one.usd is None else format_usd(one.usd)
 
 
 def _offer(one: PricedRun) -> str:

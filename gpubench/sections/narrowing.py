@@ -41,7 +41,11 @@ def filters_of(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, .
         return Filter(title=title, kind=kind, values=tuple(of(row) for row in rows))
 
     return (
-        filtered("Provider", "choice", _provider),
+        filtered(
+            "Provider",
+            "choice",
+            lambda row: None if row.offer.pricing is Pricing.OWNED else plain(row.offer.provider, 40),
+        ),
         filtered("Rent or buy", "choice", lambda row: RENT_OR_BUY[row.offer.pricing]),
         filtered("Memory, GiB a GPU at least", "at least", memory_gib),
         filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
@@ -51,8 +55,3 @@ def filters_of(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, .
             else []
         ),
     )
-
-
-def _provider(row: RankedOffer) -> str | None:
-    """Who rents it out; nobody what is bought."""
-    return None if row.offer.pricing is Pricing.OWNED else plain(row.offer.provider, 40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
-from gpubench.effects import Effect, Result, inference_effects
+from gpubench.effects import Effect, inference_effects
 from gpubench.interval import stacked
 from gpubench.models import TaskKind
 from gpubench.sections.data import ReportData
@@ -33,7 +33,7 @@ def _render(data: ReportData) -> Block | None:
         number("Error of outputs", lambda r: format_percent(r.measurement.output_error, 2)),
         number("Over fp32, 95 % interval", lambda r: _ratio(pairs.get(r.case))),
         number("Throughput, 95 % interval", lambda r: rate_of(r.measurement), optional=1),
-        number("Peak allocated", _memory, optional=2),
+        number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=2),
     )
     what = Paragraph(text=_WHAT)
     return Block(
@@ -43,10 +43,6 @@ def _render(data: ReportData) -> Block | None:
 
 def _ratio(pair: Effect | None) -> str:
     return UNKNOWN if pair is None else stacked(pair.words)
-
-
-def _memory(result: Result) -> str:
-    return format_bytes(result.measurement.peak_memory_bytes)
 
 
 SECTION = Section(key="outputs", render=_render, place=42)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
@@ -10,7 +10,7 @@ from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, tabl
 from gpubench.interval import stacked
 from gpubench.labels import PRICING_WORDS, gpus_of
 from gpubench.models import BuyOrRent
-from gpubench.recommend.words import assumed_of, must_work, pays_after
+from gpubench.recommend.words import assumed_of, assumptions, must_work, pays_after
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import format_number, format_usd, listing, plain
@@ -22,22 +22,24 @@ def _render(data: ReportData) -> Block | None:
     decisions = data.buy_or_rent[:MOST_ROWS]
     if not decisions:
         return None
-    assumptions = Paragraph(text=_assumptions(decisions), tone="note")
+    assumed = assumptions(decisions, "price")
+    own = " `gpubench rank --own` takes your own figures." if assumed_of(decisions) else ""
+    note = Paragraph(text=f"{assumed}{own}", tone="note")
     return Block(
         title="Buy or rent",
-        brief=(_brief(decisions), assumptions),
+        brief=(_table(decisions, narrow=True), note),
         parts=(
             Paragraph(text=_sentence(decisions)),
             Charts(
                 figures=(_figure(decisions),),
-                twin=_twin(decisions),
+                twin=_table(decisions, narrow=False),
                 caption=(
                     "Below 1 owning is the cheaper. The line spans resale, the share of hours "
                     "at work, the price of energy, and the interval of its speed. An owned card costs most "
                     "while it idles; a rented one is handed back."
                 ),
             ),
-            assumptions,
+            note,
         ),
     )
 
@@ -56,14 +58,6 @@ def _sentence(decisions: Sequence[BuyOrRent]) -> str:
         if names[verdict]
     ]
     return " ".join(parts)
-
-
-def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
-    assumed = assumed_of(decisions)
-    if not assumed:
-        return "Nothing was assumed: price, life, power and tariff were given."
-    words = f"Assumed, because it was not given: {listing(assumed)}."
-    return f"{words} `gpubench rank --own` takes your own figures."
 
 
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
@@ -97,52 +91,29 @@ def _hourly(each: BuyOrRent) -> str:
     return f"${each.hourly_usd.text()}"
 
 
-def _twin(decisions: Sequence[BuyOrRent]) -> Table:
+def _table(decisions: Sequence[BuyOrRent], *, narrow: bool) -> Table:
+    """Owning beside renting; a narrow terminal can break a rival that has a column of words."""
+
+    def rival(each: BuyOrRent) -> str:
+        return f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
+
+    def rented(each: BuyOrRent) -> str:
+        return format_usd(each.equivalent_usd_per_hour)
+
+    words = text if narrow else number
     return table(
         "Owning against renting the same work",
         decisions,
         text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
-        number("Price", _price),
-        number("Hour of work, owned", _owned),
-        number("The same work, rented", lambda each: f"{_rented(each)}\n{_rival(each)}"),
-        number("Hours of work to pay", _hours_to_pay),
-        number("Must work", lambda each: stacked(must_work(each))),
-        number("Pays after", pays_after),
+        number("Price", lambda each: format_usd(each.purchase_usd), optional=1 if narrow else 0),
+        number("Hour of work, owned", lambda each: stacked(_hourly(each))),
+        text("Against", rival) if narrow else None,
+        number("The same work, rented", rented if narrow else lambda each: f"{rented(each)}\n{rival(each)}"),
+        number("Hours of work to pay", _hours_to_pay, optional=2 if narrow else 0),
+        words("Must work", lambda each: stacked(must_work(each))),
+        words("Pays after", pays_after),
         text("Verdict", lambda each: each.verdict),
     )
-
-
-def _brief(decisions: Sequence[BuyOrRent]) -> Table:
-    """The same with the rival in a column of words, which a narrow terminal can break."""
-    return table(
-        "Owning against renting the same work",
-        decisions,
-        text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
-        number("Price", _price, optional=1),
-        number("Hour of work, owned", _owned),
-        text("Against", _rival),
-        number("The same work, rented", _rented),
-        number("Hours of work to pay", _hours_to_pay, optional=2),
-        text("Must work", lambda each: stacked(must_work(each))),
-        text("Pays after", pays_after),
-        text("Verdict", lambda each: each.verdict),
-    )
-
-
-def _price(each: BuyOrRent) -> str:
-    return format_usd(each.purchase_usd)
-
-
-def _owned(each: BuyOrRent) -> str:
-    return stacked(_hourly(each))
-
-
-def _rented(each: BuyOrRent) -> str:
-    return format_usd(each.equivalent_usd_per_hour)
-
-
-def _rival(each: BuyOrRent) -> str:
-    return f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
 
 
 def _hours_to_pay(each: BuyOrRent) -> str:

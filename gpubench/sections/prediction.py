@@ -11,9 +11,9 @@ from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Estimate, RankedOffer, Ranking
+from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.explain import evidence_on
-from gpubench.predict.question import Refusal
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -78,43 +78,33 @@ def _table(rows: Sequence[RankedOffer]) -> Table:
         [row.estimate for row in rows],
         text("GPU", lambda e: gpu_name(e.gpu_key)),
         number("90 % interval", _width),
-        number("Compute", _compute),
-        number("Bandwidth", _bandwidth),
-        number("Host", _host),
-        text("Method", _method),
+        *_rests_on(),
         text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
         text("Remarks", _remarks),
         folded=True,
     )
 
 
-def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
+def answered(answers: Predictions) -> tuple[Part, ...]:
     """Each GPU with its figure and what that rests on, the fastest first, and those without one."""
-    estimates = sorted(
-        (a for a in answers.values() if isinstance(a, Estimate)), key=lambda e: -e.samples_per_s
-    )
-    refused = [a for a in answers.values() if isinstance(a, Refusal)]
-    kinds = dict.fromkeys(kind for e in estimates for kind in _kinds(e))
+    kinds = dict.fromkeys(kind for e in answers.estimates for kind in _kinds(e))
     return (
         table(
             "",
-            sorted(estimates, key=lambda e: -e.samples_per_s),
+            answers.estimates,
             text("GPU", lambda e: gpu_name(e.gpu_key)),
-            number("Throughput", _throughput),
+            number("Throughput", lambda e: stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))),
             text("Case", _case),
             text("Basis", lambda e: e.basis),
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
-            number("Compute", _compute, optional=5),
-            number("Bandwidth", _bandwidth, optional=4),
-            number("Host", _host, optional=3),
-            text("Method", _method, optional=2),
+            *_rests_on(5, 4, 3, 2),
             text("Rows", evidence_on, optional=6),
             text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),
         ),
         Bullets(
             items=(
                 *(describe(Finding(kind=kind)) for kind in kinds),
-                *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in refused),
+                *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in answers.refusals),
             )
         ),
     )
@@ -175,10 +165,6 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     )
 
 
-def _throughput(e: Estimate) -> str:
-    return stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))
-
-
 def _case(e: Estimate) -> str:
     """The case; where its batch is the largest that fits, also by whose word."""
     if e.batch_choice != "largest":
@@ -187,20 +173,16 @@ def _case(e: Estimate) -> str:
     return f"{e.case.label}\nthe largest that fits, by {by}"
 
 
-def _compute(e: Estimate) -> str:
-    return format_percent(e.compute_share)
-
-
-def _bandwidth(e: Estimate) -> str:
-    return format_percent(e.bandwidth_share)
-
-
-def _host(e: Estimate) -> str:
-    return format_percent(e.host_share)
-
-
-def _method(e: Estimate) -> str:
-    return plain(e.method, 160)
+def _rests_on(
+    compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
+) -> tuple[Cell[Estimate], ...]:
+    """What limits a step and how that is known; each number says how early a narrow terminal drops it."""
+    return (
+        number("Compute", lambda e: format_percent(e.compute_share), compute),
+        number("Bandwidth", lambda e: format_percent(e.bandwidth_share), bandwidth),
+        number("Host", lambda e: format_percent(e.host_share), host),
+        text("Method", lambda e: plain(e.method, 160), method),
+    )
 
 
 def _kinds(e: Estimate) -> list[FindingKind]:

@@ -225,9 +225,7 @@ def _fix(compared: list[CpuGpuPair]) -> list[str]:
 
 
 def _threads(result: Result, before: str) -> str:
-    threads = result.measurement.cpu_threads or result.run.environment.cpu_threads
-    on_cpu = result.run.device.is_cpu
-    return f"{before}{count(threads, 'thread')}" if on_cpu and threads else ""
+    return f"{before}{count(result.threads, 'thread')}" if result.threads else ""
 
 
 def _job_s(result: Result) -> float:
@@ -250,16 +248,11 @@ def _times(pair: CpuGpuPair) -> str:
     return f"{format_duration(_job_s(pair.cpu))} on the CPU{gpu}"
 
 
-def _case(result: Result) -> str:
-    case = result.case
-    return f"{case.precision.value} {case.execution.value} {result.batch_words}{_threads(result, ', ')}"
-
-
 def _result(result: Result) -> str:
     m = result.measurement
     figure = throughput(m)
     flags = "".join(f"\nflagged {flag}" for flag in result.doubts)
-    return f"{stacked(figure)}\n{_case(result)}{flags}"
+    return f"{stacked(figure)}\n{result.how}{_threads(result, ', ')}{flags}"
 
 
 SECTION = Section(key="processor", render=_render, place=70)

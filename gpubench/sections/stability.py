@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, INK, QUIET, RULE, dress, label
+from gpubench.blocks.charts import BLUE, INK, QUIET, QUIET_AXIS, dress, label
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.sections.data import ReportData
@@ -84,13 +84,12 @@ def _figure(rows: Sequence[tuple[Result, list[float]]]) -> Figure:
                 "showlegend": False,
             }
         )
-    quiet = {"tickfont": {"color": QUIET}, "linecolor": RULE, "gridcolor": RULE, "automargin": True}
     alt = "; ".join(
         f"{name} {format_percent(min(found))} to {format_percent(max(found))}"
         for name, (_, found) in list(zip(names, rows, strict=True))[:8]
     )
     layout = dress() | {
-        "xaxis": quiet
+        "xaxis": QUIET_AXIS
         | {
             "title": {"text": "% slower than the median round", "font": {"color": QUIET, "size": 12}},
             "zeroline": True,

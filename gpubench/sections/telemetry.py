@@ -50,7 +50,12 @@ def _one_a_workload(results: Iterable[Result]) -> list[Result]:
 
 def _sentence(results: Sequence[Result]) -> str:
     sources = {x.telemetry_source for r in results for x in r.measurement.launches if x.telemetry_source}
-    reasons = {reason for r in results for s in _samples(r) for reason in s.clock_event_reasons or ()}
+    reasons = {
+        reason
+        for r in results
+        for s in _samples(r.measurement.launches)
+        for reason in s.clock_event_reasons or ()
+    }
     text = f"Read while the rounds were timed, by {listing(sorted(sources)) or 'an unnamed source'}. "
     if not reasons:
         return text + "In no sample did the driver give a reason for holding the clock."
@@ -92,17 +97,17 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def _clock(result: Result) -> str:
-    clocks = [s.sm_clock_hz / 1e9 for s in _samples(result) if s.sm_clock_hz is not None]
+    clocks = [s.sm_clock_hz / 1e9 for s in _samples(result.measurement.launches) if s.sm_clock_hz is not None]
     return f"{median(clocks):.2f} GHz\n{min(clocks):.2f} to {max(clocks):.2f}" if clocks else UNKNOWN
 
 
 def _power(result: Result) -> str:
-    watts = [s.power_w for s in _samples(result) if s.power_w is not None]
+    watts = [s.power_w for s in _samples(result.measurement.launches) if s.power_w is not None]
     return f"{format_number(fmean(watts))} W\nat most {format_number(max(watts))}" if watts else UNKNOWN
 
 
 def _heat(result: Result) -> str:
-    heat = [s.temperature_c for s in _samples(result) if s.temperature_c is not None]
+    heat = [s.temperature_c for s in _samples(result.measurement.launches) if s.temperature_c is not None]
     return f"{min(heat):.0f} to {max(heat):.0f} °C" if heat else UNKNOWN
 
 
@@ -114,7 +119,11 @@ def _energy(result: Result) -> str:
 
 
 def _events(result: Result) -> str:
-    told = [s.clock_event_reasons for s in _samples(result) if s.clock_event_reasons is not None]
+    told = [
+        s.clock_event_reasons
+        for s in _samples(result.measurement.launches)
+        if s.clock_event_reasons is not None
+    ]
     if not told:
         return UNKNOWN
     counts = Counter(plain(reason, 40) for reasons in told for reason in reasons)
@@ -122,8 +131,7 @@ def _events(result: Result) -> str:
     return ", ".join(shares) or f"none in {count(len(told), 'sample')}"
 
 
-def _samples(result: Result) -> list[TelemetrySample]:
-    launches: tuple[Launch, ...] = result.measurement.launches
+def _samples(launches: Iterable[Launch]) -> list[TelemetrySample]:
     return [sample for launch in launches for sample in launch.timed_telemetry]
 
 
@@ -179,8 +187,7 @@ def timeline(launches: Sequence[Launch]) -> Timeline:
 
 def has_strip(launches: Sequence[Launch]) -> bool:
     """Whether there is anything to draw."""
-    samples = [sample for launch in launches for sample in launch.timed_telemetry]
-    return any(channel.read(sample) is not None for sample in samples for channel in CHANNELS)
+    return any(channel.read(sample) is not None for sample in _samples(launches) for channel in CHANNELS)
 
 
 def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tuple[dict[str, Any], int]:

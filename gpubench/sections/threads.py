@@ -57,7 +57,7 @@ def _render(data: ReportData) -> Block | None:
         "Throughput by threads, and how many times that of one it is (95 % interval)",
         pairs,
         text("Case", lambda p: f"{plain(p.of.case.workload, 40)}\n{_case(p.of.case)}"),
-        number("Threads", _threads),
+        number("Threads", lambda p: f"{p.of.threads}{'' if p.of.case.threads else ', all'}"),
         number("Throughput", lambda p: rate_of(p.of.measurement)),
         number("Times one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
         number("Efficiency", lambda p: format_percent(p.value / (p.of.threads or 1))),
@@ -88,10 +88,6 @@ def _render(data: ReportData) -> Block | None:
         brief=(twin,),
         parts=(what, charts, *((beside,) if any(gpus) else ())),
     )
-
-
-def _threads(pair: Effect) -> str:
-    return f"{pair.of.threads}{'' if pair.of.case.threads else ', all'}"
 
 
 def _case(case: Case) -> str:

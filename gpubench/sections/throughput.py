@@ -128,9 +128,7 @@ def _mark(result: Result, row: int) -> Mark:
 
 
 def _alt(group: Iterable[Result]) -> str:
-    return "; ".join(
-        f"{r.case.precision.value} {r.case.execution.value} {r.batch_words}: {_interval(r)}" for r in group
-    )
+    return "; ".join(f"{r.how}: {_interval(r)}" for r in group)
 
 
 def _interval(result: Result) -> str:
@@ -175,8 +173,7 @@ def _brief(results: Sequence[Result]) -> Table:
 
 
 def _case(result: Result, apart: Apart) -> str:
-    case = result.case
-    how = ", ".join((f"{case.precision.value} {case.execution.value} {result.batch_words}", *apart(case)))
+    how = ", ".join((result.how, *apart(result.case)))
     return f"{_title(result)}\n{how}"
 
 

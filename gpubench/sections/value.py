@@ -21,8 +21,8 @@ from gpubench.blocks.parts import (
     text,
 )
 from gpubench.findings import FindingKind
-from gpubench.interval import stacked
-from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
+from gpubench.interval import Interval, stacked
+from gpubench.labels import gpu_name, offer_lines, price_of
 from gpubench.models import (
     ExcludedOffer,
     ParallelMode,
@@ -47,15 +47,14 @@ from gpubench.sections.words import (
     basis_words,
     cases_words,
     per_s_unit,
-    per_s_words,
     per_usd_unit,
-    per_usd_words,
     price_date_words,
     share_words,
 )
 from gpubench.units import (
     LEAST_USD,
     UNKNOWN,
+    capitalized,
     count,
     format_bytes,
     format_duration,
@@ -250,27 +249,21 @@ def offers(
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
     paid_first = _paid_first(data)
-    full: list[Cell[RankedOffer]] = [
-        *([number("Batch", _batch, optional=5)] if in_full and len(batches) > 1 else []),
-        *([number("Latency", _latency)] if in_full and late else []),
-    ]
     return table(
         caption,
         rows,
-        text("GPUs and offer", lambda r: _who(data, r)),
-        *([text("Memory", _gpus_needed)] if shared else []),
+        text("GPUs and offer", lambda r: offer_lines(r.offer, here(data, r))),
+        text("Memory", _gpus_needed) if shared else None,
         number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
-        *(
-            []
-            if timed and ranking.by_reference
-            else _relative_columns(ranking, one_a_gpu=one_a_gpu, timed=timed)
-        ),
-        *([number("Time", _hours), number("Cost", _cost)] if timed else []),
+        *(() if timed and ranking.by_reference else _relative(ranking, one_a_gpu=one_a_gpu, timed=timed)),
+        number("Time", _time) if timed else None,
+        number("Cost", lambda r: stacked(r.job_cost_usd.by(format_usd))) if timed else None,
         number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(chances)),
         *_token_columns(rows),
-        *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
-        *full,
+        text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
+        number("Batch", _batch, optional=5) if in_full and len(batches) > 1 else None,
+        number("Latency", _latency) if in_full and late else None,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1, glyph=True),
         text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
@@ -278,17 +271,21 @@ def offers(
     )
 
 
-def _relative_columns(
+def _relative(
     ranking: Ranking, *, one_a_gpu: bool, timed: bool
 ) -> tuple[Cell[RankedOffer], Cell[RankedOffer]]:
     """Throughput and value, in multiples of a reference GPU where several workloads have no common unit."""
     return (
         number(
-            head(per_s_unit(ranking)),
-            lambda r: stacked(per_s_words(ranking, r)),
+            capitalized(per_s_unit(ranking)),
+            lambda r: stacked(ranking.throughput_of(r).words()),
             optional=(6 if one_a_gpu else 4) if timed else 3,
         ),
-        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
+        number(
+            capitalized(per_usd_unit(ranking)),
+            lambda r: stacked(ranking.value_of(r).words()),
+            optional=7 * timed,
+        ),
     )
 
 
@@ -333,20 +330,13 @@ def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
 
 
 def _gpus_needed(row: RankedOffer) -> str:
-    alone = row.estimate.fewest_gpus == 1
-    return (
-        "fits with FSDP"
-        if alone and row.parallel_mode is ParallelMode.FSDP
-        else (gpus_needed(row.estimate.fewest_gpus))
-    )
+    if row.estimate.fewest_gpus == 1 and row.parallel_mode is ParallelMode.FSDP:
+        return "fits with FSDP"
+    return gpus_needed(row.estimate.fewest_gpus)
 
 
-def _hours(row: RankedOffer) -> str:
+def _time(row: RankedOffer) -> str:
     return stacked(row.job_hours.by(lambda hours: format_duration(hours * 3600)))
-
-
-def _cost(row: RankedOffer) -> str:
-    return stacked(row.job_cost_usd.by(format_usd))
 
 
 def _chances_of_gpus(ranking: Ranking) -> dict[str, tuple[float | None, float | None]]:
@@ -374,11 +364,7 @@ _TOKENS = {
 
 
 def _token_cost(what: str) -> Callable[[RankedOffer], str]:
-    def cost(row: RankedOffer) -> str:
-        found = token_costs(row).get(what)
-        return UNKNOWN if found is None else stacked(found.by(format_usd))
-
-    return cost
+    return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
 
 
 def _latency(row: RankedOffer) -> str:
@@ -390,10 +376,6 @@ def _latency(row: RankedOffer) -> str:
 def _token_latency(row: RankedOffer) -> str:
     times = generation_times(row.estimate)
     return "" if times is None else f"{format_duration(times.per_token_s.value)} a token"
-
-
-def _who(data: ReportData, row: RankedOffer) -> str:
-    return f"{gpus_of(row.offer)}{here(data, row)}\n{offer_name(row.offer)}"
 
 
 def _batch(row: RankedOffer) -> str:
@@ -468,7 +450,7 @@ def beaten_table(rows: Sequence[RankedOffer]) -> Table:
     return table(
         "Beaten in every respect",
         [row for row in rows if row.dominated_by is not None],
-        text("Offer", lambda r: f"{gpus_of(r.offer)}\n{offer_name(r.offer)}"),
+        text("Offer", lambda r: offer_lines(r.offer)),
         text("By", lambda r: plain(r.dominated_by or "")),
     )
 
@@ -525,11 +507,6 @@ def marks(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[RowMark | None
         return "bad" if any(f.kind is FindingKind.THROTTLED for f in row.findings) else None
 
     return tuple(mark(row) for row in rows)
-
-
-def head(unit: str) -> str:
-    """A unit as the head of a column; ``capitalize`` would lower the rest of a GPU's name."""
-    return unit[:1].upper() + unit[1:]
 
 
 SECTION = Section(key="value", render=_render, place=25, printed=True)

@@ -37,8 +37,7 @@ _NOTES = (CAUTION, OLD_PRICES, FIRST)
 def _note(fact: Fact) -> Paragraph:
     if fact.term == CAUTION:
         return Paragraph(text=f"{fact.term}: {fact.value}.", tone="warning")
-    detail = f" ({fact.detail})" if fact.detail else ""
-    return Paragraph(text=f"{fact.term}: {fact.value}{detail}.", tone="note")
+    return Paragraph(text=f"{fact.term}: {fact.words}.", tone="note")
 
 
 _IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own")
@@ -47,11 +46,7 @@ _IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own"
 
 def beside_the_card(ranking: Ranking) -> list[str]:
     """Return what found no room on the card, and does not stand in full below it."""
-    return [
-        f"{fact.term}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}."
-        for fact in card_of(ranking).cut
-        if fact.term not in _IN_FULL
-    ]
+    return [f"{fact.term}: {fact.words}." for fact in card_of(ranking).cut if fact.term not in _IN_FULL]
 
 
 SECTION = Section(key="verdict", render=_render, place=10, first=True)

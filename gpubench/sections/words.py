@@ -19,20 +19,20 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.units import UNKNOWN, count, format_usd, listing, per_second, plain, plural
+from gpubench.units import UNKNOWN, count, format_usd, listing, plain, plural
 
 MOST_OF_A_NOTE = 400
 """Characters of a note of a ranking that are shown."""
 
 
 def per_s_unit(ranking: Ranking) -> str:
-    """The unit of ``per_s_words``."""
+    """The unit of ``Ranking.throughput_of``."""
     unit = plain(ranking.throughput_unit, 60)
     return f"× {unit[2:]}" if unit.startswith("x ") else unit
 
 
 def per_usd_unit(ranking: Ranking) -> str:
-    """The unit of ``per_usd_words``."""
+    """The unit of ``Ranking.value_of``."""
     return plain(ranking.value_unit, 60)
 
 
@@ -40,15 +40,10 @@ JOB_COST, JOB_HOURS = "$ for the job", "hours for the job"
 
 
 def merit_unit(ranking: Ranking) -> str:
-    """The unit of ``merit_words``: of what the rows are in order of."""
+    """The unit of ``Ranking.merit_of``: of what the rows are in order of."""
     if ranking.sorted_by in {"cost", "time"}:
         return JOB_COST if ranking.sorted_by == "cost" else JOB_HOURS
     return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
-
-
-def merit_words(ranking: Ranking, row: RankedOffer) -> str:
-    """What a row is ranked by, with the interval."""
-    return ranking.merit_of(row).words()
 
 
 def of_a_job(ranking: Ranking) -> bool:
@@ -109,7 +104,7 @@ def kinds_words(kinds: Iterable[FindingKind]) -> str:
 
 def throughput(measurement: Measurement) -> str:
     """A measured throughput with its interval and unit, in no more digits than the interval supports."""
-    return f"{measurement.interval.text()} {per_second(measurement.case.sample_unit)}"
+    return measurement.interval.rate(measurement.case.sample_unit)
 
 
 def rate_of(measurement: Measurement) -> str:
@@ -203,16 +198,6 @@ def price_date_words(row: RankedOffer) -> str:
     if len(offer.price_date) < len("2026-01-01"):
         return f"{date}, up to {row.price_age_days} days old"
     return f"{date}, {count(row.price_age_days, 'day')} old"
-
-
-def per_usd_words(ranking: Ranking, row: RankedOffer) -> str:
-    """What a dollar buys, with the interval, in millions where it is that many."""
-    return ranking.value_of(row).words()
-
-
-def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
-    """Throughput of the whole instance with the interval."""
-    return ranking.throughput_of(row).words()
 
 
 def share_words(share: float | None) -> str:

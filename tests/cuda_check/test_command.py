@@ -136,7 +136,7 @@ def test_the_file_may_be_named_and_json_is_one_document(command, tmp_path):
 
 def test_the_time_of_the_quick_run_is_told_by_phase(command):
     made = with_part(check(), "quick", phases_s={"warm-up": 12.0, "import": 5.0})
-    assert "warm-up 12.0 s, import 5.00 s" in command(made).stdout
+    assert "warm-up 12.0 s, import 5.00" in command(made).stdout
 
 
 # --- beside ----------------------------------------------------------------------------------------------------

@@ -9,17 +9,11 @@ from statistics import fmean, median
 import msgspec
 import pytest
 from memory_cases import Held, own_readings
+from memory_scores import Score, score_compiled_loss, score_left_out
 
 from gpubench.models import CardClass, Execution, Precision
 from gpubench.predict.decode import decode_fit
-from gpubench.predict.memory_fit import (
-    MemoryReading,
-    ReadingKind,
-    Score,
-    load_readings,
-    score_compiled_loss,
-    score_left_out,
-)
+from gpubench.predict.memory_fit import MemoryReading, ReadingKind, load_readings
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.units import GIB, MIB
 

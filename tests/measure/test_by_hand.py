@@ -103,7 +103,7 @@ def test_each_rank_keeps_to_cores_of_its_own_with_all_its_threads(tmp_path):
 
 
 def test_more_cores_than_there_are_are_refused():
-    with pytest.raises(SystemExit, match="--cores 99 for each of two ranks"):
+    with pytest.raises(SystemExit, match="--cores 99 for each"):
         cores_of_ranks(99)
 
 

@@ -32,7 +32,7 @@ def skypilot(tmp_path) -> Path:
 
 
 def test_a_skypilot_table_is_told_by_its_columns_and_its_cloud_by_its_folder(skypilot):
-    table = read_table(skypilot, price_date="2026-10-01")
+    _, table = read_table(skypilot, price_date="2026-10-01")
     assert {
         (o.provider, o.instance, o.gpu_key, o.gpu_count, o.pricing): float(o.price_usd_per_hour)
         for o in table.offers
@@ -119,7 +119,7 @@ CATALOG = Path(__file__).parent / "answers" / "skypilot"
     ],
 )
 def test_the_catalog_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
-    table = read_table(CATALOG / cloud / "vms.csv", price_date="2026-11-20")
+    _, table = read_table(CATALOG / cloud / "vms.csv", price_date="2026-11-20")
     assert table.set_aside == ()
     assert {(o.provider, o.kind) for o in table.offers} == {(cloud, kind)}
     found = {
@@ -130,7 +130,7 @@ def test_the_catalog_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
 
 
 def test_a_tpu_slice_comes_with_its_host_and_counts_its_chips():
-    table = read_table(CATALOG / "gcp" / "vms.csv", price_date="2026-11-20")
+    _, table = read_table(CATALOG / "gcp" / "vms.csv", price_date="2026-11-20")
     assert {(o.instance, o.gpu_key, o.gpu_count, o.kind) for o in table.offers} == {
         ("tpu-v6e-32", "google-tpu-v6e", 32, "vm")
     }
@@ -145,14 +145,14 @@ def test_a_size_that_would_fit_two_cards_is_read_beside_its_sum(tmp_path):
     path.write_text(
         f'InstanceType,AcceleratorName,AcceleratorCount,GpuInfo,Price,Region\nbig,RTX4060Ti,2,"{info}",0.3,x\n'
     )
-    (offer,) = read_table(path, price_date="2026-11-20").offers
+    (offer,) = read_table(path, price_date="2026-11-20")[1].offers
     assert offer.gpu_key == "nvidia-geforce-rtx-4060-ti-16gb"
 
 
 def test_a_row_without_a_machine_is_a_fee_and_never_a_whole_instance(tmp_path):
     path = tmp_path / "gcp.csv"
     path.write_text("InstanceType,AcceleratorName,AcceleratorCount,Price,Region\n,T4,1,0.35,us-central1\n")
-    (offer,) = read_table(path, price_date="2026-10-01").offers
+    (offer,) = read_table(path, price_date="2026-10-01")[1].offers
     assert offer.kind == "attach-fee"
 
 
@@ -161,13 +161,13 @@ def test_a_skypilot_row_that_breaks_off_is_no_crash(tmp_path):
     path.write_text(
         "InstanceType,AcceleratorName,AcceleratorCount,Price,Region\ng6.xlarge,L4\ng6.xlarge,L4,1,0.8,r\n"
     )
-    table = read_table(path, price_date="2026-10-01")
+    _, table = read_table(path, price_date="2026-10-01")
     assert len(table.offers) == 1
 
 
 def test_a_gpuhunt_catalog_is_read_without_the_library():
     path = Path(__file__).parent / "answers" / "gcp.csv"
-    table = read_table(path, price_date="2026-11-18")
+    _, table = read_table(path, price_date="2026-11-18")
     instances = {o.instance for o in table.offers}
     assert {"a2-highgpu-1g", "a3-highgpu-8g", "n1-standard-8 + 1x V100"} <= instances
     assert any("price 'nonsense'" in reason for _, reason in table.set_aside)
@@ -179,7 +179,7 @@ def test_a_tpu_of_a_gpuhunt_catalog_is_told_by_its_vendor(tmp_path):
         "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,gpu_vendor\n"
         "v5litepod-8,us-central1-a,9.6,224,384,1,v5litepod-8,0,False,google\n"
     )
-    (offer,) = read_table(path, price_date="2026-11-18").offers
+    (offer,) = read_table(path, price_date="2026-11-18")[1].offers
     assert (offer.gpu_key, offer.gpu_count) == ("google-tpu-v5e", 8)
 
 
@@ -189,7 +189,7 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
         "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,gpu_vendor\n"
         "9001,us-texas,0.4,16,64,1,RTX4090,24,False,nvidia\n"
     )
-    (offer,) = read_table(path, price_date="2026-11-18").offers
+    (offer,) = read_table(path, price_date="2026-11-18")[1].offers
     assert (offer.provider, offer.kind) == ("vast", "marketplace")
 
 

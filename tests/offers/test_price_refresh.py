@@ -93,7 +93,7 @@ def test_a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_ove
     assert price(tmp_path) == [(0.5, "2026-11-17")]
     (note,) = done.notes
     assert newest.name in note
-    assert "the snapshot before it is used" in note
+    assert "the snapshot before" in note
 
 
 def test_where_nothing_answers_nothing_is_written(tmp_path):
@@ -367,7 +367,7 @@ def test_sources_are_chosen_by_name_or_cloud():
     assert [s.name for s in select_sources(sources, ["gcp"])] == ["gpuhunt-gcp"]
     assert [s.name for s in select_sources(sources, ["AWS", "vast"])] == ["gpuhunt-aws", "aws", "vast"]
     assert select_sources(sources, []) == sources
-    with pytest.raises(MisuseError, match="'vats'; nearest known: vast"):
+    with pytest.raises(MisuseError, match=r"'vats'; .*: vast"):
         select_sources(sources, ["vats"])
 
 

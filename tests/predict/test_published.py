@@ -299,7 +299,7 @@ def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
         read_csv(tmp_path / "x.csv")
     head = ",".join(COLUMNS).encode()
     (tmp_path / "x.csv").write_bytes(head + b"\nlab,T4 \xae\nlab,T4 \xae\n")
-    with pytest.raises(MisuseError, match=r"none of 2 rows .*2 x not UTF-8 text \(lines 2, 3\)"):
+    with pytest.raises(MisuseError, match=r"none of 2 .*2 x .*UTF-8.* \(lines 2, 3\)"):
         read_csv(tmp_path / "x.csv")
 
 

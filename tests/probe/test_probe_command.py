@@ -92,7 +92,8 @@ def test_a_hostile_name_cannot_write_to_the_terminal(fake_nvml) -> None:
 def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200"))
     assert done.returncode == 0
-    assert done.stdout.startswith("GPU 0  NVIDIA H200, 132 SMs, 140 GiB memory at 4.81 TB/s")
+    first = done.stdout.splitlines()[0].removeprefix("GPU 0  ").split(", ")
+    assert first == ["NVIDIA H200", "132 SMs", "140 GiB memory at 4.81 TB/s"]
     assert "Next: gpubench" in done.stdout
 
 

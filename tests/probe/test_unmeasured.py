@@ -15,7 +15,7 @@ from gpubench.probe.unmeasured import UNMEASURED
 def app() -> typer.Typer:
     made = typer.Typer()
     made.callback()(lambda: None)
-    listing.register(made)
+    made.command("list")(listing.verb)
     return made
 
 

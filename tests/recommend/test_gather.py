@@ -17,6 +17,7 @@ from gpubench.models import (
     Precision,
     TaskKind,
 )
+from gpubench.predict.answers import Predictions
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import estimate_at_largest_batch
 from gpubench.predict.explain import as_records
@@ -176,25 +177,25 @@ def test_an_answer_says_how_its_batch_came_about():
     searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
     runs = Runs((run_of(H100, searched),), ())
     largest = estimate_at_largest_batch(question_of(), [load_specs()[k] for k in (H100, T4)], own=runs.own)
-    cases = [row[2] for row in answered(largest)[0].rows]
+    cases = [row[2] for row in answered(Predictions(largest))[0].rows]
     assert cases[0].split("\n")[0].endswith("batch 1,777")
     assert cases[0].endswith(f" {runs.own[0].run_id}")
     assert cases[1].split("\n")[0].endswith(f"batch {largest[T4].case.batch_size:,}")
     assert cases[1].endswith("memory model")
     assert [row["batch_choice"] for row in as_records(largest)["estimates"]] == ["largest", "largest"]
     fixed = predict_all(question_of(), [load_specs()[T4]])
-    assert answered(fixed)[0].rows[0][2].endswith("batch 64")
+    assert answered(Predictions(fixed))[0].rows[0][2].endswith("batch 64")
     assert as_records(fixed)["estimates"][0]["batch_choice"] == "fixed"
 
 
 def test_an_answer_says_how_its_step_fits():
     """As ``gpubench memory`` says it; a dash where nothing is known of it."""
     told = predict_all(question_of(), [load_specs()[T4]])
-    (column,) = (n for n, each in enumerate(answered(told)[0].columns) if each.title == "Memory")
-    (row,) = answered(told)[0].rows
+    (column,) = (n for n, each in enumerate(answered(Predictions(told))[0].columns) if each.title == "Memory")
+    (row,) = answered(Predictions(told))[0].rows
     assert re.fullmatch(r"fits \(needs [\d.]+ to [\d.]+ of 16 GiB\)", row[column])
     unknown = {T4: msgspec.structs.replace(told[T4], memory_text=None)}
-    assert answered(unknown)[0].rows[0][column] == UNKNOWN
+    assert answered(Predictions(unknown))[0].rows[0][column] == UNKNOWN
 
 
 def test_a_gpu_of_unknown_memory_has_no_largest_batch():

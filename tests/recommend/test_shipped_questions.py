@@ -167,9 +167,7 @@ def test_so_many_jobs_a_month_take_so_many_machines():
         assert each["cards_needed"] >= each["machine_count"]
         assert each["purchase_usd"] == pytest.approx(each["cards_usd"] + 1000 * each["machine_count"])
     asked = ["rank", "--max-purchase-usd", "1500", "--jobs-per-month", "60", "--as-of", AS_OF.isoformat()]
-    with pytest.raises(
-        MisuseError, match=r"60 jobs a month need \d+ such cards, \d+ machines at .*, above \$1,500"
-    ):
+    with pytest.raises(MisuseError, match=r"60 jobs .* \d+ .*cards, \d+ machines .* above \$1,500"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
 
 

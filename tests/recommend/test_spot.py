@@ -76,8 +76,7 @@ def test_in_order_of_time_spot_is_the_cheaper_and_does_not_win():
     same = {"instance": "same"}
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, **same), offer(H100, 2.0, **same)]
     asked = {"spot": True, "samples": 1e8}
-    assert "Spot wins there while lost work stays under 100 %" in said(
-        rank_of(offers, {H100: 3000.0}, **asked)
-    )
+    assert "Spot wins there" in said(rank_of(offers, {H100: 3000.0}, **asked))
     by_time = said(rank_of(offers, {H100: 3000.0}, **asked, sort="time"))
-    assert "Spot is the cheaper there while lost work stays under 100 %" in by_time
+    assert "the cheaper there" in by_time
+    assert "stays under 100 %" in by_time

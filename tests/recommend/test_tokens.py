@@ -106,10 +106,10 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(caps
 
 
 def test_inference_of_what_is_only_trained_is_refused_and_a_limit_of_latency_on_training():
-    with pytest.raises(MisuseError, match="llama_8b_lora is trained and nothing else: leave out --task"):
+    with pytest.raises(MisuseError, match=r"llama_8b_lora .*: leave out --task"):
         rank("llama_8b_lora", task="infer", as_of="2026-11-20", draws=50)
     for names in (("llama_8b_lora",), ("llama_8b", "vgg16")):
-        with pytest.raises(MisuseError, match="--max-latency-ms is for inference"):
+        with pytest.raises(MisuseError, match="--max-latency-ms is for"):
             rank(workload=names, max_latency_ms=20.0)
 
 
@@ -132,7 +132,14 @@ def test_fp8_is_ranked_where_it_was_measured_and_else_refused_with_the_run_that_
     assert {(row.offer.gpu_key, row.estimate.basis) for row in measured.rows} == {(H100, "measured")}
     with pytest.raises(MisuseError, match=r"never predicted.*`gpubench run (.*)`") as refused:
         rank("llama_1b", precision="fp8", checkpointing="full", as_of="2026-11-22", draws=50)
-    assert "--workload llama_1b --precision fp8 --execution graph --checkpointing full`" in str(refused.value)
+    command = str(refused.value).rpartition("gpubench run ")[2].partition("`")[0].split()
+    asked = {
+        "--workload": "llama_1b",
+        "--precision": "fp8",
+        "--execution": "graph",
+        "--checkpointing": "full",
+    }
+    assert asked.items() <= dict(zip(command[::2], command[1::2], strict=True)).items()
     with pytest.raises(
         MisuseError, match=r"^fp8 is of the linear layers in repeated blocks, and cnn has none$"
     ):

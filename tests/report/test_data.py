@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.models import Status
-from gpubench.sections.data import ReportData, newest_first
+from gpubench.models.run import newest_first
+from gpubench.sections.data import ReportData
 
 from . import samples
 

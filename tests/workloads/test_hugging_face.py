@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_what_the_file_itself_rules_out_is_told_before_a_process_is_started(
 def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, monkeypatch):
     monkeypatch.setattr(cache, "ask_child", None)
     whole = {"model_type": "llava", "max_position_embeddings": 9, "text_config": LLAMA}
-    with pytest.raises(MisuseError, match="65 tokens: the context of the model is 64 tokens"):
+    with pytest.raises(MisuseError, match=r"65 tokens: .* 64 tokens"):
         profile_of(config(whole), {"context_tokens": 65})
 
 
@@ -253,7 +254,7 @@ def test_a_sequence_longer_than_the_context_is_told_without_a_traceback(config):
     """What is raised on purpose is misuse, wherever in the trace: no message names a log of it."""
     sizes = {name: size for name, size in LLAMA.items() if name != "max_position_embeddings"}
     answer = child._answer(config(sizes), asked=Asked(fields={"context_tokens": 2049}))
-    assert "2,049 tokens: the context of the model is 2,048" in answer.error  # by transformers' default
+    assert re.search(r"2,049 tokens: .* 2,048", answer.error)  # by transformers' default
     assert answer.traceback is None
     broken = child._answer(config(LLAMA | {"hidden_size": 2**40, "vocab_size": 2**40}))
     assert "Traceback" in broken.traceback

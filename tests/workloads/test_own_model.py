@@ -349,7 +349,7 @@ def test_a_model_of_keras_is_told_which_option_runs_it(tmp_path: Path, returned:
         check=False,
     )
     assert done.returncode == 1
-    assert "--framework keras-torch, keras-tensorflow, keras-jax" in done.stderr.splitlines()[-1]
+    assert "keras-torch, keras-tensorflow, keras-jax" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("case", LOADING)
