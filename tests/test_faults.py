@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,18 +11,39 @@ from pathlib import Path
 import pytest
 from faults import FAULTS, PAGE, page
 
+from gpubench import errors
+
 TESTS = Path(__file__).parent
 ROOM = TESTS.parent / "gpubench"
 RUNS_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 CALLS_CODE = {"eval", "exec", "compile", "__import__"}
 
 
-def names_in(path: Path) -> set[str]:
-    return {
-        node.name
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
+def file_of(named: str) -> Path:
+    """The file of a test that the table names."""
+    folder, _, file = named.split("::", maxsplit=1)[0].rpartition("/")
+    places = (TESTS / folder / f"test_{file}.py", TESTS / "stress" / f"test_{file}.py")
+    return next((place for place in places if place.exists()), places[0])
+
+
+def source_of(named: str) -> str:
+    """The source of a test that the table names, its parameters and the functions of its file that it calls."""
+    text = file_of(named).read_text(encoding="utf-8")
+    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    test = functions[f"test_{named.split('::')[1]}"]
+    called = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & functions.keys()
+    parts = [test, *test.decorator_list, *(functions[name] for name in sorted(called))]
+    return "\n".join(ast.get_source_segment(text, part) or "" for part in parts)
+
+
+def asks_for(code: int, source: str) -> bool:
+    """Whether a test names an exit code, or an error that ends with it."""
+    raised = [
+        name
+        for name, kind in vars(errors).items()
+        if getattr(kind, "exit_code", None) == code and name in source
+    ]
+    return bool(raised) or re.search(rf"(?<![\d.]){code}(?![\d.])", source) is not None
 
 
 def test_there_are_54_faults():
@@ -30,18 +52,12 @@ def test_there_are_54_faults():
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name[:40])
-def test_every_test_that_the_table_names_is_there(fault):
+def test_every_test_and_exit_code_of_the_table_is_there(fault):
     assert fault.tests
-    for named in fault.tests:
-        place, name = named.split("::")
-        folder, _, file = place.rpartition("/")
-        found = [
-            p
-            for p in (TESTS / folder / f"test_{file}.py", TESTS / "stress" / f"test_{file}.py")
-            if p.exists()
-        ]
-        assert found, place
-        assert f"test_{name}" in names_in(found[0]), named
+    assert all(file_of(named).exists() for named in fault.tests)
+    sources = [source_of(named) for named in fault.tests]
+    for code in map(int, re.findall(r"\d+", fault.exit_code)):
+        assert code == 0 or any(asks_for(code, source) for source in sources), f"no test asks for {code}"
 
 
 def test_the_page_is_that_of_the_table():
@@ -68,6 +84,19 @@ def test_nothing_is_executed_from_data():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert not imports(tree) & RUNS_CODE, path
         assert not calls(tree) & CALLS_CODE, path
+
+
+def test_a_pickle_is_refused_wherever_a_file_is_asked_for(tmp_path):
+    """That of an empty dict."""
+    for command in ("results add run.json", "rank --offers run.csv", "memory hf:run.json", "run ./run.pt"):
+        name = command.split()[-1].removeprefix("hf:")
+        (tmp_path / name).write_bytes(b"\x80\x04}\x94.")
+        done = subprocess.run(
+            [sys.executable, "-m", "gpubench", *command.split()],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, (command, done.stderr)
+        assert "Traceback" not in done.stderr
 
 
 def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
