@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from gpubench.errors import MisuseError
-from gpubench.files import read_bytes
+from gpubench.files import is_there, read_bytes
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
 from gpubench.own_config import check_context, read_config, stated_context
 from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
@@ -237,10 +237,11 @@ def _by_config(path: Path, name: str, version: int) -> Workload:
 
 def _import_file(path: Path) -> ModuleType:
     """Import a file as a script would be: what lies beside it can be imported too."""
-    if not path.is_file():
+    if not is_there(path):
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
         )
+    read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)  # Python would read a pipe, or any size
     spec = importlib.util.spec_from_file_location(f"{OWN_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MisuseError(f"cannot import {path}: not a Python file")

@@ -173,6 +173,16 @@ def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_all_the_same(
     assert load_workload("./my_model.py").name == "my_model.py"
 
 
+def test_what_is_no_file_of_bounded_size_is_refused_before_python_reads_it(tmp_path: Path) -> None:
+    pipe, huge = tmp_path / "pipe.py", tmp_path / "huge.py"
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, 2**30)
+    for path, why in ((pipe, "a pipe"), (huge, "over the limit")):
+        with pytest.raises(MisuseError, match=why):
+            load_workload(str(path))
+
+
 def test_a_neighbor_does_not_stand_in_for_pythons_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
