@@ -94,9 +94,7 @@ def capture(work: Work) -> Advance:
             work.step(index)
     graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
     pool = None
-    torch.cuda.empty_cache()
-    free = _free_bytes()
-    try:
+    with _capturing():
         for index in range(len(work.batches)):
             if work.optimizer is not None:
                 work.optimizer.zero_grad(set_to_none=True)
@@ -105,19 +103,6 @@ def capture(work: Work) -> Advance:
                 result = work.step(index)
             graphs.append((graph, result))
             pool = graph.pool()
-    except RuntimeError as error:
-        cause = _cause(error)
-        if lacks_memory(cause):
-            raise cause from None
-        needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        if _tells_nothing(cause) and needed > free:
-            raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: beside its model a step takes "
-                f"{format_bytes(needed)}, and {format_bytes(free)} were free ({one_line(cause)})"
-            ) from error
-        if not isinstance(cause, RuntimeError):
-            raise cause from None  # the model's own error, which the end of the capture has hidden
-        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
 
     def replay(index: int) -> Tensor:
         graph, result = graphs[index % len(graphs)]
@@ -141,7 +126,7 @@ def _capture_generation(work: Work) -> Advance:
             turn.go_on()
     pool = None
     prompts: list[torch.cuda.CUDAGraph] = []
-    try:
+    with _capturing():
         for index in range(len(work.batches)):
             prompt = torch.cuda.CUDAGraph()
             with torch.cuda.graph(prompt, pool=pool, stream=side):
@@ -151,11 +136,6 @@ def _capture_generation(work: Work) -> Advance:
         token = torch.cuda.CUDAGraph()
         with torch.cuda.graph(token, pool=pool, stream=side):
             turn.go_on()
-    except RuntimeError as error:
-        cause = _cause(error)
-        if lacks_memory(cause) or not isinstance(cause, RuntimeError):
-            raise cause from None
-        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
 
     def advance(index: int) -> Tensor:
         return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
@@ -177,6 +157,33 @@ def _side_stream() -> Iterator[torch.cuda.Stream]:
         yield side
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
+
+
+@contextmanager
+def _capturing() -> Iterator[None]:
+    """Begin captures with an empty cache, and tell what ended one: want of memory, the model, or its step.
+
+    Raises:
+        NotPreparedError: With the reason of what the capture could not take.
+        OutOfMemoryError: If memory ran out, in whatever words.
+    """
+    torch.cuda.empty_cache()
+    free = _free_bytes()
+    try:
+        yield
+    except RuntimeError as error:
+        cause = _cause(error)
+        if lacks_memory(cause):
+            raise cause from None
+        needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        if _tells_nothing(cause) and needed > free:
+            raise torch.cuda.OutOfMemoryError(
+                f"CUDA out of memory inside a graph capture: beside its model a step takes "
+                f"{format_bytes(needed)}, and {format_bytes(free)} were free ({one_line(cause)})"
+            ) from error
+        if not isinstance(cause, RuntimeError):
+            raise cause from None  # the model's own error, which the end of the capture has hidden
+        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
 
 
 def _free_bytes() -> int:

@@ -187,6 +187,14 @@ MUTANTS = (
         misleads="as above, where the allocator frees memory inside the capture",
         killer="test_failures.py::test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory",
     ),
+    Mutant(
+        name="the capture of a generation does not tell what ended it",
+        file=EXECUTION,
+        old="    with _capturing():\n        for index in range(len(work.batches)):\n            prompt =",
+        new="    if True:\n        for index in range(len(work.batches)):\n            prompt =",
+        misleads="a generation that is too large is reported as a model that failed, and a search loses its case",
+        killer="test_failures.py::test_a_capture_of_a_generation_that_ends_on_a_full_device_ended_for_want_of_memory",
+    ),
     # --- generation ----------------------------------------------------------------------------------------
     Mutant(
         name="the host does not wait for the first token",

@@ -102,6 +102,15 @@ def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_m
     assert gpu.measure("own", acting(act), execution=Execution.GRAPH).status is status
 
 
+def test_a_capture_of_a_generation_that_ends_on_a_full_device_ended_for_want_of_memory(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (0, 2**36))
+    gpu.machine.faults.append(Fault("", lambda: RuntimeError(INVALIDATED), capturing=True))
+    recipe = Recipe(weight_type=WeightType.FLOAT32, prompt_tokens=12, new_tokens=3, cache_tokens=15)
+    done = gpu.measure("llama_8b", task=TaskKind.INFER, execution=Execution.GRAPH, **recipe.fields)
+    assert done.status is Status.OUT_OF_MEMORY
+    assert "inside a graph capture" in done.reason
+
+
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8])
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, execution, share):
