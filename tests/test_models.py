@@ -89,6 +89,17 @@ def test_several_gpus_are_held_against_the_peak_of_all_of_them():
     assert (m.samples_per_s, m.mfu, m.mfu_of_gemm) == (8.0, 0.2, 0.4)
 
 
+def test_tokens_per_second_are_those_of_a_sample_times_the_throughput():
+    """Eight sequences of 2,048 tokens in half a second: 32,768 tokens a second; unknown stays unknown."""
+    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=0.5),))
+    m = Measurement(
+        case=make_case(batch_size=8), status=Status.OK, launches=(launch,), tokens_per_sample=2048
+    )
+    assert m.tokens_per_s == 32_768
+    assert msgspec.structs.replace(m, tokens_per_sample=None).tokens_per_s is None
+    assert msgspec.structs.replace(m, launches=()).tokens_per_s is None
+
+
 def test_hfu_counts_what_a_step_computes_again_and_mfu_does_not():
     """The same, where each sample takes 13 FLOP of which the model's own are 10."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))

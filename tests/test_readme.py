@@ -79,11 +79,25 @@ def test_the_exit_codes_are_those_of_the_table():
 
 def test_the_error_of_the_predictions_is_that_of_the_page_of_limits():
     told = re.search(
-        r"predictions err by (.+?) in the\smean", (ROOT / "README.md").read_text(encoding="utf-8")
+        r"Predictions err by (.+?) in the\smean", (ROOT / "README.md").read_text(encoding="utf-8")
     )
     assert f"Predictions err by {told[1]} in the mean" in (ROOT / "docs" / "limits.md").read_text(
         encoding="utf-8"
     )
+
+
+def test_the_confirmed_cards_are_those_of_the_page_of_limits():
+    """The page names each build of torch whole; a card of another torch gets a clause of its own."""
+    listed = re.search(
+        r"Confirmed on: (.+?)\.\n\n", (ROOT / "docs" / "limits.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    cards = dict(each.split(", torch ") for each in " ".join(listed[1].split()).split("; "))
+    (torch,) = {build.partition("+")[0] for build in cards.values()}
+    first, *others = (name.removeprefix("NVIDIA ") for name in cards)
+    assert not others[1:]
+    assert f"**Confirmed on**: NVIDIA {first} and {others[0]}, torch {torch}." in (
+        ROOT / "README.md"
+    ).read_text(encoding="utf-8")
 
 
 TWO_SCREENS_PX = 1700

@@ -328,6 +328,7 @@ def _search(work: Work, share: float) -> None:
         batch_choice="largest",
         launches=(done.launch,),
         flops_per_sample=planned.flops_per_sample,
+        tokens_per_sample=planned.tokens_per_sample,
         parameter_count=planned.parameter_count,
         convolves=planned.convolves,
     )

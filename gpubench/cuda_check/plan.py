@@ -33,7 +33,7 @@ from gpubench.models import (
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.readings import h200_readings
-from gpubench.specs import load_specs
+from gpubench.specs import find_spec, load_specs
 from gpubench.units import GIB, Bytes, Seconds
 from gpubench.workload import BATCH_COUNT
 
@@ -279,9 +279,13 @@ def quick_within(made: CheckPlan, device: DeviceProfile, left_s: Seconds) -> Pla
 
 
 def slowness(device: DeviceProfile) -> float:
-    """Return how many times longer than on an H200 a step takes, by memory bandwidth; at least 1."""
+    """Return how many times longer than on an H200 a step takes, by memory bandwidth; at least 1.
+
+    Where the driver does not tell the bandwidth the data sheet does.
+    """
     reference = load_specs()[h200_readings().gpu_key].memory_bandwidth_bytes_per_s
-    here = device.memory_bandwidth_bytes_per_s
+    spec = find_spec(device.name, device.memory_bytes) if device.name else None
+    here = device.memory_bandwidth_bytes_per_s or (spec and spec.memory_bandwidth_bytes_per_s)
     return max(1.0, reference / here) if here and reference else 1.0
 
 

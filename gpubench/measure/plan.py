@@ -55,6 +55,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     flops_per_sample: float | None = None
     hardware_flops_per_sample: float | None = None
+    tokens_per_sample: int | None = None
     parameter_count: int | None = None
     operators: int | None = None
     batch_choice: BatchChoice | None = "fixed"
@@ -556,6 +557,7 @@ def planned_case(
             profile.hardware_flops_per_sample if train else profile.forward_flops_per_sample
         )
         or None,
+        tokens_per_sample=None if case.new_tokens else profile.tokens_per_sample,
         parameter_count=_parameters(profile, case),
         operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
         batch_choice=batch_choice,

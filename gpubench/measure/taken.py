@@ -35,6 +35,7 @@ class Record:
             launches=tuple(self.launches.get(case, ())),
             flops_per_sample=unit.planned.flops_per_sample,
             hardware_flops_per_sample=unit.planned.hardware_flops_per_sample,
+            tokens_per_sample=unit.planned.tokens_per_sample,
             parameter_count=unit.planned.parameter_count,
             peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
             gemm_flops_per_s=self.gemm.get(case.precision),

@@ -193,6 +193,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP].
         hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
             of tokens [FLOP]. By it HFU is told. None is unknown.
+        tokens_per_sample: None where the input is no tokens, of a generation, whose prompt and new tokens are
+            told apart, and where it was not recorded.
         convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
         target: Half-width of the 95 % interval that the run set out for, over the estimate.
     """
@@ -204,6 +206,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     launches: tuple[Launch, ...] = ()
     flops_per_sample: float | None = None
     hardware_flops_per_sample: float | None = None
+    tokens_per_sample: int | None = None
     parameter_count: int | None = None
     loss_trace: tuple[float | None, ...] = ()
     peak_flops_per_s: float | None = None
@@ -389,6 +392,13 @@ class Measurement(Record, frozen=True, kw_only=True):
         if not self.first_token_s:
             return None
         return self.case.batch_size * self.case.prompt_tokens / self.first_token_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens of the samples of the whole case in a second; None of other input, and of a generation."""
+        if self.tokens_per_sample is None or self.samples_per_s is None:
+            return None
+        return self.tokens_per_sample * self.samples_per_s
 
     @property
     def achieved_flops_per_s(self) -> float | None:

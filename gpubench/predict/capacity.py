@@ -6,7 +6,6 @@ step on one sequence, as lines over its length. Whether it fits is decided as ev
 
 from __future__ import annotations
 
-import bisect
 import importlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ from gpubench.interval import Interval
 from gpubench.models import CardMemory, GpuSpec, MemoryLine, StepMemory
 from gpubench.models.record import Record
 from gpubench.profile.allowance import card_of
-from gpubench.profile.memory import device_of
+from gpubench.profile.memory import device_of, largest_of
 from gpubench.shipped import data_bytes, data_path
 
 CAPACITY_FILE = "capacity.json"
@@ -117,20 +116,12 @@ def capacity_of(spec: GpuSpec) -> Capacity:
                 model=member.model,
                 parameters=member.parameters,
                 way=member.way,
-                context_tokens=UNIT_TOKENS * _most_units(member.step, card),
+                context_tokens=UNIT_TOKENS * min(largest_of(member.step, card), MOST_UNITS),
                 device=device_of(member.step, 1, card.card_class),
             )
             for member in load_members()
         ),
     )
-
-
-def _most_units(step: StepMemory, card: CardMemory) -> int:
-    def too_large(units: int) -> bool:
-        high = device_of(step, units, card.card_class).high
-        return high is None or high > card.usable_bytes
-
-    return bisect.bisect_left(range(1, MOST_UNITS + 1), True, key=too_large)
 
 
 FEW_LAYERS = (2, 4)
@@ -165,6 +156,8 @@ def _likely(step: StepMemory) -> StepMemory:
 def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
     """The step of so many layers more, from those of two numbers of layers."""
     assert len(low.lines) == len(high.lines), "another course with other layers: trace the whole"
+    assert not low.points, "no line over the length: read off points, which other layers change"
+    assert low.keeping is None, "its outputs count: they are no line over the layers here"
 
     def at(one: float, two: float) -> float:
         return one + share * (two - one)

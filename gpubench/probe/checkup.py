@@ -187,7 +187,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
         state = msgspec.structs.replace(state, compute_mode=None)  # said already
     reasons = limits(device, state)
     if not reasons:
-        yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")
+        yield ok(name, f"{plain(device.name or 'unnamed')}, limited by nothing that the driver reports")
     for reason in reasons:
         seen, _, fix = reason.partition("; ")
         yield warn(name, seen, fix or "runs are marked with it; compare them with like only")

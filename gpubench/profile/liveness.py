@@ -59,7 +59,9 @@ _FUSED_UPDATES = "_fused_"
 """Begin the names of the operators that update all weights in place, in one kernel."""
 
 
-def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[StepMemory, ...]:
+def trace_memory(
+    workload: Workload, variants_s: float = math.inf, *, with_variants: bool = True
+) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
     Each is traced again with weights in bfloat16, and training of a model with repeated blocks with what of
@@ -67,7 +69,8 @@ def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[Step
 
     Args:
         workload: Any.
-        variants_s: CPU time after which no further one of these is begun [s].
+        variants_s: CPU time after which no further one of these is begun, and no large batch looked at [s].
+        with_variants: Whether to trace them at all; large batches of the workload as it is are looked at.
 
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
@@ -80,6 +83,8 @@ def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[Step
         made = _Made(workload, workload.recipe, mode)
         for task, is_amp in steps:
             found.append(_alike(found, made, task, is_amp, until_s))
+        if not with_variants:
+            return tuple(found)
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
         for recipe, steps in _variants(workload, has_blocks=has_blocks):
             if time.process_time() >= until_s:

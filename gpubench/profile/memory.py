@@ -33,6 +33,7 @@ from gpubench.models import (
 from gpubench.profile.allowance import ClassAllowance, load_allowance
 from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
+    Figures,
     Scratch,
     algorithm_bytes,
     compiled_loss_of,
@@ -188,19 +189,38 @@ def largest_batch(
     def spare_bytes(batch_size: int) -> float:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _formula(profile, at, accumulate) if step is None else _held_in(step, profile, at, accumulate)
+        held = held.scaled(scale)
         scratch = scratch_of(profile, _micro(at, accumulate), card.card_class)
-        high = estimated(allowance, held.scaled(scale), at.gpu_count, scratch).device.high
-        if step is not None and _has_run(held.scaled(scale), at, card):
-            high = min(high or math.inf, card.usable_bytes)
-        return -math.inf if high is None else card.usable_bytes - high
+        has_run = step is not None and _has_run(held, at.gpu_count, card)
+        return _spare_bytes(estimated(allowance, held, at.gpu_count, scratch), card, has_run=has_run)
 
     return last_that_fits(spare_bytes)
+
+
+def largest_of(step: StepMemory, card: CardMemory) -> int:
+    """The same of a traced step of a language model alone, on one card: the edge that ``judge`` finds too."""
+    allowance = load_allowance().of(card.card_class, convolves=False)
+
+    def spare_bytes(batch_size: int) -> float:
+        held = held_by_one(step, batch_size, buckets=False)
+        return _spare_bytes(estimated(allowance, held, 1, Scratch()), card, has_run=_has_run(held, 1, card))
+
+    return last_that_fits(spare_bytes)
+
+
+def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
+    """What a card has left by the upper end; nothing, but no less, where as large a step ran on it."""
+    high = figures.device.high
+    if high is None:
+        return -math.inf
+    spare = card.usable_bytes - high
+    return max(spare, 0.0) if has_run else spare
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
     """The need with its upper ends at what the card has, where as large a step ran on as small a card."""
     device = need.device
-    if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case, card):
+    if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need
 
     def within(figure: Interval) -> Interval:
@@ -225,12 +245,12 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
     )
 
 
-def _has_run(held: Held, case: Case, card: CardMemory) -> bool:
+def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
     """Whether a step on one GPU with no fewer bytes ran on a card of the line with no more memory.
 
     Published steps are eager ones: what a graph may find pinned comes on top of its tensors.
     """
-    return case.gpu_count == 1 and held.most * (held.total + held.apart) + held.pinned <= card.ran_bytes
+    return gpu_count == 1 and held.most * (held.total + held.apart) + held.pinned <= card.ran_bytes
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:

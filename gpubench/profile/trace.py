@@ -131,14 +131,14 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
 
 
 def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
-    """Trace peak memory alone; return the number of parameters too.
+    """Trace peak memory alone, large batches too, of the workload as it is; return its parameters too.
 
     Raises:
         Exception: As ``trace_memory``.
     """
     task = _on_meta(workload, 1)
     parameters = sum(p.numel() for p in task.model.parameters())
-    steps = trace_memory(_as_held(workload), 0)
+    steps = trace_memory(_as_held(workload), with_variants=False)
     return parameters, tuple(_narrowed(step, task.decode, workload.recipe.weight_type) for step in steps)
 
 

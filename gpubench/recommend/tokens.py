@@ -89,7 +89,7 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
         }
     if case.new_tokens:
         return {}
-    each = MILLION / profile.tokens_per_sample
+    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # the profile is of its own context
 
     def of(samples_per_usd: float | None) -> float | None:
         return each / samples_per_usd if samples_per_usd else None

@@ -13,6 +13,7 @@ DERIVED = (
     "samples_per_s",
     "samples_per_s_low",
     "samples_per_s_high",
+    "tokens_per_s",
     "step_time_s",
     "relative_half_width",
     "latency_p50_s",

@@ -18,6 +18,7 @@ _FIGURES = (
     "samples_per_s",
     "samples_per_s_low",
     "samples_per_s_high",
+    "tokens_per_s",
     "step_time_s",
     "relative_half_width",
     "gpu_busy",

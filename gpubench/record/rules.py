@@ -19,6 +19,15 @@ MAX_ROWS = 10_000
 IDENTITY_TOLERANCE = 1e-3
 """Figures that are stored twice agree within this."""
 
+_POSITIVE = (
+    "flops_per_sample",
+    "hardware_flops_per_sample",
+    "tokens_per_sample",
+    "peak_flops_per_s",
+    "gemm_flops_per_s",
+)
+"""Of a measurement, where they are known."""
+
 
 def refuse_later(version: int, name: str) -> None:
     """Refuse a file that a later gpubench wrote; what it holds besides would be lost unseen.
@@ -55,7 +64,7 @@ def _broken(run: Run) -> Iterator[str]:
         where = f"measurement {index}"
         case = measurement.case
         yield from (f"{where} has {what}" for what in _of_case(case))
-        for name in ("flops_per_sample", "hardware_flops_per_sample", "peak_flops_per_s", "gemm_flops_per_s"):
+        for name in _POSITIVE:
             value = getattr(measurement, name)
             if value is not None and not _positive(value):
                 yield f"{where} has {name} {value}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from gpubench.blocks.block import Block
@@ -24,7 +24,15 @@ from gpubench.models import Case, Execution, Framework, MemoryFormat, Precision,
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import Apart, kinds_words, rate_of, told_apart
-from gpubench.units import UNKNOWN, format_bytes, format_duration, format_percent, plain, plural
+from gpubench.units import (
+    UNKNOWN,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_percent,
+    plain,
+    plural,
+)
 
 EXECUTION_ORDER = tuple(Execution)
 _LOOKS = {
@@ -147,6 +155,7 @@ def _twin(results: Sequence[Result]) -> Table:
         number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
         *(jobs if any(apart(result.case) for result in results) else []),
         number("Throughput, 95 % interval", _throughput),
+        *_tokens(results),
         number("Step", _step),
         number("Device busy", _busy),
         number("Of peak FLOP/s", _of_peak),
@@ -163,6 +172,7 @@ def _brief(results: Sequence[Result]) -> Table:
         results,
         text("Case", lambda r: _case(r, apart)),
         number("Throughput, 95 % interval", _throughput),
+        *_tokens(results),
         number("Step", _step),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
         number("Of peak FLOP/s", _of_peak, optional=2),
@@ -184,6 +194,12 @@ def _precision(result: Result) -> str:
 
 def _throughput(result: Result) -> str:
     return rate_of(result.measurement) + ("\nwithin one process" * result.measurement.within_one_process)
+
+
+def _tokens(results: Iterable[Result]) -> Iterator[Cell[Result]]:
+    """Yield the column of tokens per second where a sample of any row is tokens, and no generation."""
+    if any(result.measurement.tokens_per_s is not None for result in results):
+        yield number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s))
 
 
 def _step(result: Result) -> str:

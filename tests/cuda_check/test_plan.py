@@ -268,6 +268,8 @@ def test_cases_of_a_workload_follow_each_other_and_strict_fp32_comes_last():
 def test_a_slower_card_is_given_fewer_cases():
     assert slowness(H200) == slowness(SILENT) == 1.0
     assert slowness(T4) == pytest.approx(15.0)
+    unsaid = msgspec.structs.replace(T4, name="Tesla T4", memory_bandwidth_bytes_per_s=None)
+    assert slowness(unsaid) == pytest.approx(15.0, rel=0.01), "the data sheet tells it"
     assert len(make_plan(T4).trials) < len(make_plan(H200).trials)
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
-from gpubench.models import Checkpointing, StepMemory, WeightType
-from gpubench.predict.capacity import UNIT_TOKENS, Capacity, Room, capacity_of, load_members
+from gpubench.discovery import load_workload
+from gpubench.models import Case, Checkpointing, StepMemory, WeightType
+from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_members
+from gpubench.predict.question import case_for, question_of
 from gpubench.profile import load_profiles
+from gpubench.profile.allowance import card_of
+from gpubench.profile.memory import judge
+from gpubench.profile.trace import traced_steps
 from gpubench.specs import require_spec
 
 H100, RTX_4090 = "nvidia-h100-sxm-80gb", "nvidia-geforce-rtx-4090-24gb"
+A30, RTX_3080, RADEON = "nvidia-a30-24gb", "nvidia-geforce-rtx-3080-10gb", "amd-radeon-rx-7900-xtx-24gb"
+RTX_3060, RTX_4060 = "nvidia-geforce-rtx-3060-12gb", "nvidia-geforce-rtx-4060-8gb"
+NEW_TOKENS = 128
 WAYS = ("full", "LoRA", "QLoRA", "decode, 16 bits", "decode, 8 bits", "decode, 4 bits")
 
 
@@ -78,3 +87,42 @@ def test_a_cache_takes_its_two_tensors_of_every_layer():
     (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
     assert 131_072 < grown < 2 * 131_072
+
+
+def test_what_is_told_of_a_length_is_a_trace_of_it():
+    """A figure beyond all that was traced would carry an upper end of twice itself."""
+    for member in load_members():
+        assert member.step.is_traced_at(MOST_UNITS), (member.model, member.way)
+
+
+@pytest.mark.parametrize(
+    ("gpu_key", "way", "name", "asked"),
+    [
+        pytest.param(RTX_4090, "LoRA", "llama_8b_lora", {}, marks=pytest.mark.slow),
+        pytest.param(A30, "LoRA", "llama_8b_lora", {}, marks=pytest.mark.slow),
+        pytest.param(RTX_3080, "QLoRA", "llama_8b_qlora", {}, marks=pytest.mark.slow),
+        (RADEON, "decode, 16 bits", "llama_8b", {}),
+        (RTX_3060, "decode, 8 bits", "llama_8b", {"weight_type": WeightType.INT8}),
+        (RTX_4060, "decode, 4 bits", "llama_8b", {"weight_type": WeightType.INT4}),
+    ],
+)
+def test_the_context_told_is_the_last_that_a_question_of_memory_says_fits(gpu_key, way, name, asked):
+    """By a trace of all layers at that context, as ``gpubench memory WORKLOAD --gpu X`` makes it."""
+    told = rooms(gpu_key)["Llama 3 8B", way].context_tokens
+    assert told > 0
+    fits = [_fits(name, tokens, gpu_key, asked) for tokens in (told, told + UNIT_TOKENS)]
+    assert fits == [True, False]
+
+
+def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) -> bool:
+    generates = name == "llama_8b"
+    length = {"prompt_tokens": tokens - NEW_TOKENS} if generates else {"context_tokens": tokens}
+    workload = load_workload(name)
+    workload = workload.at(workload.recipe.changed({**asked, **length}))
+    profile = msgspec.structs.replace(
+        load_profiles()[name], recipe=workload.recipe, memory=traced_steps(workload)[1], variants=()
+    )
+    question = question_of(profile, None, batch_size=1, task=profile.tasks[0])
+    case = case_for(question, require_spec(H100))  # a card that is known to compute in bfloat16
+    assert isinstance(case, Case), case
+    return judge(profile, case, card_of(require_spec(gpu_key))).fits

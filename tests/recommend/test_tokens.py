@@ -45,6 +45,13 @@ def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
     assert low < row["usd_per_million_tokens_training"] < high
 
 
+def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
+    found = as_json(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
+    row = next(row for row in found["rows"] if row["gpu_count"] == 1)
+    tokens_per_usd = 3600 * row["samples_per_s"] * 512 / row["expected_usd_per_hour"]
+    assert row["usd_per_million_tokens_training"] == pytest.approx(1e6 / tokens_per_usd)
+
+
 def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generated):
     row = next(row for row in generated["rows"] if row["gpu_key"] == "nvidia-geforce-rtx-4090-24gb")
     token = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))

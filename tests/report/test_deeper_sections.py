@@ -28,7 +28,7 @@ from gpubench.sections.processor import cpu_gpu_pairs
 from gpubench.sections.roofline import points_of
 from gpubench.sections.stability import deviations
 from gpubench.sections.telemetry import GAP_S, MOST_POINTS, strip, timeline
-from gpubench.units import format_percent
+from gpubench.units import UNKNOWN, format_number, format_percent
 
 from . import samples
 from .test_sections import block_of, words_of
@@ -641,6 +641,20 @@ def test_a_rate_stands_beside_the_best_product_of_the_same_card():
     (cells,) = table_of("throughput", data).rows
     assert cells[8] == format_percent(row.mfu_of_gemm)
     assert row.mfu_of_gemm == pytest.approx(92.65e9 * 64 / 0.01964 / 722.7e12, rel=0.01)
+
+
+def test_tokens_per_second_stand_beside_the_throughput_of_what_takes_tokens_alone():
+    images, sequences = (
+        samples.measurement(samples.case(workload=n), 0.01964) for n in ("vgg16", "llama_1b")
+    )
+    sequences = msgspec.structs.replace(sequences, tokens_per_sample=2048)
+    for row, tokens in ((images, None), (sequences, format_number(2048 * 64 / 0.01964))):
+        block = table_of("throughput", samples.report_data(samples.h200_run(measurements=(row,))))
+        cells = dict(zip([column.title for column in block.columns], block.rows[0], strict=True))
+        assert cells.get("Tokens/s") == tokens
+    both = table_of("throughput", samples.report_data(samples.h200_run(measurements=(images, sequences))))
+    place = [column.title for column in both.columns].index("Tokens/s")
+    assert UNKNOWN in {cells[place] for cells in both.rows}
 
 
 @pytest.mark.parametrize(("again", "words"), [(1.0, ""), (1.25, "\nHFU {}")])
