@@ -24,11 +24,12 @@ _TRAINING = (*_NORMS, nn.RNNBase)
 
 
 class Expected(NamedTuple):
-    """What a task gives in float32 on the CPU, of at most four samples.
+    """What a task gives on the CPU in the type of its weights, float32 if not asked for otherwise.
 
     Attributes:
-        outputs: In inference, (n, ...); None in training, and of a model without weights: an input pipeline
-            draws what it gives.
+        outputs: In inference, of at most four samples, (n, ...); None in training, of a model without weights
+            (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then the
+            CPU errs as the device does, and is no reference for outputs.
     """
 
     loss: float
@@ -36,14 +37,14 @@ class Expected(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """How far a case is from float32 on the CPU, relative; None where that is not known."""
+    """How far a case is from what the CPU gives, relative; None where that is not known."""
 
     loss: float | None
     outputs: float | None = None
 
 
 def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
-    """Return how far first loss and outputs are from float32 on the CPU; see ``relative_difference``.
+    """Return how far first loss and outputs are from those of the CPU; see ``Expected``.
 
     The error of outputs is that of all of them, ``|x - y| / |y|``.
 
@@ -70,14 +71,14 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
 
 
 def expected_of(task: Task, case: Case) -> Expected:
-    """Return what a task gives in float32 on the CPU, of at most four samples."""
+    """Return what a task gives on the CPU, of at most four samples."""
     inputs, targets = _reference_batch(task, case)
     train = case.task is TaskKind.TRAIN
     with torch.no_grad(), steady(task.model, train=train):
         outputs = forward(task.model, inputs)
         loss = float(task.loss(outputs, targets))
-    has_weights = any(True for _ in task.model.parameters())
-    is_kept = not train and has_weights and isinstance(outputs, Tensor)
+    types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
+    is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
     return Expected(loss, outputs if is_kept else None)
 
 

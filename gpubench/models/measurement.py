@@ -100,9 +100,10 @@ class Launch(Record, frozen=True, kw_only=True):
         host_issue_s: Time the host took to issue each of three steps from a drained device [s].
         fused: Whether the optimizer is fused; None where there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
-        reference_error: First loss against float32 on the CPU, relative, dropout off.
+        reference_error: First loss against the same weights on the CPU, in float32 unless they are of another
+            type, relative, dropout off.
         output_error: Of inference, the outputs of at most four samples against float32 on the CPU,
-            ``|x - y| / |y|``.
+            ``|x - y| / |y|``; None where weights are of fewer bits.
         graph_error: Loss after a replay, or a compiled step, against the eager step from the same
             state, relative.
         telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).

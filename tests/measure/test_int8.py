@@ -23,6 +23,7 @@ from gpubench.models import DeviceProfile, Execution, Measurement, Precision, Ta
 from gpubench.profile import load_profiles
 from gpubench.sections.data import of_run
 from gpubench.sections.outputs import SECTION
+from gpubench.workload import Task
 
 CPU = torch.device("cpu")
 FACTS = Precision.INT8.facts
@@ -43,6 +44,28 @@ def test_a_layer_errs_as_much_as_the_table_says_and_no_more(rows, bias):
         compute_in_int8(model, "mine", CPU)
         error = float((model(x).double() - exact).norm() / exact.norm())
     assert 5e-3 < error < FACTS.product_error, "the rounding to 8 bits is in the result, and no more"
+
+
+def test_the_outputs_of_weights_of_fewer_bits_have_no_reference(make_case):
+    """A CPU in bfloat16 rounds as the device does: held against that, an error of none would say nothing."""
+    for weight_type, is_known in ((WeightType.FLOAT32, True), (WeightType.BFLOAT16, False)):
+        case = make_case(
+            workload="own",
+            task=TaskKind.INFER,
+            precision=Precision.FP32,
+            batch_size=4,
+            weight_type=weight_type,
+        )
+        dtype = getattr(torch, weight_type.value)
+        task = Task(
+            model=nn.Linear(8, 4).to(dtype),
+            batches=((torch.randn(4, 8, dtype=dtype), torch.zeros(4, dtype=torch.long)),),
+            loss=nn.functional.cross_entropy,
+            optimizer=torch.optim.SGD,
+        )
+        expected = guards.expected_of(task, case)
+        assert (expected.outputs is not None) == is_known
+        assert expected.loss > 0
 
 
 @HAS_TORCHAO
