@@ -28,8 +28,8 @@ class Expected(NamedTuple):
 
     Attributes:
         outputs: In inference, of at most four samples, (n, ...); None in training, of a model without weights
-            (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then the
-            CPU errs as the device does, and is no reference for outputs.
+            (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then
+            the CPU errs as the device does, and is no reference for outputs.
     """
 
     loss: float
