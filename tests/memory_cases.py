@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gpubench.models import (
     CardClass,
     Case,
@@ -187,6 +189,44 @@ def own_readings() -> tuple[Held, ...]:
                     )
                 )
     return tuple(found)
+
+
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """One case in a process of its own on an H100.
+
+    Attributes:
+        compiled_loss: Whether the loss was compiled with the model, as gpubench does not.
+        limit_bytes: What torch's allocator was held to.
+        idle_beside_graph_bytes: In segments of the usual pool, which the graph could not use.
+        error: How it ended.
+    """
+
+    workload: str
+    precision: Precision
+    execution: Execution
+    batch_size: int
+    compiled_loss: bool = False
+    limit_bytes: int | None = None
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    idle_beside_graph_bytes: int | None = None
+    device_bytes: int | None = None
+    error: str | None = None
+
+    @property
+    def need(self) -> MemoryNeed:
+        profile = load_profiles()[self.workload]
+        case = case_of(profile, TaskKind.TRAIN, self.precision, self.batch_size, execution=self.execution)
+        return need_of(profile, case, CardClass.HBM)
+
+
+class AloneFile(msgspec.Struct, frozen=True, kw_only=True):
+    readings: tuple[Alone, ...]
+
+
+ALONE = msgspec.json.decode(
+    (Path(__file__).parent / "data/memory_h100.json").read_bytes(), type=AloneFile
+).readings
 
 
 BY_DISPATCHER = """

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from memory_cases import ALONE, Held, own_readings
+from scipy import optimize
 
-from gpubench.models import CardClass
+from gpubench.models import CardClass, Execution, MemoryNeed
 from gpubench.predict.memory_fit import MemoryReading, fit_allowance, fit_compiled_loss
 from gpubench.profile.allowance import device_bytes
+from gpubench.profile.memory_figures import FIXED_BYTES, WORKSPACE_BYTES
+from gpubench.units import MIB
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,3 +96,60 @@ def score_compiled_loss(
             held=None if None in held else held.count(True),
         )
     return scores
+
+
+class ReservedOutcome(NamedTuple):
+    """What an H100 read as reserved in gpubench's own step [B], and what is told of it without its model."""
+
+    reserved: float
+    error: float
+
+
+def sound_readings() -> list[Held]:
+    """Own readings of reserved memory that hold no cache which no step needs."""
+    return [each for each in own_readings() if each.is_sound]
+
+
+def fit_fixed_bytes(readings: Sequence[Held]) -> float:
+    """Fit ``FIXED_BYTES``: least squares of the logarithm, each model counting once, as the overheads are."""
+    models = [each.case.workload for each in readings]
+    weights = [1 / models.count(model) for model in models]
+
+    def misfit(fixed: float) -> float:
+        told = [_reserved(each.need, fixed * MIB) / each.reserved for each in readings]
+        return sum(w * math.log(ratio) ** 2 for w, ratio in zip(weights, told, strict=True))
+
+    return MIB * float(
+        optimize.minimize_scalar(misfit, bounds=(0, WORKSPACE_BYTES / MIB), method="bounded").x
+    )
+
+
+def _reserved(need: MemoryNeed, fixed_bytes: float) -> float:
+    """Likely reserved memory with another fixed part."""
+    return (need.reserved.value or 0.0) - FIXED_BYTES + fixed_bytes
+
+
+def score_reserved() -> list[ReservedOutcome]:
+    """Score the likely reserved memory of own readings, each model left out of the fit of its fixed part."""
+    sound = sound_readings()
+    outcomes = []
+    for model in sorted({each.case.workload for each in sound}):
+        fixed = fit_fixed_bytes([each for each in sound if each.case.workload != model])
+        outcomes += [
+            ReservedOutcome(each.reserved, abs(_reserved(each.need, fixed) / each.reserved - 1))
+            for each in sound
+            if each.case.workload == model
+        ]
+    return outcomes
+
+
+def score_reserved_alone(execution: Execution) -> list[ReservedOutcome]:
+    """The same of steps each alone in its process, of which none was fitted; of an eager loss alone."""
+    sound = sound_readings()
+    outcomes = []
+    for read in ALONE:
+        if read.execution is execution and read.limit_bytes is None and not read.compiled_loss:
+            fixed = fit_fixed_bytes([each for each in sound if each.case.workload != read.workload])
+            error = abs(_reserved(read.need, fixed) / read.reserved_bytes - 1)
+            outcomes.append(ReservedOutcome(read.reserved_bytes, error))
+    return outcomes

@@ -64,7 +64,8 @@ class MemoryParts(Record, frozen=True, kw_only=True):
     Attributes:
         saved_bytes: Kept by the forward pass for the backward pass, the prebuilt batches included.
         transient_bytes: Alive beside these at the highest moment only.
-        workspace_bytes: CUDA context, driver, scratch space of the libraries, rounding of the allocator.
+        workspace_bytes: CUDA context, driver, scratch space of the libraries, rounding of the allocator, and
+            what a CUDA graph finds held and of no use to it.
         margin_bytes: From the likely figure to the upper end.
     """
 

@@ -346,7 +346,7 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 
 
 def _as_executed(held: Held, case: Case) -> Held:
-    """The same by the execution of the case: its ends differ, for it was an eager step that was traced.
+    """The same by the execution of the case, for it was an eager step that was traced.
 
     A CUDA graph allocates from a pool of its own. States that the first step made were cut from segments
     that activations had left; these cannot be handed back, and what is left of them the graph cannot use. It

@@ -27,8 +27,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         apart: Of the reserved memory alone: what is alive at another moment, and comes from a pool of its own
             that nothing else may use meanwhile.
-        pinned: Of the upper end of the reserved memory alone: what a CUDA graph may find held and of no use
-            to it.
+        pinned: Of the reserved memory alone, and not of its lower end: what a CUDA graph finds held and of
+            no use to it.
         least, most: Shares of the total between which it lies by what it was told from: 1 where that was a
             trace of this batch, or lines through others. The loop that gpubench measures lets go of the
             outputs of the model before the backward pass; most is at least what one holds that keeps them.

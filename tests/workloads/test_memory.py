@@ -1006,9 +1006,11 @@ def test_a_peak_of_an_eager_step_tells_nothing_of_what_a_graph_finds_pinned() ->
         for in_graph in (False, True)
     )
     assert of_graph.reserved == Interval(*[15_014.0 * MIB] * 3)
-    assert of_eager.reserved.high > of_eager.reserved.value == of_eager.reserved.low
-    assert of_eager.reserved.value < of_graph.reserved.value, "as cache it is no need"
-    assert of_eager.device.high > of_eager.device.value
+    transient = of_eager.reserved.high - of_eager.reserved.low
+    assert of_eager.reserved.value == of_eager.reserved.high, "what the graph finds pinned is likely"
+    assert of_eager.reserved.low < of_graph.reserved.value, "as cache it is no need"
+    assert transient == pytest.approx(3_141 * MIB, rel=1e-3)
+    assert of_eager.device.low + transient <= of_eager.device.value <= of_eager.device.high
 
 
 def test_a_compiled_step_may_need_less_than_the_eager_one_that_was_traced() -> None:
