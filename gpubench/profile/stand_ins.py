@@ -39,13 +39,13 @@ def missing_kernel(error: BaseException | None) -> str | None:
     if isinstance(error, NotImplementedError) and (found := _NO_KERNEL.search(str(error))):
         place = own_line(error)
         return f"{found[1]} has no kernel for the CPU" + (f" ({place})" if place else "")
-    if not _wants_cuda(error):
+    if error is None or not _wants_cuda(error):
         return None
     place = own_line(error)
     return "a kernel of its own takes CUDA tensors alone" + (f" ({place})" if place else "")
 
 
-def _wants_cuda(error: BaseException | None) -> bool:
+def _wants_cuda(error: BaseException) -> bool:
     if isinstance(error, AssertionError):
         frames = traceback.extract_tb(error.__traceback__)
         line = frames[-1].line or "" if frames else ""
