@@ -250,6 +250,13 @@ class Fast(torch.autograd.Function):
         return grad
 fast = Fast.apply
 """
+
+
+def raising(error: str) -> str:
+    """The same, where the kernel says in its own way that it takes no tensor of the CPU."""
+    return BY_ASSERTION.replace('assert x.is_cuda, "tensors of CUDA only"', f"raise {error}")
+
+
 WITH_KERNEL = """
 import torch
 from torch import nn

@@ -22,12 +22,14 @@ HINT = "as a torch.library.custom_op with register_fake it could be"
 _NO_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the '(?:CPU|Meta)' backend")
 _NO_FAKE = re.compile(r"no fake impl registered|" + _NO_KERNEL.pattern)
 _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
+_TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
 
 
 def missing_kernel(error: BaseException | None) -> str | None:
     """Say which kernel a step lacks away from a GPU; None where an error is anything else.
 
-    The dispatcher of torch says so, or an assertion of the model's on the device of a tensor.
+    The dispatcher of torch says so, or an assertion of the model's on the device of a tensor, or what an
+    autograd function calls: an extension by its check of the device, or Triton, which finds no driver.
 
     >>> missing_kernel(NotImplementedError("Could not run 'a::b' with arguments from the 'CPU' backend."))
     'a::b has no kernel for the CPU'
@@ -37,14 +39,22 @@ def missing_kernel(error: BaseException | None) -> str | None:
     if isinstance(error, NotImplementedError) and (found := _NO_KERNEL.search(str(error))):
         place = own_line(error)
         return f"{found[1]} has no kernel for the CPU" + (f" ({place})" if place else "")
-    if not isinstance(error, AssertionError):
-        return None
-    frames = traceback.extract_tb(error.__traceback__)
-    line = frames[-1].line or "" if frames else ""
-    if not _WANTS_CUDA.search(f"{error} {line}"):
+    if error is None or not _wants_cuda(error):
         return None
     place = own_line(error)
     return "a kernel of its own takes CUDA tensors alone" + (f" ({place})" if place else "")
+
+
+def _wants_cuda(error: BaseException) -> bool:
+    if isinstance(error, AssertionError):
+        frames = traceback.extract_tb(error.__traceback__)
+        line = frames[-1].line or "" if frames else ""
+        return bool(_WANTS_CUDA.search(f"{error} {line}"))
+    if not isinstance(error, RuntimeError | ValueError):
+        return False
+    # Its line may say CUDA and mean something else: here the message alone tells
+    says = _WANTS_CUDA.search(str(error)) or _TRITON_WANTS_CUDA.search(str(error))
+    return bool(says and functions_of(error))
 
 
 def functions_of(error: BaseException) -> set[type]:

@@ -29,7 +29,7 @@ from gpubench.recommend.verdict import (
     underfed,
     word_count,
 )
-from gpubench.sections.choices import beside_words, fits_words, if_bought, offered, rival_words
+from gpubench.sections.choices import beside_words, fits_in_short, fits_words, if_bought, offered, rival_words
 from gpubench.sections.words import merit_unit
 from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
@@ -167,19 +167,19 @@ def _by(ranking: Ranking) -> _Line:
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = to_pay(decision)
-    how, in_short = (
-        "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits_words(choice, short=short)])
-        for short in (False, True)
-    )
+    hows = [
+        "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits])
+        for fits in dict.fromkeys((fits_words(choice), *fits_in_short(choice)))
+    ]
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
-        return _promised(Fact(term=JOB, value=value, detail=how))
+        return _promised(*(Fact(term=JOB, value=value, detail=how) for how in hows))
     hours, work = format_duration(choice.hours * 3600), plain(decision.job.words, 80) if named else "the job"
     interval, point = (
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
-    in_words = ((interval, how), (point, how), (point, in_short))
+    in_words = (*((interval, how) for how in hows[:2]), *((point, how) for how in hows[1:] or hows))
     return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
 
 

@@ -9,6 +9,7 @@ from gpubench.blocks.parts import Fact, Facts
 from gpubench.findings import FindingKind
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
+from gpubench.models.memory import without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
 from gpubench.units import count, format_bytes, format_duration, format_number, format_usd, listing, plain
 
@@ -19,18 +20,38 @@ MOST_REGIONS = 4
 """Regions of an offer that are named; JSON has them all."""
 
 
-def fits_words(choice: Choice, *, short: bool = False) -> str:
-    """Return whether the job fits in memory, and what is spare: "fits, 16.2 GiB spare"."""
+MOST_MEMORY_CHARACTERS = 300
+"""Of what is said of memory: why a step was not traced is another's text."""
+
+
+def fits_words(choice: Choice) -> str:
+    """Return whether the job fits in memory, with the need: "fits (needs 6.1 to 7.8 of 24 GiB)".
+
+    A device without figures of its memory ran the job, and needs none.
+    """
     if choice.fits_memory is None:
         return "memory not checked"
     if not choice.fits_memory:
         return "may not fit in memory"
-    margin = choice.memory_margin_bytes
+    text = plain(choice.memory_text or "fits", MOST_MEMORY_CHARACTERS)
+    sharded = choice.parallel_mode is ParallelMode.FSDP
+    return text.replace("fits", "fits with FSDP", 1) if sharded else text
+
+
+def fits_in_short(choice: Choice) -> Iterator[str]:
+    """Yield the same in ever fewer words, the last by what is spare: "fits, 16.2 GiB spare, not traced"."""
+    full, margin = fits_words(choice), choice.memory_margin_bytes
+    untraced = without_reason(full) != full
+    if untraced:
+        yield without_reason(full)
+    if not choice.fits_memory or margin is None:
+        yield without_reason(full)
+        return
     fits = "fits with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
     in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.findings)
     if in_eager_steps and choice.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
-        fits = f"{fits} {'eagerly' if short else 'in eager steps'}"
-    return fits if margin is None else f"{fits}, {format_bytes(margin)} spare"
+        fits = f"{fits} eagerly"
+    yield f"{fits}, {format_bytes(margin)} spare{', not traced' if untraced else ''}"
 
 
 def gpus_and_where(choice: Choice) -> str:

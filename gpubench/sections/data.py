@@ -24,8 +24,12 @@ from gpubench.models import (
     Ranking,
     Run,
     Status,
+    WorkloadProfile,
 )
 from gpubench.models.run import newest_first
+from gpubench.options import request_from
+from gpubench.profile import load_profiles, profiles_of
+from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 
@@ -45,6 +49,8 @@ class ReportData:
         unranked: Hardware to buy and spot prices beside a ranking that is of neither, each best first: of the
             same question, without rank and chances.
         specs: The specification table by GPU key.
+        profiles: What the ranked workloads were traced to be, by the name that their cases bear: a model of
+            the user's own among them.
         most_offers: So many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
         more_by: What shows the notes that a terminal leaves out; None where it shows all.
@@ -59,6 +65,7 @@ class ReportData:
     unranked: tuple[RankedOffer, ...] = ()
     about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
+    profiles: Mapping[str, WorkloadProfile] = field(default_factory=load_profiles)
     version: str = __version__
     most_offers: int | None = 20
     every_offer: bool = False
@@ -224,7 +231,17 @@ def gather(
         problems=tuple(stored.problems),
         buy_or_rent=decisions,
         unranked=unranked,
+        profiles=_profiles(question) if ranking is not None else load_profiles(),
     )
+
+
+def _profiles(question: Mapping[str, Any]) -> Mapping[str, WorkloadProfile]:
+    """Return the profiles by name: those that were asked about, by the recipe asked for, before the usual."""
+    from gpubench.recommend.request import RankRequest
+
+    asked = request_from(RankRequest, question)
+    found = profiles_of(asked.workload_names, asked_recipe(asked))
+    return {**load_profiles(), **{profile.name: profile for profile in found.values()}}
 
 
 def _ranked_too(question: dict[str, Any]) -> Ranking | None:

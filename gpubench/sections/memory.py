@@ -20,7 +20,6 @@ from gpubench.predict.memory_answer import (
     part_rows,
 )
 from gpubench.predict.question import Question
-from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import GIB, UNKNOWN, count, format_bytes, plain
@@ -34,9 +33,8 @@ MOST_CARDS = 3
 
 
 def _render(data: ReportData) -> Block | None:
-    profiles = load_profiles()
     cases = data.ranking.cases if data.ranking is not None else ()
-    known = [case for case in cases if case.workload in profiles][:MOST_CASES]
+    known = [case for case in cases if case.workload in data.profiles][:MOST_CASES]
     if not known:
         return None
     intro = (
@@ -49,7 +47,7 @@ def _render(data: ReportData) -> Block | None:
 
 def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     question = Question(
-        profile=load_profiles()[case.workload],
+        profile=data.profiles[case.workload],
         precision="amp" if case.precision.is_amp else case.precision,
         execution=case.execution,
         task=case.task,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL
+from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL, raising
 
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
@@ -316,6 +316,15 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
         (BY_DISPATCHER, "mine::fast has no kernel for the CPU (net.py line"),
         (BY_ASSERTION, "a kernel of its own takes CUDA tensors alone (net.py line 8)"),
         (BY_ASSERTION.replace(', "tensors of CUDA only"', ""), "CUDA tensors alone (net.py line 8)"),
+        (raising("RuntimeError('x must be a CUDA tensor')"), "CUDA tensors alone (net.py line 8)"),
+        (
+            raising("RuntimeError('0 active drivers ([]). There should only be one.')"),
+            "alone (net.py line 8)",
+        ),
+        (
+            raising("ValueError('Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)')"),
+            "CUDA tensors alone (net.py line 8)",
+        ),
     ],
 )
 def test_a_kernel_for_cuda_alone_has_the_widest_bound_and_no_speed(
@@ -348,6 +357,9 @@ def test_a_kernel_for_cuda_alone_has_the_widest_bound_and_no_speed(
         ("def fast(x):\n    assert x.shape[1] == 3\n", "AssertionError"),
         ("def fast(x):\n    raise NotImplementedError('later')\n", "NotImplementedError: later"),
         ("def fast(x):\n    assert x.is_cuda\n", "register_fake"),
+        (raising("RuntimeError('the rows are not sorted')"), "RuntimeError: the rows are not sorted"),
+        (raising("ValueError('3 is not a width') # of CUDA"), "ValueError: 3 is not a width"),
+        ("def fast(x):\n    raise RuntimeError('needs a gpu')\n", "RuntimeError: needs a gpu"),
     ],
 )
 def test_what_is_no_missing_kernel_is_the_models_own_error(

@@ -9,6 +9,7 @@ from gpubench.labels import gpu_name
 from gpubench.models import Choice, Decision, Ranking
 from gpubench.recommend.verdict import NO_GPU_NEEDED
 from gpubench.sections import verdict
+from gpubench.sections.choices import fits_in_short, fits_words
 from gpubench.sections.data import of_ranking
 from gpubench.units import format_bytes, format_duration, format_percent, format_usd
 
@@ -85,8 +86,11 @@ def _assert_job(job: Fact, decision: Decision, paid: Choice, *, room: int) -> No
         assert format_usd(paid.cost_usd) in job.value
         no_room = len(decision.job.words.split()) - len(["the", "job"]) > room
         assert job.value.endswith((f"for {decision.job.words}", *(["for the job"] if no_room else [])))
-    basis, *_, fits = job.detail.split("; ")
-    assert basis == paid.basis
-    assert ("fits" in fits) == bool(paid.fits_memory)
+    wordings = (fits_words(paid), *fits_in_short(paid))
+    fits = next(each for each in wordings if job.detail.endswith(f"; {each}"))
+    assert job.detail.startswith(f"{paid.basis}; ")
+    assert fits.startswith("fits") == bool(paid.fits_memory)
     if paid.fits_memory and paid.memory_margin_bytes is not None:
-        assert f"{format_bytes(paid.memory_margin_bytes)} spare" in fits
+        spare = f"{format_bytes(paid.memory_margin_bytes)} spare"
+        assert spare in fits or "needs " in fits or paid.memory_text is None
+    assert ("not traced" in fits) == bool(paid.fits_memory and "not traced" in (paid.memory_text or ""))

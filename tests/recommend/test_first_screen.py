@@ -95,7 +95,8 @@ def test_the_verdict_as_printed_is_short(words):
     notes = [line for line in shown.splitlines() if line.startswith("- ")]
     assert 1 < len(notes) <= 9
     assert re.search(r"\d+ more notes: --explain\.", " ".join(shown.split()))
-    assert re.search(r"fits(?: with FSDP| in eager \w+)?, [\d.]+ [GM]iB", " ".join(above.split()))
+    memory = r"fits[a-zA-Z ]*(?:, [\d.]+ [GM]iB spare| \(needs [\d.,]+ .*of [\d.,]+ [GM]iB)"
+    assert re.search(memory, " ".join(above.split()))
 
 
 def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it_is():

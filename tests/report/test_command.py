@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from memory_cases import BY_VALUE
 
 from gpubench.record.store import write_run
+from gpubench.report import page
+from gpubench.sections.card import card_of
+from gpubench.sections.choices import fits_words
 from gpubench.sections.data import gather
 
 from . import samples
@@ -84,6 +89,32 @@ def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "Ranked for vgg16, training" in text
     assert "| Time |" in text.replace("---:", "")
+
+
+def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
+    """On the page and on the card of the ranking; memory over the batch is shown as of any workload."""
+    path = tmp_path / "net.py"
+    path.write_text(BY_VALUE)
+    data = gather(tmp_path, samples.TODAY, workloads=(str(path),))
+    why = "not traced: what it does depends on the values of its tensors (net.py line 10)"
+    for kind in ("md", "html"):
+        words = page.render(data, kind).replace("\\_", "_")
+        assert "Does it fit" in words
+        assert "fits (needs " in words
+        assert why in words
+        assert " spare" not in words
+    (job,) = (fact for fact in card_of(data.ranking).facts if fact.term == "Job")
+    assert re.search(r"fits \(needs [\d.]+ to [\d.]+ of [\d.]+ GiB; not traced", job.detail)
+    assert why in fits_words(data.ranking.decision.choice)
+
+
+def test_a_traced_own_model_has_its_memory_on_the_page(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(BY_VALUE.replace(" if x.sum() > 0 else -self.layer(x)", ""))
+    data = gather(tmp_path, samples.TODAY, workloads=(str(path),))
+    words = page.render(data, "md").replace("\\_", "_")
+    assert "net.py, amp-fp16: memory by batch size" in words
+    assert "not traced" not in words
 
 
 def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):

@@ -21,6 +21,15 @@ GPUS = st.sampled_from(sorted(load_specs()))
 USD = st.floats(0.01, 99_999)
 
 
+MEMORY_TEXTS = (
+    "fits (needs 0.439 to 1.13 of 24 GiB)",
+    "fits in eager steps, maybe not in a CUDA graph of 32.3 GiB (needs 17.2 to 30.1 of 32 GiB)",
+    "fits (needs 0.439 to 1.13 of 24 GiB; not traced: what it does depends on its values (net.py line 10))",
+    "fits (it ran here; needs 12.5 of 16 GiB)",
+    None,
+)
+
+
 @st.composite
 def decisions(draw) -> Decision:
     """A decision with any GPUs, prices, dates, hurdles, doubts and chances that one can have."""
@@ -44,6 +53,7 @@ def decisions(draw) -> Decision:
         fits_memory=draw(st.sampled_from([True, None])),
         memory_margin_bytes=draw(st.integers(1, 10**12)),
         findings=draw(st.sampled_from([(), (Finding(kind=FindingKind.EAGER_MEMORY),)])),
+        memory_text=draw(st.sampled_from(MEMORY_TEXTS)),
         parallel_mode=draw(st.sampled_from([ParallelMode.SINGLE, ParallelMode.FSDP])),
         extrapolated=draw(st.booleans()),
         vcpus=6,
