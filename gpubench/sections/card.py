@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import IntEnum, auto
+from itertools import product
 from typing import NamedTuple
 
 from gpubench.blocks.parts import Fact
@@ -29,7 +30,7 @@ from gpubench.recommend.verdict import (
     underfed,
     word_count,
 )
-from gpubench.sections.choices import beside_words, fits_in_short, fits_words, if_bought, offered, rival_words
+from gpubench.sections.choices import beside_words, fits_in_short, if_bought, offered, rival_words
 from gpubench.sections.words import merit_unit
 from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
 
@@ -169,7 +170,7 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     choice = to_pay(decision)
     hows = [
         "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits])
-        for fits in dict.fromkeys((fits_words(choice), *fits_in_short(choice)))
+        for fits in fits_in_short(choice)
     ]
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
@@ -179,7 +180,7 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
-    in_words = (*((interval, how) for how in hows[:2]), *((point, how) for how in hows[1:] or hows))
+    in_words = product((interval, point), hows)
     return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,7 +124,7 @@ def without_a_filter(workload):
     st.data(),
 )
 def test_a_filter_leaves_the_figures_of_what_it_keeps(workload, names, data):
-    """Speed, hours and cost of an offer are its own, whatever else is asked about, to the last digit of a sum."""
+    """Speed, hours and cost of an offer are its own, whatever else is asked about, to a rounding."""
     every = without_a_filter(workload)
     like = data.draw(st.sampled_from(list(every)))
     asked = {name: getattr(like, FILTERS[name]) for name in names}
