@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import IntEnum, auto
-from itertools import product
 from typing import NamedTuple
 
 from gpubench.blocks.parts import Fact
@@ -180,7 +179,7 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
-    in_words = product((interval, point), hows)
+    in_words = ((interval, hows[0]), *((point, how) for how in hows))
     return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
 
 
