@@ -41,8 +41,8 @@ def fits_words(choice: Choice) -> str:
 def fits_in_short(choice: Choice) -> Iterator[str]:
     """Yield the same in ever fewer words, the last by what is spare: "fits, 16.2 GiB spare, not traced".
 
-    Spare is what the upper end of the need leaves, which is a bound as well. Of a step that was not traced the
-    need comes first.
+    Spare is what the upper end of the need leaves, which is a bound as well. Of a step that was not traced
+    the need comes first.
     """
     full, margin = fits_words(choice), choice.memory_margin_bytes
     untraced = without_reason(full) != full
