@@ -114,6 +114,10 @@ def test_hfu_counts_what_a_step_computes_again_and_mfu_does_not():
     assert (m.mfu, m.hfu) == (0.2, pytest.approx(0.26))
     assert msgspec.structs.replace(m, hardware_flops_per_sample=None).hfu is None
     assert msgspec.structs.replace(m, peak_flops_per_s=None).hfu is None
+    generation = make_case(batch_size=8, task=TaskKind.INFER, prompt_tokens=16, new_tokens=1000)
+    generated = msgspec.structs.replace(m, case=generation)
+    assert generated.samples_per_s == 8.0
+    assert (generated.achieved_flops_per_s, generated.mfu, generated.hfu) == (None, None, None)
 
 
 def test_the_wider_of_the_two_intervals_counts():

@@ -191,7 +191,8 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     Attributes:
         batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
-        flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP].
+        flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP]; of a generation that of the
+            prompt, and no MFU is told.
         hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
             of tokens [FLOP]. By it HFU is told. None is unknown.
         tokens_per_sample: None where the input is no tokens, of a generation, whose prompt and new tokens are
@@ -403,8 +404,11 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def achieved_flops_per_s(self) -> float | None:
-        """Counted floating-point operations per second."""
-        if self.flops_per_sample is None or self.samples_per_s is None:
+        """Counted floating-point operations per second.
+
+        None of a generation: its prompt alone is counted, and a token waits for memory and not for products.
+        """
+        if self.flops_per_sample is None or self.samples_per_s is None or self.case.new_tokens:
             return None
         return self.flops_per_sample * self.samples_per_s
 

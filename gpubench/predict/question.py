@@ -16,7 +16,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import AMP, best_amp
+from gpubench.precisions import AMP, BF16, best_amp
 
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
@@ -101,7 +101,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     )
     if reason := _why_not_at(question, precision):
         return Refusal(gpu_key=spec.key, reason=reason)
-    if not precision.within(capability):
+    if not has_hardware(spec, precision):
         return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
     return Case(
         workload=question.profile.name,
@@ -114,6 +114,14 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         sample_unit=question.profile.sample_unit,
         framework=question.framework,
         **question.profile.recipe.at(precision).fields,
+    )
+
+
+def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
+    """Whether a GPU computes in a precision: by compute capability, bf16 of another vendor by its rate."""
+    is_bf16_elsewhere = spec.vendor != FITTED_VENDOR and precision.facts.format is BF16
+    return precision.within(capability_of(spec)) or (
+        is_bf16_elsewhere and spec.bf16_tensor_flops_per_s is not None
     )
 
 

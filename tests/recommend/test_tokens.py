@@ -14,7 +14,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import Precision, TaskKind
 from gpubench.predict.decode import token_time
 from gpubench.predict.estimate import estimate
-from gpubench.predict.question import Question, case_for
+from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles, profile_of
 from gpubench.recommend.as_json import as_json
 from gpubench.recommend.rank import rank
@@ -34,6 +34,21 @@ def lora():
 @pytest.fixture(scope="module")
 def generated():
     return as_json(rank("llama_8b", gpu=["h100", "rtx 4090"], batch_size=8, as_of="2026-11-20", draws=50))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "runs"),
+    [
+        ("mi300x", "bf16", True),
+        ("mi300x", "fp8", False),
+        ("radeon vii", "bf16", False),
+        ("t4", "bf16", False),
+    ],
+)
+def test_bf16_of_another_vendor_is_told_by_the_rate_of_its_row(gpu, precision, runs):
+    """Its target is no compute capability; NVIDIA's is, and there the hardware begins at 8.0."""
+    question = question_of(load_profiles()["llama_1b"], precision, batch_size=1)
+    assert isinstance(case_for(question, require_spec(gpu)), Refusal) != runs
 
 
 def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
