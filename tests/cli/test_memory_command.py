@@ -161,7 +161,7 @@ def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
     _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
     assert f"batch {300_000_000:,}" in out
     assert re.search(r"over \d[\d,]*,\d{3} micro-batches", out)
-    assert not re.search(r"\d{5}", out.replace("nvidia-geforce", ""))
+    assert not re.search(r"\d{5}", out.replace("geforce", ""))
     _, cut, _ = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", batch, "--accumulate", "100000000")
     assert "in 100,000,000 micro-batches" in cut
     _, _, error = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", "1000", "--accumulate", "20000")

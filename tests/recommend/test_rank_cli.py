@@ -227,7 +227,7 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
     ):
         assert gpus(each.gpu_key, each.gpu_count) in words
         assert f"{each.price_date}, {each.price_age_days} days old" in words
-        assert f"${each.cost_usd:.2f}; fits, " in words
+        assert f"${each.cost_usd:.2f}; fits (needs " in words
         assert "feeding takes " in words
 
 
