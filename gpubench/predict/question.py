@@ -102,7 +102,10 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     if reason := _why_not_at(question, precision):
         return Refusal(gpu_key=spec.key, reason=reason)
     if not has_hardware(spec, precision):
-        return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
+        lack = f"{spec.short_name} has no {precision.facts.hardware}"
+        if spec.vendor != FITTED_VENDOR and precision.facts.format is not BF16:
+            lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is none"
+        return Refusal(gpu_key=spec.key, reason=lack)
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
