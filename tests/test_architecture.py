@@ -49,7 +49,7 @@ def test_a_section_is_a_file_and_nothing_else():
 
 
 def test_a_price_source_is_a_file_and_nothing_else():
-    from gpubench.offers.refresh import own_sources
+    from gpubench.offers.sources import own_sources
 
     folder = ROOT / "gpubench" / "offers" / "sources"
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpubench import names
 from gpubench.errors import MisuseError
-from gpubench.offers.instances import find_machine
 from gpubench.offers.listing import list_offers
+from gpubench.offers.quotes import find_machine
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.recommend.filters import match_gpus
@@ -222,7 +222,7 @@ def test_instances_name_known_gpus_and_nothing_is_guessed_for_others():
     assert find_machine("aws", "m5.large") is None
     assert find_machine("aws", "g6") is None
     assert find_machine("nobody", "p5.48xlarge") is None
-    from gpubench.offers.instances import _table
+    from gpubench.offers.quotes import _table
 
     for machines in _table().values():
         assert {machine.gpu_key for machine in machines.values()} <= set(load_specs())

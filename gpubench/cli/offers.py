@@ -98,8 +98,8 @@ def _refreshed(
     wanted: Sequence[str], url: str | None, results: Path | None, *, accept_outliers: bool
 ) -> Refreshed:
     """Ask the sources, or read a published snapshot, and say of each source how it answered."""
-    from gpubench.offers.published import take_over
-    from gpubench.offers.refresh import all_sources, refresh, select_sources
+    from gpubench.offers.refresh import refresh, take_over
+    from gpubench.offers.sources import all_sources, select_sources
 
     sources = select_sources(all_sources(), wanted) if url is None else ()
     try:

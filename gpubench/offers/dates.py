@@ -1,12 +1,22 @@
-"""How old a price is, when its date may be no more than a year or a month."""
+"""What the date of a price says: how old it is, and how far it may stand from what will be paid.
+
+A date may be no more than a year or a month. A list price is certain on its date; what it has done since is
+a random walk of its logarithm, whose step is fitted on the table's own history: prices that a later table
+replaced. An ask of a marketplace is that of one host at one moment: it may be gone tomorrow, and then another
+host's counts.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
+from statistics import fmean, median
+from typing import NamedTuple, TypeAlias
 
-from gpubench.models import Offer
+from gpubench.models import Asks, Offer, Pricing
 
 STALE_AFTER_DAYS = 30
 """Older prices are marked: cloud prices moved by 15 % within six weeks of 2026, street prices by 38 %."""
@@ -15,6 +25,9 @@ NOT_CURRENT_AFTER_DAYS = 180
 """Older prices are never called current."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)
+
+
+# --- age -------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
@@ -37,13 +50,8 @@ def price_day(price_date: str) -> date:
         raise ValueError(f"price date {price_date!r} is no day of the calendar") from None
 
 
-def price_age_days(offer: Offer, today: date) -> int:
-    """Return the age of an offer's price [days]; a partial date counts as its oldest day."""
-    return age_days(offer.price_date, today)
-
-
 def age_days(price_date: str, today: date) -> int:
-    """Return how long ago a full or partial date was [days], 0 where it is still to come."""
+    """Return how long ago a date was [days], 0 where it is still to come; a partial one is its oldest day."""
     return max(0, (today - price_day(price_date)).days)
 
 
@@ -61,3 +69,98 @@ def freshness(age_days: int) -> str:
     if age_days > NOT_CURRENT_AFTER_DAYS:
         return "not current"
     return "stale" if age_days > STALE_AFTER_DAYS else "current"
+
+
+# --- drift of list prices --------------------------------------------------------------------------------
+
+USUAL_DRIFT = 0.27
+"""Standard deviation of the logarithm of a list price after a year, from eight prices with two dates (2024
+to 2026): five moved (AWS p5 and p4d down by 44 and 33 %, Lambda H100 and B200 up by 33 and 34 %, Verda H100
+up by 15 % in six weeks), three did not (AWS p3 twice, Paperspace A4000)."""
+USUAL_CHANGES = 8
+
+DAYS_PER_YEAR = 365.25
+
+
+class PriceChange(NamedTuple):
+    """What one list price did between two dates; ``log_ratio`` 0 is nothing."""
+
+    log_ratio: float
+    years: float
+
+
+def change_of(old: Offer, new: Offer) -> PriceChange | None:
+    """Return what a list price did from one table to the next; None for asks, and within one day."""
+    if new.kind == "marketplace" or old.price_date == new.price_date:
+        return None
+    days = (price_day(new.price_date) - price_day(old.price_date)).days
+    if days <= 0 or old.price_usd_per_hour <= 0 or new.price_usd_per_hour <= 0:
+        return None
+    return PriceChange(
+        math.log(float(new.price_usd_per_hour) / float(old.price_usd_per_hour)), days / DAYS_PER_YEAR
+    )
+
+
+def drift_of(changes: Iterable[PriceChange]) -> float:
+    """Return the standard deviation of the logarithm of a list price after a year.
+
+    The table's own history weighs by its number of changes, beside the eight of the usual drift. A price
+    that stood for a year counts as much as one that moved.
+    """
+    known = list(changes)
+    variance = sum(change.log_ratio**2 / change.years for change in known)
+    return math.sqrt((variance + USUAL_CHANGES * USUAL_DRIFT**2) / (len(known) + USUAL_CHANGES))
+
+
+# --- asks of marketplaces --------------------------------------------------------------------------------
+
+ASKS_HALF_LIFE_DAYS = 30.0
+"""After so many days an ask still stands with one half, assumed: nobody publishes how long hosts stay."""
+
+USUAL_ASK_SPREAD = 0.33
+"""Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
+USUAL_ASKS = 3
+"""So many asks weigh as much as the usual spread."""
+
+_Z90 = 1.6449
+
+AskKey: TypeAlias = tuple[str, Pricing]
+
+
+def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
+    """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
+
+    Where a source gave the number and the median of its hosts beside the cheapest, they count too.
+    """
+    found: dict[AskKey, list[Offer]] = {}
+    for offer in offers:
+        if offer.kind == "marketplace" and offer.price_usd_per_hour > 0:
+            found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
+    return {key: _asks(each) for key, each in found.items()}
+
+
+def _asks(offers: list[Offer]) -> Asks:
+    """Return the distribution of asks; the ends come from the spread, drawn to the usual one where few."""
+    logs: list[float] = []
+    for offer in offers:
+        logs.append(math.log(float(offer.price_usd_per_hour) / offer.gpu_count))
+        middle_usd = offer.ask_median_usd_per_hour
+        if middle_usd is not None and (offer.ask_count or 0) >= 2:
+            logs.append(math.log(float(middle_usd) / offer.gpu_count))
+    mean = fmean(logs)
+    variance = sum((each - mean) ** 2 for each in logs) + USUAL_ASKS * USUAL_ASK_SPREAD**2
+    spread = math.sqrt(variance / (len(logs) - 1 + USUAL_ASKS))
+    middle = median(logs)
+    low, high = (math.exp(middle + side * _Z90 * spread) for side in (-1, 1))
+    return Asks(
+        median_usd_per_hour=math.exp(middle),
+        low_usd_per_hour=low,
+        high_usd_per_hour=high,
+        ask_count=sum(offer.ask_count or 1 for offer in offers),
+        provider_count=len({offer.provider for offer in offers}),
+    )
+
+
+def spread_of(asks: Asks) -> float:
+    """Return the standard deviation of the logarithm of asks."""
+    return math.log(asks.high_usd_per_hour / asks.low_usd_per_hour) / 2 / _Z90

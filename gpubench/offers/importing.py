@@ -21,7 +21,7 @@ from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.own import read_own
-from gpubench.offers.quotes import offers_of_quotes
+from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.snapshot import (
     IMPORTED,
@@ -142,7 +142,7 @@ def read_table(
     cloud = (provider or _cloud(file, format_)).lower()
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
-    return format_, offers_of_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date)
+    return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
 
 
 def _format(rows: Rows) -> Format:

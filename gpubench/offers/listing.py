@@ -1,10 +1,12 @@
-"""Which offers a buyer asked to see, and how old each price is."""
+"""Which offers a buyer asked to see, in which part of the world, and how old each price is."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import date
 from decimal import Decimal
+from functools import cache
 
 import msgspec
 
@@ -12,9 +14,8 @@ from gpubench.errors import MisuseError
 from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
-from gpubench.offers.dates import freshness, price_age_days
+from gpubench.offers.dates import age_days, freshness
 from gpubench.offers.outliers import ADMITTED_BY, Market
-from gpubench.offers.regions import is_in
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import check_fields
@@ -98,11 +99,25 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     market = Market(every)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
-        _listed(offer, today, _why_not_ranked(offer, market.doubt(offer) if is_doubted else None))
+        _listed(offer, today, market.doubt(offer) if is_doubted else None)
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
         if passes(offer)
     ]
     return tuple(sorted(listed, key=_cheapest_first))
+
+
+def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
+    age, spec = age_days(offer.price_date, today), load_specs().get(offer.gpu_key)
+    not_ranked_because = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
+    if not_ranked_because is None and doubt is not None:
+        not_ranked_because = f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
+    return ListedOffer(
+        offer=offer,
+        usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count if offer.price_usd_per_hour else None,
+        price_age_days=age,
+        freshness=freshness(age),
+        not_ranked_because=not_ranked_because,
+    )
 
 
 def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
@@ -110,21 +125,67 @@ def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
     return free, row.usd_per_gpu_hour or Decimal(0), row.offer.provider, row.offer.instance
 
 
-def _why_not_ranked(offer: Offer, doubt: str | None) -> str | None:
-    """Return why an offer is listed for information only; None where it can be ranked."""
-    spec = load_specs().get(offer.gpu_key)
-    never = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
-    if never is not None:
-        return never
-    return None if doubt is None else f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
+# --- parts of the world ----------------------------------------------------------------------------------
+
+_EUROPE = """
+    europe eu uk france germany sweden norway switzerland poland italy spain finland netherlands belgium
+    ireland denmark austria portugal greece romania czech estonia iceland bulgaria hungary latvia lithuania
+    slovenia slovakia
+    amsterdam stockholm frankfurt paris london warsaw oslo zurich milan madrid helsinki gra waw sbg rbx
+    al at be bg ch cz de dk ee es fi fr gb gr hr hu ie is it lt lu lv md mt nl no pl pt ro rs se si sk ua
+"""
+_UNITED_STATES = """
+    us usa eastus westus centralus northcentralus southcentralus westcentralus
+    ny virginia ohio oregon california texas utah iowa arizona nevada chicago dallas houston seattle
+"""
+_ASIA = """
+    asia ap apac eastasia southeastasia japan japaneast japanwest korea koreacentral koreasouth
+    india centralindia southindia westindia jioindiawest jioindiacentral
+    singapore taiwan indonesia malaysia malaysiawest hongkong tokyo osaka seoul mumbai hyderabad
+    cn hk id in jp kr my ph sg th tw vn
+"""
+_WORLD = {
+    "eu": frozenset(_EUROPE.split()),
+    "us": frozenset(_UNITED_STATES.split()),
+    "asia": frozenset(_ASIA.split()),
+}
+_NAMES = {"eu": "eu", "europe": "eu", "us": "us", "usa": "us", "asia": "asia"}
+_OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
+"""Amazon and Oracle file Australia and New Zealand under Asia Pacific."""
+
+_AZURE = re.compile(
+    r"(?:north|south|east|west|central)+(europe|asia|us)"
+    r"|(?:uk|france|germany|sweden|norway|switzerland|poland|italy|spain|austria|belgium|denmark)"
+    r"(?:north|south|east|west|central)+"
+)
+"""Azure writes its regions in one word; the countries are those of Europe."""
 
 
-def _listed(offer: Offer, today: date, not_ranked_because: str | None) -> ListedOffer:
-    age_days = price_age_days(offer, today)
-    return ListedOffer(
-        offer=offer,
-        usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count if offer.price_usd_per_hour else None,
-        price_age_days=age_days,
-        freshness=freshness(age_days),
-        not_ranked_because=not_ranked_because,
-    )
+def is_in(region: str, wanted: str) -> bool:
+    """Return whether a region is the one asked for: by its beginning, or by its part of the world.
+
+    ``wanted`` is in lower case; ``eu`` and ``europe`` are the continent, ``us`` and ``asia`` as they say.
+
+    >>> [is_in(region, "eu") for region in ("westeurope", "eu-north-1", "FI", "eastus", "uksouth")]
+    [True, True, True, False, True]
+    >>> is_in("us-central1", "us"), is_in("ap-southeast-2", "asia"), is_in("us-east-1", "us-east")
+    (True, False, True)
+    """
+    place = region.casefold()
+    world = _NAMES.get(wanted)
+    return place.startswith(wanted) if world is None else world_of(place) == world
+
+
+@cache
+def world_of(place: str) -> str | None:
+    """Return eu, us or asia, where a region in lower case tells; else None."""
+    if _OCEANIA.fullmatch(place):
+        return None
+    azure = _AZURE.fullmatch(re.sub(r"\d+$", "", place))
+    words = [azure[1] or "europe"] if azure else re.sub(r"\d+", " ", place).replace("-", " ").split()
+    # The first word that tells counts: us-east-1 before any city or code behind it.
+    for word in (each.strip("(),.") for each in words):
+        for world, known in _WORLD.items():
+            if word in known:
+                return world
+    return None

@@ -1,4 +1,4 @@
-"""Hardware that somebody owns or means to buy, described in one line of the command line.
+"""Hardware to own: what a card costs to buy, and a line of the command line that describes a machine.
 
 ``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. What it costs an
 hour is arithmetic of ``recommend``; here it is only read and checked.
@@ -8,18 +8,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
+from functools import cache
+from typing import Literal, get_args
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.specs import require_spec
+from gpubench.offers.dates import price_day
+from gpubench.shipped import data_rows
+from gpubench.specs import load_specs, require_spec
 from gpubench.units import plain
 
-DEFAULT_YEARS = 3.0
-DEFAULT_UTILIZATION = 0.5
-DEFAULT_PUE = 1.0
-DEFAULT_TARIFF_USD_PER_KWH = 0.15
-"""Service life, utilization, overhead of cooling, price of energy: each is named where it was assumed."""
+# --- prices of cards -------------------------------------------------------------------------------------
+
+Condition = Literal["new", "used", "unstated", "launch price"]
+
+
+class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """One dated price of one card [USD].
+
+    ``unstated`` is a listing that does not say whether it is new; ``launch price`` is the maker's, of the day
+    that a developer kit came out, where no shop's price is dated.
+    """
+
+    gpu_key: str
+    condition: Condition
+    price_usd: Decimal
+    price_date: str
+    source: str
+
+
+@cache
+def card_prices() -> tuple[CardPrice, ...]:
+    """Return every price of data/card_prices.csv, in the order of the table.
+
+    Raises:
+        ValueError: If a row names an unknown GPU, condition or date, has no source, or stands there twice.
+    """
+    prices: dict[tuple[str, str], CardPrice] = {}
+    for row in data_rows("card_prices.csv"):
+        price_day(row["price_date"])
+        price_usd = Decimal(row["price_usd"])
+        known = row["gpu_key"] in load_specs() and row["condition"] in get_args(Condition)
+        if not (known and row["source"]):
+            raise ValueError(f"card_prices.csv: {row}")
+        if not price_usd > 0:
+            raise ValueError(f"card_prices.csv: price {price_usd} of {row['gpu_key']}")
+        price = msgspec.convert(row | {"price_usd": price_usd}, CardPrice)
+        if prices.setdefault((price.gpu_key, price.condition), price) is not price:
+            raise ValueError("card_prices.csv names a card twice in one condition")
+    return tuple(prices.values())
+
+
+# --- a machine in one line -------------------------------------------------------------------------------
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +86,12 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
     purchase_usd: float
     host_usd: float = 0.0
     resale_usd: float = 0.0
-    years: float = DEFAULT_YEARS
-    utilization: float = DEFAULT_UTILIZATION
+    years: float = 3.0
+    utilization: float = 0.5
     power_w: float | None = None
     idle_w: float = 0.0
-    pue: float = DEFAULT_PUE
-    tariff_usd_per_kwh: float = DEFAULT_TARIFF_USD_PER_KWH
+    pue: float = 1.0
+    tariff_usd_per_kwh: float = 0.15
     upkeep_usd_per_hour: float = 0.0
     assumed: tuple[str, ...] = ()
 

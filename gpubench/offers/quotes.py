@@ -1,8 +1,14 @@
-"""From quotes to offers: which GPU is meant, and can it be true. One place for every source and import."""
+"""From quotes to offers: which GPU is meant, and can it be true. One place for every source and import.
+
+A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of its instance does not:
+p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv, read here alone, knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -11,25 +17,22 @@ from gpubench.models import Offer, Pricing
 from gpubench.names import tpu_slice
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
-from gpubench.offers.instances import Machine, find_machine
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.source import Complete, Quote
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.shipped import data_rows
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import GIB, plain
+
+# --- quotes ----------------------------------------------------------------------------------------------
 
 
 class Sorted(NamedTuple):
     """The offers of an answer, those it names without a price that can be used, and where it is complete."""
 
     table: OfferTable
-    unusable: tuple[Quote, ...]
+    unusable: tuple[Offer, ...]
     claims: tuple[Complete, ...]
-
-
-def offers_of_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> OfferTable:
-    """Return the table of ``sort_quotes``."""
-    return sort_quotes(quotes, retrieved_at).table
 
 
 def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted:
@@ -41,7 +44,7 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
     """
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
-    unusable: list[Quote] = []
+    unusable: list[Offer] = []
     claims: list[Complete] = []
     for quote in quotes:
         if isinstance(quote, Complete):
@@ -54,12 +57,13 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
         except ValueError as reason:
             words = " ".join(word for word in (quote.provider, quote.instance, quote.region or "") if word)
             set_aside.append(SetAside(plain(words), plain(str(reason))))
-            unusable.append(quote)
+            if (named := _named_in(quote, retrieved_at)) is not None:
+                unusable.append(named)
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
     return Sorted(table, tuple(unusable), tuple(claims))
 
 
-def named_in(quote: Quote, retrieved_at: str) -> Offer | None:
+def _named_in(quote: Quote, retrieved_at: str) -> Offer | None:
     """Return the offer that a quote names, at a price that stands for none; None if it names none."""
     try:
         return _offer(
@@ -71,7 +75,9 @@ def named_in(quote: Quote, retrieved_at: str) -> Offer | None:
 
 
 def _offer(quote: Quote, retrieved_at: str) -> Offer:
-    quote = _tpu_in_chips(quote)
+    if (tpu := tpu_slice(quote.gpu)) is not None:  # "v5litepod-8", one piece, is eight chips
+        version, chips = tpu
+        quote = msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
     machine = find_machine(quote.provider, quote.instance)
     key, note = _identify(quote, machine), quote.note
     instance = _instance(quote, machine, key)
@@ -79,8 +85,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
     price_date = quote.price_date or retrieved_at[:10]
     price_day(price_date)
-    texts = (quote.provider, quote.instance, quote.region or "", quote.source, note or "")
-    plausible.check_texts(texts)
+    plausible.check_texts((quote.provider, quote.instance, quote.region or "", quote.source, note or ""))
     if not (quote.provider and quote.instance):
         raise ImplausibleError("no provider or no instance named")
     return Offer(
@@ -91,7 +96,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         gpu_count=plausible.gpu_count(_text(quote.gpu_count, machine and machine.gpu_count)),
         vcpus=plausible.vcpus(_text(quote.vcpus, machine and machine.vcpus)),
         ram_bytes=plausible.ram_bytes(_text(quote.ram_gib, machine and machine.ram_gib)),
-        price_usd_per_hour=plausible.price(_price_text(quote.price), quote.kind),
+        price_usd_per_hour=_price(quote.price, quote.kind),
         pricing=Pricing(quote.pricing),
         kind=quote.kind,
         price_date=price_date,
@@ -102,19 +107,8 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         in_stock=quote.in_stock,
         stock_date=None if quote.in_stock is None else retrieved_at[:10],
         ask_count=quote.ask_count,
-        ask_median_usd_per_hour=None
-        if quote.ask_median is None
-        else plausible.price(_price_text(quote.ask_median), quote.kind),
+        ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
     )
-
-
-def _tpu_in_chips(quote: Quote) -> Quote:
-    """Restate a TPU slice ("v5litepod-8", one piece) as its chips, the unit of the specification table."""
-    found = tpu_slice(quote.gpu)
-    if found is None:
-        return quote
-    version, chips = found
-    return msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
 
 
 def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
@@ -139,22 +133,59 @@ def _identify(quote: Quote, machine: Machine | None) -> str:
     # Google's own types name the form factor where its short names do not: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{quote.gpu.lower()}",) if quote.provider == "gcp" else ()
     for name in (*google, quote.gpu, quote.instance):
-        key = offered_gpu_key(name, quote.gpu_memory_gib) if name else None
-        if key is not None:
-            break
-    else:
-        what = f"GPU {quote.gpu[:60]!r}" if quote.gpu else f"the GPU of instance {quote.instance[:60]!r}"
-        memory = f" with {quote.gpu_memory_gib:g} GiB" if quote.gpu_memory_gib else ""
-        raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
-    return key
+        if name and (key := offered_gpu_key(name, quote.gpu_memory_gib)) is not None:
+            return key
+    what = f"GPU {quote.gpu[:60]!r}" if quote.gpu else f"the GPU of instance {quote.instance[:60]!r}"
+    memory = f" with {quote.gpu_memory_gib:g} GiB" if quote.gpu_memory_gib else ""
+    raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
 
 
-def _price_text(price: float | str) -> str:
-    """Return a price as text; binary fractions such as 0.30000000000000004 are cut at a millionth."""
-    return price if isinstance(price, str) else str(round(price, 6))
+def _price(price: float | str, kind: str) -> Decimal:
+    """Return a price, checked; binary fractions such as 0.30000000000000004 are cut at a millionth."""
+    return plausible.price(price if isinstance(price, str) else str(round(price, 6)), kind)
 
 
 def _text(said: float | str | None, known: float | None) -> str:
     """What the source says, else what the instance's name tells, as text for the checks; "" is unknown."""
     value = known if said in {None, ""} else said
     return "" if value is None else str(value)
+
+
+# --- machines --------------------------------------------------------------------------------------------
+
+
+class Machine(NamedTuple):
+    """What an instance holds; None is not known from the name."""
+
+    gpu_key: str
+    gpu_count: int | None
+    vcpus: float | None
+    ram_gib: float | None
+
+
+@cache
+def find_machine(provider: str, instance: str) -> Machine | None:
+    """Return the machine of an instance name; None where the table has no such name.
+
+    A row's instance may end in ``*``: it then stands for every name that begins so; the longest wins.
+    """
+    name = instance.lower()
+    rows = _table().get(provider, {})
+    exact = rows.get(name)
+    if exact is not None:
+        return exact
+    stems = [stem for stem in rows if stem.endswith("*") and name.startswith(stem[:-1])]
+    return rows[max(stems, key=len)] if stems else None
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Machine]]:
+    table: dict[str, dict[str, Machine]] = {}
+    for row in data_rows("instances.csv"):
+        table.setdefault(row["provider"], {})[row["instance"].lower()] = Machine(
+            gpu_key=row["gpu_key"],
+            gpu_count=int(row["gpu_count"]) if row["gpu_count"] else None,
+            vcpus=float(row["vcpus"]) if row["vcpus"] else None,
+            ram_gib=float(row["ram_gib"]) if row["ram_gib"] else None,
+        )
+    return table

@@ -1,44 +1,60 @@
-"""Fetch today's prices source by source; where a source fails its old ones stay, with their old dates."""
+"""Fetch today's prices, source by source or as somebody else published them; what fails loses nothing.
+
+Where a source fails its old prices stay, with their old dates. A snapshot that somebody else refreshed needs
+no key and no library; it is held to what is known here like an answer of its sources: older answers than
+one's own are left, jumps are set aside, and an empty one loses nothing.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from importlib import import_module
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from pkgutil import iter_modules
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
-from gpubench.models import Offer, Pricing
-from gpubench.names import nearest
+from gpubench.models import SCHEMA_VERSION, Offer, Pricing
+from gpubench.offers.dates import price_day
 from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.quotes import named_in, sort_quotes
+from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.snapshot import (
     WRITE_HINT,
     Snapshot,
     SourceOffers,
+    check_offers,
     known_before,
     newest_snapshot,
     offers_folder,
     write_snapshot,
 )
-from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
+from gpubench.offers.source import (
+    Source,
+    SourceError,
+    SourceSkippedError,
+    Transport,
+    decode,
+    is_safe,
+)
+from gpubench.offers.sources import in_order
 from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
 from gpubench.specs import keys_of_name, load_specs
+from gpubench.today import now as clock_now
 from gpubench.units import plain, utc_stamp
-
-T = TypeVar("T")
 
 SOURCE_LIMIT_S = 600.0
 """For all the requests of one source; the longest, Azure and Vast, take some 40."""
 
 LEAST_SHARE = 0.5
 """An answer that names fewer than this share of the offers known before is taken for a cut one."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
+_ONE_DAY = timedelta(days=1)
+"""Clocks and time zones differ by less."""
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,49 +73,28 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, source in self.sources.items() if source.state == state)
 
 
-def all_sources() -> tuple[Source, ...]:
-    """Return the sources of this package and of others, collected catalogs first.
+class _Known(NamedTuple):
+    """What a refresh begins with: the newest snapshot by source, and every offer that new ones are held to.
 
-    Raises:
-        MisuseError: If an installed plug-in takes the name of another source.
+    ``folder`` is where snapshots lie, and ``notes`` are on those that cannot be read.
     """
-    from importlib.metadata import entry_points
 
-    sources = {source.name: source for source in own_sources()}
-    for point in entry_points(group="gpubench.offers"):
-        source: Source = point.load()
-        if sources.setdefault(source.name, source) is not source:
-            raise MisuseError(f"two price sources are called {source.name!r} ({point.value}): uninstall one")
-    return tuple(in_order(sources).values())
+    folder: Path
+    sources: dict[str, SourceOffers]
+    offers: Sequence[Offer]
+    notes: tuple[str, ...]
 
 
-def own_sources() -> tuple[Source, ...]:
-    """Return the ``SOURCE``, or the ``SOURCES``, of every file in ``gpubench/offers/sources``."""
-    from gpubench.offers import sources as folder
+class _Answer(NamedTuple):
+    """What one source gave, before it is held to what was known: ``unusable`` are named, but not priced."""
 
-    modules = (import_module(f"{folder.__name__}.{found.name}") for found in iter_modules(folder.__path__))
-    each = (getattr(module, "SOURCES", None) or (module.SOURCE,) for module in modules)
-    return tuple(source for some in each for source in some)
-
-
-def refreshed_providers() -> frozenset[str]:
-    """Return the clouds and marketplaces whose prices a source of this package reads."""
-    return frozenset(source.provider for source in own_sources())
+    table: OfferTable
+    unusable: Iterable[Offer]
+    covers: tuple[Coverage, ...]
+    retrieved_at: str
 
 
-def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[Source, ...]:
-    """Return the sources of these names or of these clouds; all where none is named.
-
-    Raises:
-        MisuseError: If a name fits none.
-    """
-    for name in wanted:
-        if not any(name.lower() in {source.name, source.provider} for source in sources):
-            known = sorted({word for source in sources for word in (source.name, source.provider)})
-            near = ", ".join(nearest(name, known, cutoff=0.0))
-            raise MisuseError(f"no price source {plain(name)!r}; nearest known: {near}")
-    names = {name.lower() for name in wanted}
-    return tuple(s for s in sources if not names or names & {s.name, s.provider})
+# --- source by source ------------------------------------------------------------------------------------
 
 
 def refresh(
@@ -126,30 +121,42 @@ def refresh(
     Raises:
         StorageError: If the snapshot cannot be written; found before any source is asked where it can be.
     """
-    folder = offers_folder(results)
-    require_writable(folder, hint=WRITE_HINT)
-    before, notes = newest_snapshot(folder)
-    kept = dict(before.sources) if before else {}
-    known = known_before(folder)
+    known = _look_back(results)
     retrieved_at = utc_stamp(now)
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     for source in sources:
-        last = kept.get(source.name)
+        last = known.sources.get(source.name)
+        limited = _until(transport, clock() + SOURCE_LIMIT_S, clock)
         try:
-            answer = _answer(source, _until(transport, clock() + SOURCE_LIMIT_S, clock), retrieved_at, known)
+            answer = _ask(source, limited, retrieved_at, known.offers)
         except SourceError as error:
             asked[source.name] = _kept(last, error)
         else:
-            taken = take(answer, last, known, accept_outliers=accept_outliers)
-            set_aside += taken.set_aside
-            asked[source.name] = taken.source
+            asked[source.name], aside = _take(answer, last, known.offers, accept_outliers=accept_outliers)
+            set_aside += aside
         on_source(source.name, asked[source.name])
-    if not any(source.state == "ok" for source in asked.values()):
-        return Refreshed(path=None, sources=asked, set_aside=tuple(set_aside), notes=notes)
-    snapshot = Snapshot(retrieved_at=retrieved_at, sources=in_order(kept | asked))
-    path = write_snapshot(folder, snapshot)
-    return Refreshed(path=path, sources=asked, set_aside=tuple(set_aside), notes=notes)
+    is_new = any(source.state == "ok" for source in asked.values())
+    return _written(known, asked, set_aside, retrieved_at if is_new else None)
+
+
+def _look_back(results: Path | None) -> _Known:
+    """Find out that prices can be stored, and what is known of them so far."""
+    folder = offers_folder(results)
+    require_writable(folder, hint=WRITE_HINT)
+    before, notes = newest_snapshot(folder)
+    return _Known(folder, before.sources if before else {}, known_before(folder), notes)
+
+
+def _written(
+    known: _Known, asked: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
+) -> Refreshed:
+    """Write what is known now as the snapshot of a time; None is that nothing of it is new."""
+    path = None
+    if stamp is not None:
+        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | asked))
+        path = write_snapshot(known.folder, snapshot)
+    return Refreshed(path=path, sources=asked, set_aside=tuple(set_aside), notes=known.notes)
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
@@ -169,7 +176,7 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
     return limited
 
 
-def _answer(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> Answer:
+def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> _Answer:
     """Ask one source, to its end.
 
     Raises:
@@ -177,102 +184,21 @@ def _answer(source: Source, transport: Transport, retrieved_at: str, known: Sequ
     """
     read = sort_quotes(source.fetch(transport), retrieved_at)
     fresh = _under_known_names(read.table, known)
-    names = [named_in(quote, retrieved_at) for quote in read.unusable]
-    named = _under_known_names(OfferTable(offers=tuple(offer for offer in names if offer)), known)
-    vendors = tuple(sorted({load_specs()[offer.gpu_key].vendor for offer in (*fresh.offers, *named.offers)}))
-    return Answer(
-        table=fresh,
-        unusable=frozenset(map(offer_key, named.offers)),
-        covers=tuple(
-            Coverage(
-                provider=source.provider,
-                day=retrieved_at[:10],
-                pricings=claim.pricings,
-                vendors=vendors,
-                gpu_keys=() if claim.gpu is None else keys_of_name(claim.gpu),
-                whole_provider=claim.whole_provider,
-            )
-            for claim in read.claims
-            if claim.gpu is None or keys_of_name(claim.gpu)
-        ),
-        retrieved_at=retrieved_at,
-    )
-
-
-class Answer(NamedTuple):
-    """What one source gave, before it is held to what was known: ``unusable`` are named, but not priced."""
-
-    table: OfferTable
-    unusable: frozenset[OfferKey]
-    covers: tuple[Coverage, ...]
-    retrieved_at: str
-
-
-class Taken(NamedTuple):
-    """What is kept of an answer, and the rows that are not."""
-
-    source: SourceOffers
-    set_aside: tuple[SetAside, ...]
-
-
-def take(
-    answer: Answer, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool = False
-) -> Taken:
-    """Hold an answer to what was known: nothing is lost to an empty, a cut or a nonsensical one.
-
-    Without one usable price it is a failure, and the earlier prices stay. Where it is complete, what it does
-    not name is retired; else, and where it names an offer at a price that cannot be used, the earlier price
-    stays with its date.
-
-    Args:
-        answer: The answer.
-        last: What the same source gave before.
-        known: Every offer known before, of any source.
-        accept_outliers: Take prices that jumped against their last known ones.
-    """
-    believed = sort_outliers(answer.table, known, accept=accept_outliers)
-    set_aside = believed.table.set_aside
-    if not believed.table.offers:
-        why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
-        return Taken(_kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside)
-    before = {offer_key(offer): offer for offer in (last.offers if last else ())}
-    covered = {
-        offer_key(o)
-        for o in (*before.values(), *known)
-        if any(c.holds(o) and (c.whole_provider or offer_key(o) in before) for c in answer.covers)
-    }
-    fresh = {offer_key(offer) for offer in believed.table.offers}
-    named = fresh | answer.unusable | believed.jumped
-    gone = covered - named
-    covers, reason = answer.covers, None
-    if len(named) < LEAST_SHARE * len(covered):
-        reason = (
-            f"lists {len(named)} offers where {len(covered)} were known: not taken for complete, "
-            "so the others stay as they were"
+    unusable = _under_known_names(OfferTable(offers=read.unusable), known).offers
+    vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh.offers, *unusable)}
+    covers = tuple(
+        Coverage(
+            provider=source.provider,
+            day=retrieved_at[:10],
+            pricings=claim.pricings,
+            vendors=tuple(sorted(vendors)),
+            gpu_keys=() if claim.gpu is None else keys_of_name(claim.gpu),
+            whole_provider=claim.whole_provider,
         )
-        covers, gone = (), set()
-    old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
-    return Taken(
-        SourceOffers(
-            state="ok",
-            retrieved_at=answer.retrieved_at,
-            reason=reason,
-            offers=(*old, *believed.table.offers),
-            covers=covers,
-            retired=len(gone),
-        ),
-        set_aside,
+        for claim in read.claims
+        if claim.gpu is None or keys_of_name(claim.gpu)
     )
-
-
-def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
-    return SourceOffers(
-        state="skipped" if isinstance(error, SourceSkippedError) else "failed",
-        retrieved_at=last.retrieved_at if last else None,
-        reason=" ".join(str(error).split()),
-        offers=last.offers if last else (),
-        covers=last.covers if last else (),
-    )
+    return _Answer(fresh, unusable, covers, retrieved_at)
 
 
 def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
@@ -292,6 +218,169 @@ def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
     return overlay([msgspec.structs.replace(fresh, offers=offers)])
 
 
-def in_order(sources: dict[str, T]) -> dict[str, T]:
-    """Put collected catalogs first, so that a cloud's own answer lies over them when the file is read."""
-    return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
+# --- as somebody else published them ---------------------------------------------------------------------
+
+
+def take_over(
+    url: str,
+    transport: Transport,
+    *,
+    results: Path | None = None,
+    only: Sequence[str] = (),
+    accept_outliers: bool = False,
+    now: datetime | None = None,
+) -> Refreshed:
+    """Read a published snapshot and write one of one's own, of all that is known afterwards.
+
+    Args:
+        url: Where the snapshot lies, as ``gpubench offers refresh`` writes it.
+        transport: The way to the network.
+        results: Results folder; None is the default one.
+        only: Sources or clouds to take; empty is every one.
+        accept_outliers: Take prices that jumped against their last known ones.
+        now: Time of this refresh.
+
+    Returns:
+        What was done; ``path`` is None where nothing in it is newer than what is here.
+
+    Raises:
+        SourceError: If the URL cannot be read, is no snapshot, holds no offer, or is dated in the future.
+        MisuseError: If the URL is of a kind that is never read, or the snapshot has none of ``only``.
+        StorageError: If the result cannot be written.
+    """
+    if not is_safe(url):
+        raise MisuseError(f"--from {plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
+    known = _look_back(results)
+    today = now or clock_now()
+    asked: dict[str, SourceOffers] = {}
+    set_aside: list[SetAside] = []
+    is_new = False
+    for name, source in _chosen(_published(url, transport, today), only).items():
+        last = known.sources.get(name)
+        if last and last.retrieved_at and last.retrieved_at >= (source.retrieved_at or ""):
+            asked[name] = last
+            continue
+        table = _without_future(check_offers(source.offers, name), today)
+        usable = set(map(offer_key, table.offers))
+        unusable = [offer for offer in source.offers if offer_key(offer) not in usable]
+        answer = _Answer(table, unusable, source.covers, source.retrieved_at or utc_stamp(today))
+        asked[name], aside = _take(answer, last, known.offers, accept_outliers=accept_outliers)
+        set_aside += aside
+        is_new = is_new or asked[name].state == "ok"
+    return _written(known, asked, set_aside, utc_stamp(now) if is_new else None)
+
+
+def _published(url: str, transport: Transport, today: datetime) -> Snapshot:
+    who = plain(url, 200)
+    snapshot = decode(transport(url), Snapshot, f"{who} is no price snapshot: it")
+    if snapshot.schema_version > SCHEMA_VERSION:
+        raise SourceError(f"{who} is of a newer gpubench: upgrade gpubench")
+    for stamp in (snapshot.retrieved_at, *(source.retrieved_at for source in snapshot.sources.values())):
+        if stamp is None:
+            continue
+        try:
+            moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        except ValueError:
+            raise SourceError(f"{who} has a time {plain(stamp, 30)!r} that is none") from None
+        if moment > today + _ONE_DAY:
+            raise SourceError(f"{who} is dated {plain(stamp, 30)}, in the future: not taken")
+    return snapshot
+
+
+def _chosen(snapshot: Snapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
+    """Return the sources asked for that ever answered."""
+    found = {
+        name: source
+        for name, source in snapshot.sources.items()
+        if _NAME.fullmatch(name) and source.offers and source.retrieved_at
+    }
+    if not found:
+        raise SourceError("the published snapshot holds no offer: keeping the previous prices")
+    words = {name: {name, *(offer.provider for offer in source.offers)} for name, source in found.items()}
+    wanted = {name.lower() for name in only}
+    for name in sorted(wanted):
+        if not any(name in each for each in words.values()):
+            known = ", ".join(sorted({word for each in words.values() for word in each}))
+            raise MisuseError(f"the snapshot has no source {plain(name, 60)!r}; it has: {plain(known, 400)}")
+    return {name: source for name, source in found.items() if not wanted or wanted & words[name]}
+
+
+def _without_future(table: OfferTable, today: datetime) -> OfferTable:
+    """Set aside prices of the future: they would count as fresh until their day has passed."""
+    latest = (today + _ONE_DAY).date()
+    late = {offer.price_date for offer in table.offers if price_day(offer.price_date) > latest}
+    reasons = (
+        SetAside(plain(f"{o.provider} {o.instance}"), f"price date {o.price_date} lies in the future")
+        for o in table.offers
+        if o.price_date in late
+    )
+    return msgspec.structs.replace(
+        table,
+        offers=tuple(offer for offer in table.offers if offer.price_date not in late),
+        set_aside=(*table.set_aside, *reasons),
+    )
+
+
+# --- what is kept of an answer ---------------------------------------------------------------------------
+
+
+def _take(
+    answer: _Answer, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool
+) -> tuple[SourceOffers, tuple[SetAside, ...]]:
+    """Hold an answer to what was known: nothing is lost to an empty, a cut or a nonsensical one.
+
+    Without one usable price it is a failure, and the earlier prices stay. Where it is complete, what it does
+    not name is retired; else, and where it names an offer at a price that cannot be used, the earlier price
+    stays with its date.
+
+    Args:
+        answer: The answer.
+        last: What the same source gave before.
+        known: Every offer known before, of any source.
+        accept_outliers: Take prices that jumped against their last known ones.
+
+    Returns:
+        What is kept of the answer, and the rows that are not.
+    """
+    believed = sort_outliers(answer.table, known, accept=accept_outliers)
+    set_aside = believed.table.set_aside
+    if not believed.table.offers:
+        why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
+        return _kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside
+    before = {offer_key(offer): offer for offer in (last.offers if last else ())}
+    covered: set[OfferKey] = {
+        offer_key(o)
+        for o in (*before.values(), *known)
+        if any(c.holds(o) and (c.whole_provider or offer_key(o) in before) for c in answer.covers)
+    }
+    fresh = set(map(offer_key, believed.table.offers))
+    named = fresh.union(map(offer_key, answer.unusable), believed.jumped)
+    gone = covered - named
+    covers, reason = answer.covers, None
+    if len(named) < LEAST_SHARE * len(covered):
+        reason = (
+            f"lists {len(named)} offers where {len(covered)} were known: not taken for complete, "
+            "so the others stay as they were"
+        )
+        covers, gone = (), set()
+    old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
+    kept = SourceOffers(
+        state="ok",
+        retrieved_at=answer.retrieved_at,
+        reason=reason,
+        offers=(*old, *believed.table.offers),
+        covers=covers,
+        retired=len(gone),
+    )
+    return kept, set_aside
+
+
+def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
+    """Return what stays of a source that failed: its earlier answer."""
+    return SourceOffers(
+        state="skipped" if isinstance(error, SourceSkippedError) else "failed",
+        retrieved_at=last.retrieved_at if last else None,
+        reason=" ".join(str(error).split()),
+        offers=last.offers if last else (),
+        covers=last.covers if last else (),
+    )

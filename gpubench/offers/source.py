@@ -1,7 +1,8 @@
-"""What a price source is: one file, one object ``SOURCE`` with ``fetch(transport)``, and how it may fail.
+"""What a price source is, and how it may fail.
 
-A source knows one provider's shapes and nothing else. It yields quotes as it found them; which GPU they
-mean, whether they can be true and what they replace is decided in one place for all sources.
+One is a file with an object ``SOURCE`` that has ``fetch(transport)``. It knows one provider's shapes and
+nothing else, and yields quotes as it found them; which GPU they mean, whether they can be true and what they
+replace is decided in one place for all sources.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
-from gpubench.offers.dates import price_day
-from gpubench.offers.moves import PriceChange, change_of
+from gpubench.offers.dates import PriceChange, change_of, price_day
 from gpubench.specs import load_specs
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"

@@ -22,7 +22,7 @@ from gpubench.models import (
     Source,
 )
 from gpubench.offers.columns import Offers
-from gpubench.offers.moves import AskKey
+from gpubench.offers.dates import AskKey
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.owning import Ownership

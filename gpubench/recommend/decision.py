@@ -23,7 +23,7 @@ from gpubench.models import (
     Source,
 )
 from gpubench.offers.columns import kinds_of
-from gpubench.offers.moves import AskKey
+from gpubench.offers.dates import AskKey
 from gpubench.recommend.break_even import pays
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.choices import choice_of, source_by

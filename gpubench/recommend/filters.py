@@ -18,12 +18,11 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalize
-from gpubench.offers.cards import card_prices
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.dates import price_age_days
-from gpubench.offers.listing import known_providers, known_regions
+from gpubench.offers.dates import age_days
+from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
-from gpubench.offers.regions import is_in
+from gpubench.offers.owned import card_prices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
@@ -390,7 +389,7 @@ def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
                 "--max-price-age",
                 lambda o, _: (
                     None
-                    if (age := price_age_days(o, market.today)) <= days
+                    if (age := age_days(o.price_date, market.today)) <= days
                     else f"its price is {age} days old, above {days}"
                 ),
                 fields=("price_date",),

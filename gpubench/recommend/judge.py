@@ -21,7 +21,7 @@ from gpubench.labels import gpu_name
 from gpubench.measure.request import RunRequest
 from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, Pricing, RankedOffer, Ranking
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.moves import USUAL_DRIFT, asks_of
+from gpubench.offers.dates import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.options import words_of
@@ -133,7 +133,7 @@ def sift(
         today: The day that price ages count to.
         owned: What owning means, for the owned ones among the offers.
         for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
-        drift: How far list prices move in a year: see ``offers.moves.drift_of``.
+        drift: How far list prices move in a year: see ``offers.dates.drift_of``.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.

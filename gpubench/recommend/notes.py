@@ -11,8 +11,7 @@ import numpy as np
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import Choice, Decision, Estimate, GpuSpec, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
-from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
-from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
+from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.offers.outliers import Market as Believable
 from gpubench.profile import load_profiles
@@ -205,7 +204,7 @@ def on_ages(pool: Candidates, today: date) -> Iterator[str]:
     if not old:
         return
     # Only where a price is old: the sources take time to load.
-    from gpubench.offers.refresh import refreshed_providers
+    from gpubench.offers.sources import refreshed_providers
 
     read = refreshed_providers() & old.keys()
     others = [plain(name, 30) for name, _ in old.most_common() if name not in read]

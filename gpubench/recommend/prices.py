@@ -17,12 +17,12 @@ import numpy as np
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Asks, Offer
 from gpubench.offers.columns import Column, Offers, kinds_of
-from gpubench.offers.dates import age_days
-from gpubench.offers.moves import (
+from gpubench.offers.dates import (
     ASKS_HALF_LIFE_DAYS,
     DAYS_PER_YEAR,
     USUAL_DRIFT,
     AskKey,
+    age_days,
     spread_of,
 )
 from gpubench.predict.draws import Z90, random_of

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.models import Choice, Job, Ranking, UsageLine
 from gpubench.offers.columns import Offers
-from gpubench.offers.moves import drift_of
+from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles
 from gpubench.recommend.buying import at_work

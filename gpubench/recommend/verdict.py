@@ -371,7 +371,7 @@ def todays_price(choice: Choice) -> str:
     if choice.source == "own":
         return "ask a seller"
     # Only where a price is old: the sources take time to load.
-    from gpubench.offers.refresh import refreshed_providers
+    from gpubench.offers.sources import refreshed_providers
 
     reads_it = choice.provider in refreshed_providers()
     return "gpubench offers refresh" if reads_it else "see the provider's page"

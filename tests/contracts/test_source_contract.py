@@ -9,9 +9,9 @@ import pytest
 
 from gpubench.models import Pricing
 from gpubench.offers.plausible import KINDS
-from gpubench.offers.quotes import offers_of_quotes
-from gpubench.offers.refresh import all_sources
+from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.source import Quote, Source, SourceError
+from gpubench.offers.sources import all_sources
 from gpubench.offers.table import offer_key
 
 ANSWERS = Path(__file__).parent.parent / "offers" / "answers"
@@ -67,7 +67,7 @@ class SourceContract:
             assert (quote.term_years is not None) == (quote.pricing is Pricing.RESERVED)
 
     def test_most_quotes_become_offers_and_no_two_are_the_same(self):
-        table = offers_of_quotes(self.quotes(), NOW)
+        table = sort_quotes(self.quotes(), NOW).table
         assert len(table.offers) > len(table.set_aside)
         assert len({offer_key(offer) for offer in table.offers}) == len(table.offers)
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpubench.models import Offer, Pricing
-from gpubench.offers.moves import (
+from gpubench.offers.dates import (
     USUAL_ASK_SPREAD,
     USUAL_DRIFT,
     PriceChange,

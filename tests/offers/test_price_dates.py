@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.offers.dates import freshness, price_age_days, price_day, show_price_date
+from gpubench.offers.dates import age_days, freshness, price_day, show_price_date
 from gpubench.offers.snapshot import embedded_offers
 
 
@@ -41,13 +41,13 @@ def test_a_date_is_never_older_when_more_of_it_is_known(day):
 
 def test_age_counts_days_and_stops_at_zero():
     offer = next(o for o in embedded_offers().offers if o.price_date == "2026-10-04")
-    assert price_age_days(offer, date(2026, 11, 20)) == 47
-    assert price_age_days(offer, date(2026, 10, 4) - timedelta(days=1)) == 0
+    assert age_days(offer.price_date, date(2026, 11, 20)) == 47
+    assert age_days(offer.price_date, date(2026, 10, 4) - timedelta(days=1)) == 0
 
 
 @pytest.mark.parametrize(
-    ("age_days", "word"),
+    ("days", "word"),
     [(0, "current"), (30, "current"), (31, "stale"), (180, "stale"), (181, "not current")],
 )
-def test_freshness_has_two_limits(age_days, word):
-    assert freshness(age_days) == word
+def test_freshness_has_two_limits(days, word):
+    assert freshness(days) == word

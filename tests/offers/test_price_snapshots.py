@@ -13,8 +13,8 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers import snapshot
-from gpubench.offers.instances import find_machine
 from gpubench.offers.plausible import KINDS
+from gpubench.offers.quotes import find_machine
 from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers
 from gpubench.offers.table import offer_key
 from gpubench.specs import load_specs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.models import Pricing
-from gpubench.offers.quotes import offers_of_quotes, sort_quotes
+from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.source import SourceError, SourceSkippedError
 from gpubench.offers.sources.aws import AwsSource
 from gpubench.offers.sources.azure import AzureSource
@@ -45,7 +45,7 @@ def refuse(url, **_kwargs):
 
 
 def offers(source, transport):
-    return offers_of_quotes(source.fetch(transport), NOW)
+    return sort_quotes(source.fetch(transport), NOW).table
 
 
 def short(table):

@@ -17,8 +17,7 @@ import msgspec
 import pytest
 
 from gpubench.models import Pricing
-from gpubench.offers.published import take_over
-from gpubench.offers.refresh import refresh
+from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.source import Complete, Quote, SourceError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.offers.regions import is_in, world_of
+from gpubench.offers.listing import is_in, world_of
 from gpubench.offers.snapshot import embedded_offers
 
 PLACES = {

@@ -12,8 +12,8 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
-from gpubench.offers.cards import card_prices
 from gpubench.offers.columns import Offers
+from gpubench.offers.owned import card_prices
 from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
 from gpubench.recommend.filters import apply
 from gpubench.recommend.owning import offer_of, ownerships

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
-from gpubench.offers.cards import card_prices
+from gpubench.offers.owned import card_prices
 from gpubench.recommend.break_even import break_even, pays
 from gpubench.recommend.owning import (
     Ownership,
