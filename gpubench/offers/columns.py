@@ -99,24 +99,19 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     codes = columns[0].codes
     for column in columns[1:]:
         codes = codes * len(column.values) + column.codes
-    first, kinds = _by_first_row(codes, math.prod(len(column.values) for column in columns))
-    cells = [[column.values[code] for code in column.codes[first].tolist()] for column in columns]
-    return Column(kinds, tuple(zip(*cells, strict=True)))
-
-
-def _by_first_row(codes: Indices, end: int) -> tuple[Indices, Indices]:
-    """Return the first row of each code below ``end``, in order, and which of them each row is like."""
-    count = len(codes)
+    count, end = len(codes), math.prod(len(column.values) for column in columns)
     if end > _MOST_CODES_A_ROW * count:  # a table of all codes would be larger than the rows are worth
         values, codes = np.unique(codes, return_inverse=True)
         end = len(values)
-    first = np.full(end, count)
-    first[codes[::-1]] = np.arange(count)[::-1]  # of several the last that is written stays: the first row
-    used = np.flatnonzero(first < count)
-    in_order = used[np.argsort(first[used])]
+    first_row = np.full(end, count)
+    first_row[codes[::-1]] = np.arange(count)[::-1]  # of several the last that is written stays
+    used = np.flatnonzero(first_row < count)
+    in_order = used[np.argsort(first_row[used])]
     place = np.empty(end, dtype=np.int64)
     place[in_order] = np.arange(len(in_order))
-    return first[in_order], place[codes]
+    firsts = first_row[in_order]
+    cells = [[column.values[code] for code in column.codes[firsts].tolist()] for column in columns]
+    return Column(place[codes], tuple(zip(*cells, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

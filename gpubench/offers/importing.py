@@ -127,8 +127,7 @@ def read_table(
 ) -> tuple[Format, OfferTable]:
     """Read a price table in any of the three formats, and say in which; see ``import_offers``."""
     rows = read_rows(file)
-    format_ = format_ or _format(rows)
-    _check_columns(rows, format_)
+    format_ = _format(rows, format_)
     if format_ == "own":
         return format_, read_own(file)
     if price_date is None:
@@ -145,20 +144,18 @@ def read_table(
     return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
 
 
-def _format(rows: Rows) -> Format:
-    for format_, marks in _MARKS.items():
-        if marks <= set(rows.columns):
-            return format_
-    raise MisuseError(
-        f"{plain(rows.name)} has columns of no known format ({plain(', '.join(rows.columns))}); "
-        "say --format own, skypilot or gpuhunt"
-    )
-
-
-def _check_columns(rows: Rows, format_: Format) -> None:
-    missing = sorted(_MARKS[format_] - set(rows.columns))
-    if missing:
-        raise MisuseError(f"{plain(rows.name)} is no {format_} table: it lacks {', '.join(missing)}")
+def _format(rows: Rows, said: Format | None) -> Format:
+    """Return the format that was said, or that the columns tell."""
+    missing = {each: sorted(marks.difference(rows.columns)) for each, marks in _MARKS.items()}
+    found = said or next((each for each, columns in missing.items() if not columns), None)
+    if found is None:
+        raise MisuseError(
+            f"{plain(rows.name)} has columns of no known format ({plain(', '.join(rows.columns))}); "
+            "say --format own, skypilot or gpuhunt"
+        )
+    if missing[found]:
+        raise MisuseError(f"{plain(rows.name)} is no {found} table: it lacks {', '.join(missing[found])}")
+    return found
 
 
 def _cloud(file: Path, format_: Format) -> str:

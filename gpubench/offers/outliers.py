@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -52,6 +53,14 @@ class Standard(NamedTuple):
     provider_count: int
     loosened: int
 
+    @property
+    def whose(self) -> str:
+        """Whose price it is: "the median of 3 other providers ($8.00)"."""
+        others = count(self.provider_count, "other provider")
+        who = f"the median of {others}" if self.provider_count > 1 else "what the one other provider asks"
+        how = ("", ", clouds and marketplaces alike", ", however paid")[self.loosened]
+        return f"{who}{how} ({format_usd(self.median_usd)})"
+
 
 class _Key(NamedTuple):
     """What a price is judged by, beside its height."""
@@ -90,6 +99,10 @@ class _Asked(NamedTuple):
         """Return from where to where prices are within ``WITNESS_RATIO`` of one."""
         return bisect_left(self.usd, usd / WITNESS_RATIO), bisect_right(self.usd, usd * WITNESS_RATIO)
 
+    def of_about(self, usd: float) -> set[str]:
+        """Return the providers that ask about as much."""
+        return set(self.providers[slice(*self.around(usd))])
+
     def somebody_else(self, provider: str, usd: float) -> bool:
         """Return whether anybody but a provider asks about as much."""
         first, end = self.around(usd)
@@ -106,10 +119,10 @@ class Market:
 
     def __init__(self, offers: Iterable[Offer]) -> None:
         """Sort prices by GPU, by how they are paid, and by provider."""
+        self._standard_of = cache(self._find_standard)
+        self._voices = cache(self._find_voices)
+        self._asked = cache(self._find_asked)
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
-        self._known_voices: dict[tuple[str, _Scope], _Voices] = {}
-        self._standards: dict[_Key, Standard | None] = {}
-        self._known_asked: dict[tuple[str, Pricing], _Asked] = {}
         every = Offers.of(offers)
         asked = every.where(
             ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
@@ -123,8 +136,8 @@ class Market:
         in_order = np.lexsort((asked.usd_per_gpu_hour, alike.codes))
         ends = np.cumsum([0, *np.bincount(alike.codes, minlength=len(alike.values)).tolist()]).tolist()
         usd = asked.usd_per_gpu_hour[in_order].tolist()
-        for (gpu_key, pricing, on_marketplace, provider), first, end in zip(
-            alike.values, ends[:-1], ends[1:], strict=True
+        for (gpu_key, pricing, on_marketplace, provider), (first, end) in zip(
+            alike.values, pairwise(ends), strict=True
         ):
             paid = self._prices.setdefault(gpu_key, {}).setdefault((pricing, on_marketplace), {})
             paid[provider] = usd[first:end]
@@ -141,7 +154,7 @@ class Market:
             return None
         return (
             f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times "
-            f"{_whose(standard)}, and no second provider is within {WITNESS_RATIO:g}x of it"
+            f"{standard.whose}, and no second provider is within {WITNESS_RATIO:g}x of it"
         )
 
     def doubt_in_short(self, offer: Offer) -> str | None:
@@ -153,7 +166,13 @@ class Market:
 
     def _standard_of_doubt(self, offer: Offer) -> Standard | None:
         """Return what the others ask where that makes a price doubtful."""
-        return self.standard(offer) if self._is_doubted(_key(offer), _per_gpu(offer)) else None
+        key = _key(offer)
+        return self._standard_of(key) if self._is_doubted(key, _per_gpu(offer)) else None
+
+    def is_below(self, offer: Offer) -> bool:
+        """Return whether a price is under what the others ask: only such a one can be a false answer."""
+        standard = self._standard_of(_key(offer))
+        return standard is not None and _per_gpu(offer) < standard.median_usd
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""
@@ -168,44 +187,35 @@ class Market:
         return doubted
 
     def _is_doubted(self, key: _Key, usd: float) -> bool:
+        """Hold a price to its standard, and ask whether anybody else bears it out.
+
+        One that is too high is held to the median of its own kind, and a lone cent must not throw out an
+        honest one: one other provider of its kind is enough where a further one, of any kind, bears that
+        one out.
+        """
         standard = self._standard_of(key)
         if standard is None:
             return False
         ratio = usd / standard.median_usd
-        too_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
-        if not (too_low or self._is_too_high(key, standard, ratio)):
+        is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
+        if not is_low and (ratio <= MAX_RATIO or standard.loosened):
             return False
         name = key.provider.casefold()
-        return not any(asked.somebody_else(name, usd) for asked in self._asked_of(key))
+        paid_alike = [self._asked(key.gpu_key, each) for each in {key.pricing, Pricing.ON_DEMAND}]
+        if not is_low and standard.provider_count == 1:
+            witnesses = set().union(*(asked.of_about(standard.median_usd) for asked in paid_alike))
+            if len(witnesses - {name}) < 2:
+                return False
+        return not any(asked.somebody_else(name, usd) for asked in paid_alike)
 
-    def is_below(self, offer: Offer) -> bool:
-        """Return whether a price is under what the others ask: only such a one can be a false answer."""
-        standard = self.standard(offer)
-        return standard is not None and _per_gpu(offer) < standard.median_usd
+    def _find_standard(self, key: _Key) -> Standard | None:
+        """Return what the others ask for the same; None where nobody does, or no such price is judged.
 
-    def _is_too_high(self, key: _Key, standard: Standard, ratio: float) -> bool:
-        """Hold a price to the median of its own kind; a lone cent must not throw out an honest one.
-
-        So one other provider of its kind is enough where a further one, of any kind, bears that one out.
+        Asked are those of the same kind who are paid alike, else all who are paid alike, else all.
         """
-        if ratio <= MAX_RATIO or standard.loosened:
-            return False
-        return standard.provider_count > 1 or len(self._witnesses(key, standard.median_usd)) > 1
-
-    def standard(self, offer: Offer) -> Standard | None:
-        """Return what the others ask, of the same kind and paid alike where there are such; None for none."""
-        return self._standard_of(_key(offer))
-
-    def _standard_of(self, key: _Key) -> Standard | None:
-        if key not in self._standards:
-            judged = _is_judged(key.pricing, key.kind)
-            self._standards[key] = self._new_standard(key) if judged else None
-        return self._standards[key]
-
-    def _new_standard(self, key: _Key) -> Standard | None:
-        """Ask those of the same kind who are paid alike, else all who are paid alike, else all."""
-        pay = _pay(key.pricing, key.kind)
-        scopes: tuple[_Scope, ...] = (pay, (pay[0], None), (None, None))
+        if key.pricing is Pricing.OWNED or key.kind in NOT_RANKED:
+            return None
+        scopes: list[_Scope] = [(key.pricing, key.kind == "marketplace"), (key.pricing, None), (None, None)]
         for loosened, scope in enumerate(scopes):
             others = self._voices(key.gpu_key, scope).of_others(key.provider.casefold())
             if others is not None:
@@ -213,48 +223,36 @@ class Market:
                 return Standard(median_usd, provider_count, loosened)
         return None
 
-    def _voices(self, gpu_key: str, scope: _Scope) -> _Voices:
+    def _find_voices(self, gpu_key: str, scope: _Scope) -> _Voices:
         """Return the one price for which each provider stands [USD per GPU-hour]."""
-        if (gpu_key, scope) not in self._known_voices:
-            found: dict[str, list[float]] = {}
-            for pay, name, prices in self._asked(gpu_key):
-                if scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
-                    found.setdefault(name, []).extend(prices)
-            voices = {name: median(prices) for name, prices in found.items()}
-            self._known_voices[gpu_key, scope] = _Voices(voices, sorted(voices.values()))
-        return self._known_voices[gpu_key, scope]
+        found: dict[str, list[float]] = {}
+        for pay, name, prices in self._prices_of(gpu_key):
+            if scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
+                found.setdefault(name, []).extend(prices)
+        voices = {name: median(prices) for name, prices in found.items()}
+        return _Voices(voices, sorted(voices.values()))
 
-    def _witnesses(self, key: _Key, usd: float) -> set[str]:
-        """Return the other providers that ask about as much, paid alike or, for spot, on demand."""
-        names = {name for asked in self._asked_of(key) for name in asked.providers[slice(*asked.around(usd))]}
-        return names - {key.provider.casefold()}
+    def _find_asked(self, gpu_key: str, pricing: Pricing) -> _Asked:
+        """Return the prices that can bear one out, those that leave the card's form factor open included."""
+        left_open = (key for key, spec in load_specs().items() if gpu_key in spec.variants)
+        every = sorted(
+            (usd, name)
+            for pay, name, prices in self._prices_of(gpu_key, *left_open)
+            if pay[0] is pricing
+            for usd in prices
+        )
+        next_other = [len(every)] * len(every)
+        for at in range(len(every) - 2, -1, -1):
+            next_other[at] = next_other[at + 1] if every[at][1] == every[at + 1][1] else at + 1
+        return _Asked([usd for usd, _ in every], [name for _, name in every], next_other)
 
-    def _asked_of(self, key: _Key) -> list[_Asked]:
-        """Return the prices that can bear one out: those paid alike and, for spot, on demand."""
-        found = []
-        for pricing in dict.fromkeys((key.pricing, Pricing.ON_DEMAND)):
-            if (key.gpu_key, pricing) not in self._known_asked:
-                asked = self._asked(key.gpu_key, *_left_open(key.gpu_key))
-                same = [(name, prices) for pay, name, prices in asked if pay[0] is pricing]
-                self._known_asked[key.gpu_key, pricing] = _in_order(same)
-            found.append(self._known_asked[key.gpu_key, pricing])
-        return found
-
-    def _asked(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
+    def _prices_of(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
         spec = load_specs().get(gpu_key)
         for key in (gpu_key, *(spec.variants if spec else ()), *more):
             for pay, by_provider in self._prices.get(key, {}).items():
                 for name, prices in by_provider.items():
                     yield pay, name, prices
-
-
-def _in_order(asked: Iterable[tuple[str, Sequence[float]]]) -> _Asked:
-    every = sorted((usd, name) for name, prices in asked for usd in prices)
-    next_other = [len(every)] * len(every)
-    for at in range(len(every) - 2, -1, -1):
-        next_other[at] = next_other[at + 1] if every[at][1] == every[at + 1][1] else at + 1
-    return _Asked([usd for usd, _ in every], [name for _, name in every], next_other)
 
 
 class Sorted(NamedTuple):
@@ -286,7 +284,12 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             kept.append(offer)
         else:
             jumped.add(offer_key(offer))
-            set_aside.append(SetAside(name_of(offer), _reason(offer, last, ratio)))
+            new_usd, old_usd = (format_usd(float(each.price_usd_per_hour)) for each in (offer, last))
+            reason = (
+                f"{offer.pricing} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
+                f"{last.price_date}; the old price is kept (--accept-outliers takes the new one)"
+            )
+            set_aside.append(SetAside(name_of(offer), reason))
     table = msgspec.structs.replace(fresh, offers=tuple(kept), set_aside=tuple(set_aside))
     return Sorted(table, frozenset(jumped))
 
@@ -296,40 +299,9 @@ def name_of(offer: Offer) -> str:
     return plain(full_name(offer), 80)
 
 
-def _is_judged(pricing: Pricing, kind: str) -> bool:
-    """Return whether a price is that of a machine today: no other is judged, or a standard for others."""
-    return pricing is not Pricing.OWNED and kind not in NOT_RANKED
-
-
-@cache
-def _left_open(gpu_key: str) -> tuple[str, ...]:
-    """Return the rows that can mean this card, because a price list leaves its form factor open."""
-    return tuple(key for key, spec in load_specs().items() if gpu_key in spec.variants)
-
-
 def _key(offer: Offer) -> _Key:
     return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider)
 
 
-def _pay(pricing: Pricing, kind: str) -> _Pay:
-    return pricing, kind == "marketplace"
-
-
 def _per_gpu(offer: Offer) -> float:
     return float(offer.price_usd_per_hour) / offer.gpu_count
-
-
-def _whose(standard: Standard) -> str:
-    """Return whose price the standard is: "the median of 3 other providers ($8.00)"."""
-    others = count(standard.provider_count, "other provider")
-    who = f"the median of {others}" if standard.provider_count > 1 else "what the one other provider asks"
-    how = ("", ", clouds and marketplaces alike", ", however paid")[standard.loosened]
-    return f"{who}{how} ({format_usd(standard.median_usd)})"
-
-
-def _reason(offer: Offer, last: Offer, ratio: float) -> str:
-    new, old = (format_usd(float(o.price_usd_per_hour)) for o in (offer, last))
-    return (
-        f"{offer.pricing} price {new} is {format_number(ratio, 2)} times the {old} of {last.price_date}; "
-        "the old price is kept (--accept-outliers takes the new one)"
-    )

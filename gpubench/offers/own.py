@@ -14,7 +14,6 @@ from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,7 +27,6 @@ from gpubench.offers.columns import CODED, Column, Offers, column_of, constant, 
 from gpubench.offers.columns import Columns as OfferColumns
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.request import KINDS
 from gpubench.offers.rows import Columns, read_columns
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
 from gpubench.specs import load_specs, offered_gpu_key
@@ -96,7 +94,7 @@ def offers_of_columns(table: Columns, default_source: str = "", latest: date = d
         aside += [_Aside(row, place, reason) for row in second.tolist()]
         priced.append(_Priced(column, cells, prices, first))
     aside += [_Aside(row, 0, "no price") for row in np.flatnonzero(unpriced).tolist()]
-    said = tuple(SetAside(_describe(table, each.row), each.reason) for each in sorted(aside, key=_by_row))
+    said = tuple(SetAside(_describe(table, each.row), each.reason) for each in sorted(aside))
     return OfferTable(offers=_offers(facts, priced), set_aside=said)
 
 
@@ -162,7 +160,11 @@ def _notes(words: Column[str], rate: Column[_Rate | None], gpu_key: Column[str])
     specs = load_specs()
     unstated = [key in specs and bool(specs[key].variants) for key in gpu_key.values]
     kinds = kinds_of(words, rate, recoded(gpu_key.codes, unstated))
-    return recoded(kinds.codes, [_note(*each) for each in kinds.values])
+    notes = (
+        (text, rate and rate.words, UNSTATED_NOTE if is_open else None)
+        for text, rate, is_open in kinds.values
+    )
+    return recoded(kinds.codes, ["; ".join(filter(None, each)) or None for each in notes])
 
 
 def _read(cells: Column[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Column[Any]:
@@ -207,9 +209,6 @@ class _Aside(NamedTuple):
     row: int
     place: int
     reason: str
-
-
-_by_row = itemgetter(0, 1)
 
 
 def _prices(cells: Sequence[str], asked: Flags, facts: _Facts) -> tuple[Floats, dict[int, str]]:
@@ -331,8 +330,7 @@ def _region(text: str) -> str | None:
 
 def _kind(text: str) -> str:
     kind = _word(text).lower() or "vm"
-    if kind not in KINDS:
-        raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(KINDS)}")
+    plausible.check_kind(kind)
     return kind
 
 
@@ -364,11 +362,6 @@ def _rate(cells: tuple[str, str, str]) -> _Rate | None:
     return _Rate(
         plausible.price(usd_per_unit), f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
     )
-
-
-def _note(text: str | None, rate: _Rate | None, unstated: bool) -> str | None:
-    notes = (text, rate.words if rate else "", UNSTATED_NOTE if unstated else "")
-    return "; ".join(note for note in notes if note) or None
 
 
 def _describe(table: Columns, row: int) -> str:

@@ -128,22 +128,19 @@ def are_texts(cells: Sequence[str]) -> bool:
     return is_shown and longest <= MAX_CELL_CHARACTERS and _FORMULA.search(together) is None
 
 
+def check_kind(kind: str) -> None:
+    """Raise unless a kind of offer is one of ``KINDS``."""
+    if kind not in KINDS:
+        raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(KINDS)}")
+
+
 def check_offer(offer: Offer) -> None:
     """Raise unless an offer that was stored or fetched holds to the same limits as a row of a file."""
-    texts = (
-        offer.provider,
-        offer.instance,
-        offer.region,
-        offer.kind,
-        offer.price_date,
-        offer.source,
-        offer.note,
-    )
-    check_texts(tuple(text for text in texts if text is not None))
+    place = (offer.provider, offer.instance, offer.region or "")
+    check_texts((*place, offer.kind, offer.price_date, offer.source, offer.note or ""))
     if not (offer.provider and offer.instance and offer.source):
         raise ImplausibleError("no provider, instance or source named")
-    if offer.kind not in KINDS:
-        raise ImplausibleError(f"kind {offer.kind[:40]!r} is none of {', '.join(KINDS)}")
+    check_kind(offer.kind)
     if offer.gpu_key not in load_specs():
         raise ImplausibleError(f"GPU {offer.gpu_key[:60]!r} is unknown")
     price_day(offer.price_date)

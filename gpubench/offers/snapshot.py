@@ -116,9 +116,16 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
     snapshot, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
     for name, source in (snapshot.sources if snapshot else {}).items():
-        note = () if source.state != "failed" else (_failure_note(name, source),)
-        checked = check_offers(source.offers, name, note)
-        tables.append(msgspec.structs.replace(checked, covers=source.covers))
+        failure: tuple[str, ...] = ()
+        if source.state == "failed":
+            kept = (
+                f"its prices of {source.retrieved_at} are kept"
+                if source.offers
+                else "the shipped prices stand"
+            )
+            failure = (plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400),)
+        checked = check_offers(source.offers, name)
+        tables.append(msgspec.structs.replace(checked, notes=failure, covers=source.covers))
     return overlay(tables)
 
 
@@ -149,11 +156,6 @@ def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
     except OSError as error:
         notes.append(f"cannot list {plain(str(folder), 1000)}: {cause_of(error)}; no prices of it count")
         return ()
-
-
-def _failure_note(name: str, source: SourceOffers) -> str:
-    kept = f"its prices of {source.retrieved_at} are kept" if source.offers else "the shipped prices stand"
-    return plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400)
 
 
 def imported_offers(folder: Path) -> Iterator[OfferTable]:
@@ -215,7 +217,7 @@ def write_json(path: Path, document: Any) -> Path:
     return path
 
 
-def check_offers(offers: Iterable[Offer], name: str, notes: tuple[str, ...] = ()) -> OfferTable:
+def check_offers(offers: Iterable[Offer], name: str) -> OfferTable:
     """Return the offers that hold to the limits of a row; the others are set aside under the table's name."""
     kept, set_aside = [], []
     for offer in offers:
@@ -225,4 +227,4 @@ def check_offers(offers: Iterable[Offer], name: str, notes: tuple[str, ...] = ()
             set_aside.append(SetAside(f"{name}: {plain(full_name(offer))}", str(reason)))
         else:
             kept.append(offer)
-    return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside), notes=notes)
+    return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside))

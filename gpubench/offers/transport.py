@@ -106,12 +106,10 @@ class HttpTransport:
             method = "GET" if body is None else "POST"
             with self._client.stream(method, url, params=params, json=body, headers=headers) as response:
                 if response.status_code not in _REDIRECTS:
-                    good = response.status_code < 300
-                    return (
-                        response.status_code,
-                        _seconds(response.headers.get("retry-after")),
-                        self._read(response, deadline) if good else b"",
-                    )
+                    answer = self._read(response, deadline) if response.status_code < 300 else b""
+                    retry_after = response.headers.get("retry-after", "")
+                    in_seconds = retry_after.isascii() and retry_after.isdigit()  # else a date or nonsense
+                    return response.status_code, float(retry_after) if in_seconds else None, answer
                 url, params = urljoin(url, response.headers.get("location", "")), None
             if not same_host(asked, url):
                 raise SourceError(f"{host} redirects to another host ({plain(url, 80)}): refused")
@@ -130,15 +128,6 @@ class HttpTransport:
                 raise SourceError(f"{response.url.host} took over {self._request_timeout_s:g} s: stopped")
             chunks.append(chunk)
         return b"".join(chunks)
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Read a Retry-After in seconds; a date or nonsense is no answer."""
-    return (
-        float(retry_after)
-        if retry_after is not None and retry_after.isascii() and retry_after.isdigit()
-        else None
-    )
 
 
 def _words(error: Exception) -> str:

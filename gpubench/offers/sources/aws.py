@@ -8,7 +8,7 @@ a region; a region that refuses these credentials has no spot quotes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -98,10 +98,13 @@ class AwsSource:
             raise SourceError(f"AWS price list failed: {error}") from None
         yield from quotes
         yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
-        on_demand = [quote for quote in quotes if quote.pricing is Pricing.ON_DEMAND]
-        for region, machines in _by_region(on_demand).items():
+        machines: dict[str, dict[str, Quote]] = defaultdict(dict)
+        for quote in quotes:
+            if quote.region and quote.pricing is Pricing.ON_DEMAND:
+                machines[quote.region][quote.instance] = quote
+        for region, by_name in machines.items():
             try:
-                yield from _spot_quotes(clients("ec2", region), machines)
+                yield from _spot_quotes(clients("ec2", region), by_name)
             except (BotoCoreError, ClientError):
                 continue  # the account has not enabled this region, or may not ask for its spot prices
 
@@ -166,14 +169,6 @@ def _quote(machine: _Attributes, price: str, pricing: Pricing, term_years: int |
         source="AWS Price List API",
         note="standard, no upfront" if term_years else None,
     )
-
-
-def _by_region(quotes: Iterable[Quote]) -> dict[str, dict[str, Quote]]:
-    regions: dict[str, dict[str, Quote]] = defaultdict(dict)
-    for quote in quotes:
-        if quote.region:
-            regions[quote.region][quote.instance] = quote
-    return regions
 
 
 def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:

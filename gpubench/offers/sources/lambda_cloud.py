@@ -60,12 +60,13 @@ class LambdaSource:
             kind, regions = entry.instance_type, entry.regions_with_capacity_available
             if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
                 continue
+            named_count = kind.name.removeprefix("gpu_").partition("x_")[0]  # of "gpu_8x_h100_sxm5"
             yield Quote(
                 provider="lambda",
                 instance=kind.name,
                 region=None,
                 gpu=kind.gpu_description or kind.description,
-                gpu_count=kind.specs.gpus or _count(kind.name),
+                gpu_count=kind.specs.gpus or (named_count if named_count.isdigit() else ""),
                 vcpus=kind.specs.vcpus,
                 ram_gib=kind.specs.memory_gib,
                 price=kind.price_cents_per_hour / 100,
@@ -73,12 +74,6 @@ class LambdaSource:
                 in_stock=None if regions is None else bool(regions),
             )
         yield Complete(pricings=(Pricing.ON_DEMAND,))
-
-
-def _count(name: str) -> str:
-    """Read the count from ``gpu_8x_h100_sxm5``; another name gives no count."""
-    head = name.removeprefix("gpu_").partition("x_")[0]
-    return head if head.isdigit() else ""
 
 
 SOURCE = LambdaSource()
