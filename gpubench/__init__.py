@@ -37,7 +37,7 @@ _HOMES = {
     "Run": "gpubench.models",
     "StorageError": "gpubench.errors",
     "WrongArgumentError": "gpubench.errors",
-    "load_runs": "gpubench.record.frame",
+    "load_runs": "gpubench.record.figures",
     "memory": "gpubench.predict.memory_answer",
     "predict": "gpubench.predict.estimate",
     "probe": "gpubench.probe.probe",

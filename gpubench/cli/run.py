@@ -68,7 +68,7 @@ def _measure(prepared: Prepared) -> Session:
     from gpubench.cli.progress import watch
     from gpubench.measure.events import CaseEnded, Event
     from gpubench.models import Status
-    from gpubench.record.as_json import run_document
+    from gpubench.record.figures import run_document
     from gpubench.session.session import UnstoredRunError, execute
 
     kept: set[Case] = set()
@@ -103,7 +103,7 @@ def tell(
 ) -> None:
     """Print a run, the head of the ranking for what was run, and at the end what both come to."""
     from gpubench import effects
-    from gpubench.record.as_json import run_document
+    from gpubench.record.figures import run_document
 
     if as_json:
         print_json(run_document(session.run) | effects.document(session.run))

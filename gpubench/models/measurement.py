@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import ceil
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.interval import Interval
@@ -82,6 +82,11 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
     left_out: str | None = None
     mark: str | None = None
     call_s: float | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds per step."""
+        return self.wall_s / self.steps
 
 
 class Launch(Record, frozen=True, kw_only=True):
@@ -168,6 +173,11 @@ class Launch(Record, frozen=True, kw_only=True):
         return tuple(r for r in self.rounds if r.left_out is None)
 
     @property
+    def step_times_s(self) -> list[float]:
+        """Mean seconds per step of every round that counts."""
+        return [round_.step_s for round_ in self.accepted]
+
+    @property
     def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
         """The samples from the first timed round on: what the figures and findings rest on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
@@ -229,19 +239,22 @@ class Measurement(Record, frozen=True, kw_only=True):
         return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
 
     @cached_property
+    def launch_step_times_s(self) -> list[float]:
+        """Seconds per step of each launch with a round that counts: wall time over steps."""
+        counted = [launch.accepted for launch in self.launches if launch.accepted]
+        return [sum(r.wall_s for r in rounds) / sum(r.steps for r in rounds) for rounds in counted]
+
+    @cached_property
     def step_time_s(self) -> float | None:
         """Seconds per step: the median over launches of wall time over steps."""
-        per_launch = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
-        return median(per_launch) if per_launch else None
+        return _median(self.launch_step_times_s)
 
     @cached_property
     def samples_per_s(self) -> float | None:
         """Throughput of the whole case; times ``step_time_s`` it is the batch."""
-        return (
-            None
-            if self.step_time_s is None
-            else self.case.batch_size * self.case.gpu_count / self.step_time_s
-        )
+        if self.step_time_s is None:
+            return None
+        return self.case.batch_size * self.case.gpu_count / self.step_time_s
 
     @cached_property
     def relative_half_width(self) -> float | None:
@@ -250,11 +263,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         Within launches it is the median width, as the estimate is the median launch: one restless launch
         moves neither, and where its level differs the interval between launches shows it.
         """
-        per_launch = [
-            relative_half_width([r.wall_s / r.steps for r in launch.accepted])
-            for launch in self.launches
-            if launch.accepted
-        ]
+        per_launch = (relative_half_width(times) for x in self.launches if (times := x.step_times_s))
         within = [width for width in per_launch if width is not None]
         if not within:
             return None
@@ -263,12 +272,12 @@ class Measurement(Record, frozen=True, kw_only=True):
     @cached_property
     def between_launches(self) -> float | None:
         """Half-width of the 95 % interval that the launches' own means give; None for one launch."""
-        return between_launches_half_width([_mean_step_s(x) for x in self.launches if x.accepted])
+        return between_launches_half_width(self.launch_step_times_s)
 
     @property
     def within_one_process(self) -> bool:
         """Whether the interval rests on one launch: what differs between processes is not in it."""
-        return sum(bool(launch.accepted) for launch in self.launches) == 1
+        return len(self.launch_step_times_s) == 1
 
     @property
     def samples_per_s_low(self) -> float | None:
@@ -296,21 +305,17 @@ class Measurement(Record, frozen=True, kw_only=True):
     @property
     def output_error(self) -> float | None:
         """Largest relative error of the outputs of any launch against float32 on the CPU, in inference."""
-        return max((x.output_error for x in self.launches if x.output_error is not None), default=None)
+        return max(self._known("output_error"), default=None)
 
     @property
     def peak_memory_bytes(self) -> int | None:
         """Largest peak of any launch."""
-        return max(
-            (x.peak_memory_bytes for x in self.launches if x.peak_memory_bytes is not None), default=None
-        )
+        return max(self._known("peak_memory_bytes"), default=None)
 
     @property
     def peak_reserved_bytes(self) -> int | None:
         """Most that torch's allocator held in any launch; with it the peak of tensors."""
-        return max(
-            (x.peak_reserved_bytes for x in self.launches if x.peak_reserved_bytes is not None), default=None
-        )
+        return max(self._known("peak_reserved_bytes"), default=None)
 
     @property
     def device_bytes(self) -> int | None:
@@ -321,8 +326,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     @property
     def gpu_busy(self) -> float | None:
         """Median share of the wall time in which the device computed."""
-        shares = [x.gpu_busy for x in self.launches if x.gpu_busy is not None]
-        return median(shares) if shares else None
+        return _median(self._known("gpu_busy"))
 
     @property
     def latency_p50_s(self) -> float | None:
@@ -341,7 +345,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     def _latency(self, share: float) -> float | None:
         """A quantile over the passes of all launches; None where too few passes lie beyond it."""
-        passes = sorted(s for launch in self.launches for s in launch.latency_s if s is not None)
+        passes = sorted(self._times("latency_s"))
         if len(passes) * (1 - share) < 1 - 1e-9:
             return None
         return passes[ceil(share * len(passes) - 1e-9) - 1]
@@ -367,12 +371,12 @@ class Measurement(Record, frozen=True, kw_only=True):
     @cached_property
     def first_token_s(self) -> float | None:
         """Median time from the submission of the prompts to their first ids on the host [s]."""
-        return _median_of(self.launches, "first_token_s")
+        return _median(self._times("first_token_s"))
 
     @cached_property
     def per_token_s(self) -> float | None:
         """Median time of a token after the first, of a whole generation [s]."""
-        return _median_of(self.launches, "per_token_s")
+        return _median(self._times("per_token_s"))
 
     def token_latency_s(self, share: float) -> float | None:
         """Quantile of the time between two tokens [s]; None below ``LEAST_GAPS`` of them.
@@ -380,7 +384,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         Args:
             share: 0.5 for the median, 0.99 for the 99th percentile.
         """
-        gaps = sorted(s for launch in self.launches for s in launch.token_gap_s if s is not None)
+        gaps = sorted(self._times("token_gap_s"))
         return gaps[min(len(gaps) - 1, int(share * len(gaps)))] if len(gaps) >= LEAST_GAPS else None
 
     @property
@@ -401,6 +405,14 @@ class Measurement(Record, frozen=True, kw_only=True):
         if self.tokens_per_sample is None or self.samples_per_s is None:
             return None
         return self.tokens_per_sample * self.samples_per_s
+
+    def _known(self, field: str) -> list[Any]:
+        """A field of every launch in which it is known."""
+        return [value for launch in self.launches if (value := getattr(launch, field)) is not None]
+
+    def _times(self, field: str) -> list[float]:
+        """The numbers in a field of several, of all launches."""
+        return [value for values in self._known(field) for value in values if value is not None]
 
     @property
     def achieved_flops_per_s(self) -> float | None:
@@ -434,13 +446,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
 
 
-def _median_of(launches: Sequence[Launch], name: str) -> float | None:
-    known = [s for launch in launches for s in getattr(launch, name) if s is not None]
-    return median(known) if known else None
-
-
-def _mean_step_s(launch: Launch) -> float:
-    return sum(r.wall_s for r in launch.accepted) / sum(r.steps for r in launch.accepted)
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
 class MicroResult(Record, frozen=True, kw_only=True):

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubench.models import DeviceProfile, Finding, Measurement, Run
-from gpubench.record.as_json import DERIVED
-from gpubench.record.spread import step_times_s
+from gpubench.record.figures import DERIVED
 from gpubench.units import Seconds
 
 
@@ -47,7 +46,7 @@ class VirtualClock:
 
 def samples_of(measurement: Measurement) -> tuple[Seconds, ...]:
     """Mean seconds per step of every accepted round, of every launch in turn."""
-    return tuple(seconds for launch in measurement.launches for seconds in step_times_s(launch))
+    return tuple(seconds for launch in measurement.launches for seconds in launch.step_times_s)
 
 
 def extra_info(

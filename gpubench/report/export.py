@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench.models import SCHEMA_VERSION, Measurement, RankedOffer, Run
 from gpubench.recommend.as_json import as_json as ranking_document
-from gpubench.record.as_json import run_document
+from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain
 

@@ -10,7 +10,7 @@ from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe, what_and_action
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
-from gpubench.record.spread import cold_costs, spread
+from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words, moment_words

@@ -23,7 +23,7 @@ from gpubench.models import (
     TaskKind,
     WeightType,
 )
-from gpubench.record.as_json import measurement_document
+from gpubench.record.figures import measurement_document
 
 RECIPE = Recipe(weight_type=WeightType.FLOAT32, prompt_tokens=5, new_tokens=6, cache_tokens=11)
 

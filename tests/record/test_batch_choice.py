@@ -13,8 +13,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.measure.taken import Record
 from gpubench.models import DeviceProfile, Run, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.record.as_json import measurement_document
-from gpubench.record.frame import frame
+from gpubench.record.figures import frame, measurement_document
 from gpubench.record.store import read_run, write_run
 from gpubench.sections.data import of_run
 from gpubench.sections.section import brief

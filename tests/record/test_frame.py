@@ -10,8 +10,7 @@ from gpubench.blocks.parts import Bullets, Paragraph
 from gpubench.cli.run import print_run
 from gpubench.models import Finding, FindingKind, Launch, MicroResult, Round
 from gpubench.record import store
-from gpubench.record.as_json import run_document
-from gpubench.record.spread import SPREAD, cold_costs, spread
+from gpubench.record.figures import SPREAD, cold_costs, run_document, spread
 from gpubench.sections.data import of_run
 from gpubench.sections.section import brief
 

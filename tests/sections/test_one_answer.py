@@ -23,7 +23,7 @@ from gpubench.labels import gpus_of
 from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
 from gpubench.recommend.as_json import as_json
-from gpubench.record.as_json import run_document
+from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData, of_ranking, of_run
 from gpubench.sections.section import own_sections
 from gpubench.specs import load_specs

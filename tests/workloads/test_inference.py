@@ -19,7 +19,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.record.as_json import measurement_document
+from gpubench.record.figures import measurement_document
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 GPU = DeviceProfile(backend="cuda", name="a GPU", compute_capability=(9, 0), uuid="GPU-1")

@@ -1,0 +1,216 @@
+"""The figures of stored runs: how rounds spread and what was paid once, as JSON, and as a pandas frame.
+
+All of it is derived from the record, never stored. In JSON the derived figures stand beside the record, as
+``run --json`` prints it; the frame is tidy: a row a measurement, a column a quantity, units in the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpubench import stats
+from gpubench.executions import Execution
+from gpubench.models import Case, Measurement, Run
+from gpubench.record.store import read_runs, results_root, say_problems
+from gpubench.shared_options import ResultsRequest
+from gpubench.signatures import takes_options_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# --- spread ----------------------------------------------------------------------------------------------
+
+SPREAD = (
+    "rounds",
+    "outliers",
+    "step_time_median_s",
+    "step_time_mad_s",
+    "step_time_p5_s",
+    "step_time_p95_s",
+    "launch_step_time_min_s",
+    "launch_step_time_max_s",
+)
+FENCE = 1.5
+"""A round further outside the quartiles than this many interquartile ranges is an outlier (Tukey 1977)."""
+COLD_COSTS = (
+    "import",
+    "context",
+    "build",
+    "first_step",
+    *(execution.facts.preparation for execution in Execution if execution.facts.preparation),
+)
+"""In the order in which they are paid."""
+
+
+def spread(measurement: Measurement) -> dict[str, float | int | None]:
+    """Return seconds per step over the accepted rounds and over the launches; None where there are none.
+
+    Outliers are counted within each launch, since launches may differ as wholes; they are never removed.
+    """
+    launches = [seconds for launch in measurement.launches if (seconds := launch.step_times_s)]
+    steps = [value for seconds in launches for value in seconds]
+    if not steps:
+        return dict.fromkeys(SPREAD) | {"rounds": 0}
+    return {
+        "rounds": len(steps),
+        "outliers": sum(outliers(seconds) for seconds in launches),
+        "step_time_median_s": median(steps),
+        "step_time_mad_s": stats.median_absolute_deviation(steps),
+        "step_time_p5_s": stats.percentile(steps, 0.05),
+        "step_time_p95_s": stats.percentile(steps, 0.95),
+        "launch_step_time_min_s": min(measurement.launch_step_times_s),
+        "launch_step_time_max_s": max(measurement.launch_step_times_s),
+    }
+
+
+def outliers(values: list[float]) -> int:
+    """Count the values beyond Tukey's fences.
+
+    >>> outliers([1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 5.0])
+    1
+    """
+    low, high = stats.percentile(values, 0.25), stats.percentile(values, 0.75)
+    reach = FENCE * (high - low)
+    return sum(not low - reach <= value <= high + reach for value in values)
+
+
+def cold_costs(measurements: Iterable[Measurement]) -> dict[str, tuple[float, float]]:
+    """Return the least and the most of each cost that is paid once, in the order of paying [s]."""
+    seen: dict[str, list[float]] = {}
+    for measurement in measurements:
+        for launch in measurement.launches:
+            for name, seconds in launch.cold_s.items():
+                if seconds is not None:
+                    seen.setdefault(name, []).append(seconds)
+    return {name: (min(seen[name]), max(seen[name])) for name in COLD_COSTS if name in seen}
+
+
+# --- JSON ------------------------------------------------------------------------------------------------
+
+DERIVED = (
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "tokens_per_s",
+    "step_time_s",
+    "relative_half_width",
+    "latency_p50_s",
+    "latency_p95_s",
+    "latency_p99_s",
+    "gpu_busy",
+    "peak_memory_bytes",
+    "peak_reserved_bytes",
+    "device_bytes",
+    "energy_source",
+    "mean_power_w",
+    "joules_per_sample",
+    "achieved_flops_per_s",
+    "mfu",
+    "hfu",
+    "mfu_of_gemm",
+)
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """Return the run with derived fields flat in each measurement; unknown is null."""
+    document: dict[str, Any] = msgspec.to_builtins(run)
+    document["measurements"] = [measurement_document(m) for m in run.measurements]
+    return document
+
+
+def measurement_document(measurement: Measurement) -> dict[str, Any]:
+    """Return one measurement with its derived figures; those of tokens where it generates any."""
+    document: dict[str, Any] = msgspec.to_builtins(measurement)
+    document |= {name: getattr(measurement, name) for name in DERIVED}
+    document |= spread(measurement)
+    if measurement.case.new_tokens:
+        document |= {
+            "first_token_s": measurement.first_token_s,
+            "per_token_s": measurement.per_token_s,
+            "token_latency_p50_s": measurement.token_latency_s(0.50),
+            "token_latency_p99_s": measurement.token_latency_s(0.99),
+            "decoded_tokens_per_s": measurement.decoded_tokens_per_s,
+            "prefill_tokens_per_s": measurement.prefill_tokens_per_s,
+        }
+    return document
+
+
+# --- frame -----------------------------------------------------------------------------------------------
+
+_CASE_COLUMNS = Case.__struct_fields__
+_FIGURES = (
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "tokens_per_s",
+    "step_time_s",
+    "relative_half_width",
+    "gpu_busy",
+    "joules_per_sample",
+    "mean_power_w",
+    "energy_source",
+    "peak_memory_bytes",
+    "peak_reserved_bytes",
+    "device_bytes",
+    "flops_per_sample",
+    "hardware_flops_per_sample",
+    "achieved_flops_per_s",
+    "mfu",
+    "hfu",
+    "mfu_of_gemm",
+)
+_COLUMNS = [
+    *("run_id", "started_at", "gpu_key", "backend", "device"),
+    *_CASE_COLUMNS,
+    *("status", "reason", "batch_choice"),
+    *_FIGURES,
+    "launches",
+    *SPREAD,
+    *("findings", "budget", "protocol", "gpubench", "torch", "driver"),
+]
+
+
+@takes_options_of(ResultsRequest)
+def load_runs(request: ResultsRequest) -> pd.DataFrame:
+    """Return every stored measurement as one row; unknown is missing, never 0."""
+    stored = read_runs(results_root(request.results))
+    say_problems(stored.problems)
+    return frame(stored.runs)
+
+
+def frame(runs: tuple[Run, ...]) -> pd.DataFrame:
+    """Return one row a measurement of the given runs."""
+    import pandas as pd
+
+    rows = [row(run, measurement) for run in runs for measurement in run.measurements]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def row(run: Run, measurement: Measurement) -> dict[str, Any]:
+    """Return the flat row of one measurement."""
+    case = {name: getattr(measurement.case, name) for name in _CASE_COLUMNS}
+    case = {name: str(value) if isinstance(value, str) else value for name, value in case.items()}
+    return {
+        "run_id": run.run_id,
+        "started_at": run.started_at,
+        "gpu_key": run.device.gpu_key,
+        "backend": run.device.backend,
+        "device": run.device.name,
+        **case,
+        "status": str(measurement.status),
+        "reason": measurement.reason,
+        "batch_choice": measurement.batch_choice,
+        **{name: getattr(measurement, name) for name in _FIGURES},
+        "launches": len(measurement.launches),
+        **spread(measurement),
+        "findings": " ".join(finding.kind for finding in measurement.findings),
+        "budget": run.budget,
+        "protocol": run.protocol,
+        "gpubench": run.environment.gpubench,
+        "torch": run.environment.torch,
+        "driver": run.environment.driver,
+    }
