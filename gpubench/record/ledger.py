@@ -124,7 +124,7 @@ def _lines(path: Path) -> Iterator[Line]:
 
 
 def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
-    """Return the run that the lines of a ledger tell.
+    """Return the run that the lines of a ledger tell; what a later row of a case leaves out is kept.
 
     Args:
         lines: In their order. How the run began may stand after a row, where it could not be written before.
@@ -134,9 +134,15 @@ def told(lines: Sequence[Line], run: Run | None = None) -> Run | None:
         None where neither does.
     """
     begun = next((line.run for line in lines if line.run is not None), run)
-    for row in (line.row for line in lines if line.row is not None):
-        begun = None if begun is None else _with_row(begun, row)
-    return begun
+    told_rows = [line.row for line in lines if line.row is not None]
+    if begun is None or not told_rows:
+        return begun
+    rows = {m.case: m for m in begun.measurements}
+    for row in told_rows:
+        earlier = rows.get(row.case)
+        launches = row.launches if earlier is None else _together(earlier.launches, row.launches)
+        rows[row.case] = msgspec.structs.replace(row, launches=launches)
+    return msgspec.structs.replace(begun, measurements=tuple(rows.values()))
 
 
 def _decoded(line: bytes, shape: type[_L]) -> _L:
@@ -145,16 +151,6 @@ def _decoded(line: bytes, shape: type[_L]) -> _L:
         return msgspec.json.decode(line, type=shape)
     except NOT_JSON:
         return shape()
-
-
-def _with_row(run: Run, row: Measurement) -> Run:
-    """Return the run with a later row of one of its cases; what the row leaves out is kept."""
-    rows = {m.case: m for m in run.measurements}
-    earlier = rows.get(row.case)
-    if earlier is not None:
-        row = msgspec.structs.replace(row, launches=_together(earlier.launches, row.launches))
-    rows[row.case] = row
-    return msgspec.structs.replace(run, measurements=tuple(rows.values()))
 
 
 # --- what is finished -----------------------------------------------------------------------------------

@@ -162,7 +162,10 @@ def _sign(descriptor: int, path: Path, run_id: str, *, by_kernel: bool) -> str |
         _is_elsewhere(holder, by_kernel=by_kernel) or (not by_kernel and _is_alive(holder))
     ):
         raise RunLockedError(_refusal(run_id, holder, path))
-    _write(descriptor, _this_process())
+    mine = msgspec.json.encode(_this_process()) + b"\n"
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, mine)
     if by_kernel:
         return _on_network(path.parent)
     time.sleep(LOOK_EVERY_S)  # of those who wrote at the same moment, all but the last see it now
@@ -264,12 +267,6 @@ def _read(descriptor: int) -> Holder | None:
         return msgspec.json.decode(os.read(descriptor, _HOLDER_BYTES), type=Holder)
     except NOT_JSON:
         return None
-
-
-def _write(descriptor: int, holder: Holder) -> None:
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, msgspec.json.encode(holder) + b"\n")
 
 
 def _this_process() -> Holder:

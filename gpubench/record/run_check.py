@@ -80,7 +80,9 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         if measurement.status is not Status.OK:
             yield _status(measurement, run)
         yield from (_of(finding, measurement.case) for finding in measurement.findings)
-        yield from (_not_run(guard, measurement.case) for guard in guards_not_run(measurement, run.device))
+        for guard in guards_not_run(measurement, run.device):
+            text = f"NOT_CHECKED: this guard did not run: {guard}"
+            yield Issue(weight="note", case=measurement.case, kind="NOT_CHECKED", text=text)
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
         text = f"planned and never reached; {_resume(run)}"
@@ -115,12 +117,6 @@ def _status(measurement: Measurement, run: Run) -> Issue:
         text=f"{measurement.status.replace('_', ' ')}: {plain(measurement.reason or 'no reason known', 300)}"
         + (f"; {_resume(run)}, with more time" if measurement.status is Status.TIMEOUT else "")
         + (f"; {_resume(run)}" if measurement.status is Status.INTERRUPTED else ""),
-    )
-
-
-def _not_run(guard: str, case: Case) -> Issue:
-    return Issue(
-        weight="note", case=case, kind="NOT_CHECKED", text=f"NOT_CHECKED: this guard did not run: {guard}"
     )
 
 

@@ -1,26 +1,33 @@
 """What is stored of one run: its JSON file, and beside it the ledger of launches that the file may lack.
 
 Whoever reads or replaces a run asks here, in small stores and large ones alike: whether the two make a run,
-which run, its head, and by which facts a copy of that head is told to be as new as they are.
+which run, its head, and by which facts a copy of that head is told to be as new as they are. A file of bad
+content is set aside: kept under a name that overwrites nothing, and not read again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+import time
 from pathlib import Path
 
 import msgspec
 
-from gpubench.errors import MisuseError
-from gpubench.files import BadContentError, decode_json, is_there, read_bytes
+from gpubench.errors import MisuseError, StorageError
+from gpubench.files import BadContentError, create_file, decode_json, is_there, read_bytes
 from gpubench.models import SCHEMA_VERSION, Run
-from gpubench.record import ledger
+from gpubench.record import ledger, lock
 from gpubench.record.heads import Facts, Head, head_of, head_of_run
 from gpubench.record.rules import broken_rule, refuse_later
-from gpubench.units import MIB, plain
+from gpubench.units import MIB, Seconds, format_duration, plain
 
 MAX_FILE_BYTES = 64 * MIB
 """A run of 5 launches and 27 cases with 100 s of telemetry each takes 27 MiB; twice that is no run."""
+
+SETTLED_S: Seconds = 10.0
+"""A file that was written more recently may be the first half of one that is being copied here."""
 
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
@@ -140,3 +147,67 @@ def upgraded(run: Run, path: Path) -> Run:
             f"{path.name}: schema version {run.schema_version} never existed: the file is not gpubench's"
         )
     return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
+
+
+# --- bad content -----------------------------------------------------------------------------------------
+
+
+def set_aside(folder: Path, path: Path) -> str:
+    """Rename a run of bad content to ``NAME.corrupt``, or ``NAME.2.corrupt`` and so on; say what was done.
+
+    Under the run's lock, and after another look: what is renamed is what was found bad.
+
+    Args:
+        folder: Where the locks lie.
+        path: Named as runs are.
+
+    Returns:
+        The end of a sentence about the file.
+    """
+    try:
+        if time.time() - path.lstat().st_mtime < SETTLED_S:
+            return f"; left in place, because it was written in the last {format_duration(SETTLED_S)}"
+        with lock.hold(folder, path.stem.casefold(), patience_s=0):
+            if not _is_bad(path):
+                return "; left in place, because it has just been replaced"
+            aside = _move_aside(path)
+    except StorageError as error:
+        return f"; left in place: {error}"
+    except OSError as error:
+        return f"; left in place, because it cannot be renamed: {error.strerror}"
+    return f"; set aside as {aside.name}"
+
+
+def _is_bad(path: Path) -> bool:
+    """Whether the content of a file, read whole, is proven bad."""
+    try:
+        read_run(path)
+    except BadContentError:
+        return True
+    except MisuseError:
+        pass
+    return False
+
+
+def _move_aside(path: Path) -> Path:
+    """Rename a file of bad content over an empty one, so that no earlier one is lost; return its new name."""
+    aside = new_aside(path)
+    try:
+        return path.replace(aside)
+    except OSError:
+        aside.unlink()
+        raise
+
+
+def new_aside(path: Path, content: bytes = b"") -> Path:
+    """Write a new file under the first free one of the names that a bad file is set aside under.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    for number in itertools.count(1):
+        aside = path.with_name(f"{path.name}{'' if number == 1 else f'.{number}'}.corrupt")
+        with contextlib.suppress(FileExistsError):
+            create_file(aside, content)
+            break
+    return aside

@@ -26,7 +26,6 @@ from gpubench.files import (
 from gpubench.folders import default_results, require_folder
 from gpubench.models import Measurement, Run
 from gpubench.record import ledger, lock
-from gpubench.record.aside import new_aside, set_aside
 from gpubench.record.heads import NEWEST, Head, head_of_run, newest_of_each, read_heads
 from gpubench.record.ledger import file_name, is_ledger
 from gpubench.record.lock import RunLock
@@ -35,8 +34,10 @@ from gpubench.record.run_file import (
     facts_of,
     files_of,
     is_safe_name,
+    new_aside,
     read_head,
     read_run,
+    set_aside,
     stored_run,
 )
 from gpubench.shipped import data_path
@@ -360,7 +361,7 @@ def _read_or_say(root: Path, path: Path, read: Callable[[Path], _T], problems: l
     try:
         return read(path)
     except BadContentError as error:
-        done = set_aside(_top(root), path, _is_bad) if _is_run_name(path.name) else ""
+        done = set_aside(_top(root), path) if _is_run_name(path.name) else ""
         problems.append(f"{error}{done}")
     except MisuseError as error:
         problems.append(str(error))
@@ -425,16 +426,6 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
         for name in sorted(there | {file_name(name) for name in there if is_ledger(name)}):
             if name.endswith(".json"):
                 yield Path(folder) / name
-
-
-def _is_bad(path: Path) -> bool:
-    try:
-        read_run(path)
-    except BadContentError:
-        return True
-    except MisuseError:
-        return False
-    return False
 
 
 def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:

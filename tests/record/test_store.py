@@ -24,7 +24,7 @@ from gpubench.predict.estimate import predict
 from gpubench.predict.memory_answer import memory
 from gpubench.recommend.feed import consumed_by
 from gpubench.record import store
-from gpubench.record.aside import SETTLED_S
+from gpubench.record.run_file import SETTLED_S
 from gpubench.shipped import data_path
 
 ROOT = Path(__file__).parents[2]
