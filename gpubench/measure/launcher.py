@@ -33,7 +33,7 @@ from gpubench.models import (
     MicroResult,
     Status,
 )
-from gpubench.models.quality import TimeToQuality
+from gpubench.models.run import TimeToQuality
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
 

@@ -24,7 +24,7 @@ from gpubench.models import (
     Status,
     TelemetrySample,
 )
-from gpubench.models.quality import SeedRun
+from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts
 
 ProofName = Literal["precision", "clock", "graph", "load"]

@@ -15,7 +15,7 @@ from gpubench.measure.messages import QualityDone, TrainToQuality
 from gpubench.measure.precision import switches_for
 from gpubench.measure.quality_goals import EVALUATE_EVERY, GOALS, HELD_OUT, Goal
 from gpubench.measure.step import Work, built, move
-from gpubench.models.quality import SeedRun
+from gpubench.models.run import SeedRun
 from gpubench.workload import Task, one_line
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
-from gpubench.models.quality import Metric
+from gpubench.models.run import Metric
 from gpubench.shipped import package_path
 
 SEEDS = 5

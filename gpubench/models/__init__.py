@@ -45,16 +45,16 @@ from gpubench.models.decision import (
     Sureness,
     UsageLine,
 )
-from gpubench.models.device import DeviceProfile, Reading, TelemetrySample
 from gpubench.models.measurement import (
     Basis,
     BatchChoice,
     Launch,
     Measurement,
-    MicroResult,
+    Reading,
     Round,
     Status,
     Switches,
+    TelemetrySample,
 )
 from gpubench.models.memory import (
     CardClass,
@@ -66,7 +66,6 @@ from gpubench.models.memory import (
     MemoryParts,
     Verdict,
 )
-from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.models.ranking import (
     BuyOrRent,
     Estimate,
@@ -77,7 +76,16 @@ from gpubench.models.ranking import (
     SortedBy,
 )
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
-from gpubench.models.run import Environment, Run, Settings, StartState
+from gpubench.models.run import (
+    DeviceProfile,
+    Environment,
+    MicroResult,
+    Run,
+    SeedRun,
+    Settings,
+    StartState,
+    TimeToQuality,
+)
 from gpubench.models.workload import (
     CONVOLUTIONS,
     BlockSizes,

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.models.case import Case
-from gpubench.models.device import DeviceProfile, TelemetrySample
-from gpubench.models.measurement import Measurement, MicroResult, Status, Switches
+from gpubench.models.measurement import Measurement, Status, Switches, TelemetrySample
 from gpubench.models.record import SCHEMA_VERSION, Record
-from gpubench.models.run import Environment
+from gpubench.models.run import DeviceProfile, Environment, MicroResult
 from gpubench.precisions import Precision
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]

@@ -1,4 +1,4 @@
-"""One case as measured: raw rounds, and the figures that follow from them."""
+"""One case as measured: raw rounds, what the device did meanwhile, and the figures that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, Literal
 from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import Case
-from gpubench.models.device import TelemetrySample
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
 from gpubench.stats import between_launches_half_width, relative_half_width
@@ -64,6 +63,28 @@ class Switches(Record, frozen=True, kw_only=True):
             if value is not None and value != getattr(wanted, name):
                 return f"{name}={value}"
         return None
+
+
+class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One look at a working device; in a file what is unknown is left out, because there are thousands.
+
+    Idle is no reason for a lower clock: it stands apart from the reasons.
+    """
+
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+    idle: bool | None = None
+
+
+class TelemetrySample(Reading, frozen=True, kw_only=True, omit_defaults=True):
+    """A reading with its time, which counts from the first timed round, below 0 in warm-up [s]."""
+
+    t_s: float
 
 
 class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -448,40 +469,3 @@ class Measurement(Record, frozen=True, kw_only=True):
 
 def _median(values: Sequence[float]) -> float | None:
     return median(values) if values else None
-
-
-class MicroResult(Record, frozen=True, kw_only=True):
-    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval.
-
-    ``value`` is ``work * repeats`` over the median of ``times_s``, or that median over ``repeats``.
-
-    Attributes:
-        n: Repetitions that count.
-        left_out: Repetitions before them that the drift guard left out.
-        work: FLOP or bytes of one call; None where the time itself is the result.
-        repeats: Calls in one repetition.
-        times_s: Each repetition in turn, those left out included, as far as they are kept [s].
-        mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
-    """
-
-    name: str
-    precision: str | None
-    size: str
-    value: float
-    low: float | None
-    high: float | None
-    unit: str
-    n: int
-    left_out: int = 0
-    work: float | None = None
-    repeats: int = 1
-    times_s: tuple[float, ...] = ()
-    mean_power_w: float | None = None
-    sm_clock_min_hz: float | None = None
-    clock_event_reasons: tuple[str, ...] | None = None
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def interval(self) -> Interval:
-        """The value with its 95 % interval, in ``unit``."""
-        return Interval(self.value, self.low, self.high)

@@ -1,20 +1,82 @@
-"""One run: what was measured, on what, and under which settings."""
+"""One run: what was measured, on which device, and under which settings."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from gpubench import stats
 from gpubench.findings import Finding
+from gpubench.interval import Interval
 from gpubench.models.case import Case
-from gpubench.models.device import DeviceProfile
-from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
-from gpubench.models.quality import TimeToQuality
+from gpubench.models.measurement import BatchChoice, Measurement, Status
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, headed, html_table, shown, views
-from gpubench.units import count
+from gpubench.units import Joules, Seconds, count
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+
+# --- what it ran on --------------------------------------------------------------------------------------
+
+
+class DeviceProfile(Record, frozen=True, kw_only=True):
+    """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
+
+    ``uuid`` is shown by ``probe`` alone. A stored run holds ``device_id``, a salted hash, instead.
+
+    Attributes:
+        index: Place in the driver's order (PCI order), as ``probe`` lists it.
+        core_count: Physical cores of a CPU that this process may use.
+        unified_memory: The device shares the machine's memory; ``memory_bytes`` is then the machine's.
+        l2_bytes: From the specification table: drivers do not report it.
+        tensor_core_precisions: Formats that the tensor cores take; on a CPU, the reduced formats it has
+            instructions for ("bf16", "fp16", "int8").
+        pcie_generation, pcie_width: The most that card and slot allow together.
+    """
+
+    backend: str
+    vendor: str | None = None
+    name: str | None = None
+    gpu_key: str | None = None
+    uuid: str | None = None
+    device_id: str | None = None
+    index: int | None = None
+    pci_bus_id: str | None = None
+    architecture: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    cuda_core_count: int | None = None
+    core_count: int | None = None
+    memory_bytes: int | None = None
+    unified_memory: bool | None = None
+    memory_bandwidth_bytes_per_s: float | None = None
+    l2_bytes: int | None = None
+    sm_clock_max_hz: float | None = None
+    memory_clock_max_hz: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    nvlink_count: int | None = None
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    ecc_enabled: bool | None = None
+    mig_enabled: bool | None = None
+    virtualization: str | None = None
+    tensor_core_precisions: tuple[str, ...] | None = None
+    unavailable: dict[str, str] = {}
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the device is the host's processor itself."""
+        return self.backend == "cpu"
+
+    @property
+    def runs_steps(self) -> bool:
+        """Whether a framework can train on it; through OpenCL only micro-benchmarks run."""
+        return self.backend != "opencl"
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -77,6 +139,124 @@ class StartState(Record, frozen=True, kw_only=True):
     persistence_mode: bool | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
+
+
+# --- what it measured, beside cases ----------------------------------------------------------------------
+
+
+class MicroResult(Record, frozen=True, kw_only=True):
+    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval.
+
+    ``value`` is ``work * repeats`` over the median of ``times_s``, or that median over ``repeats``.
+
+    Attributes:
+        n: Repetitions that count.
+        left_out: Repetitions before them that the drift guard left out.
+        work: FLOP or bytes of one call; None where the time itself is the result.
+        repeats: Calls in one repetition.
+        times_s: Each repetition in turn, those left out included, as far as they are kept [s].
+        mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
+    """
+
+    name: str
+    precision: str | None
+    size: str
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+    n: int
+    left_out: int = 0
+    work: float | None = None
+    repeats: int = 1
+    times_s: tuple[float, ...] = ()
+    mean_power_w: float | None = None
+    sm_clock_min_hz: float | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def interval(self) -> Interval:
+        """The value with its 95 % interval, in ``unit``."""
+        return Interval(self.value, self.low, self.high)
+
+
+Metric = Literal["accuracy", "loss"]
+
+
+class SeedRun(Record, frozen=True, kw_only=True):
+    """One training from one seed.
+
+    Attributes:
+        reached: Whether the stated quality was seen on the held-out samples.
+        steps: Taken until it was first seen; of one that did not reach it, all that it was given.
+        train_s: Of the steps alone, without the looks at the held-out samples [s].
+        quality: What was last seen; None for what is no number.
+        energy_j: Of the device from the first step to the last look; None where it cannot be told [J].
+    """
+
+    seed: int
+    reached: bool
+    steps: int
+    train_s: Seconds
+    quality: float | None
+    energy_j: Joules | None = None
+
+
+class TimeToQuality(Record, frozen=True, kw_only=True):
+    """What a precision takes to a stated quality.
+
+    Attributes:
+        case: Workload, precision and batch; an eager training.
+        metric, target: The quality on held-out samples: at least this accuracy, or at most this loss.
+        most_steps: After which a seed has not reached it.
+        data_sha256: Of the samples, held-out ones included.
+        runs: One for each seed.
+        reason: Why there are fewer than were asked for; None where all came to their end.
+    """
+
+    case: Case
+    metric: Metric
+    target: float
+    most_steps: int
+    data_sha256: str
+    runs: tuple[SeedRun, ...] = ()
+    reason: str | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether every seed reached the quality; else no figure is given for any."""
+        return self.reason is None and bool(self.runs) and all(run.reached for run in self.runs)
+
+    @property
+    def steps(self) -> Interval:
+        """Mean steps with their interval over seeds; unknown where one did not reach the quality."""
+        return self._over_seeds([run.steps for run in self.runs])
+
+    @property
+    def train_s(self) -> Interval:
+        """The same of the time of the steps [s]."""
+        return self._over_seeds([run.train_s for run in self.runs])
+
+    @property
+    def energy_j(self) -> Interval:
+        """The same of the energy; unknown where one of them is [J]."""
+        known = [run.energy_j for run in self.runs if run.energy_j is not None]
+        return self._over_seeds(known) if len(known) == len(self.runs) else Interval(None)
+
+    def steps_over(self, other: TimeToQuality) -> Interval:
+        """Return the ratio of the steps to those of another precision, paired by seed."""
+        theirs = {run.seed: run.steps for run in other.runs}
+        if not (self.is_reached and other.is_reached) or theirs.keys() != {run.seed for run in self.runs}:
+            return Interval(None)
+        logs = [math.log(run.steps / theirs[run.seed]) for run in self.runs]
+        return stats.mean_interval(logs).each(math.exp)
+
+    def _over_seeds(self, values: list[float]) -> Interval:
+        return stats.mean_interval(values) if self.is_reached else Interval(None)
+
+
+# --- the run ---------------------------------------------------------------------------------------------
 
 
 class Run(Record, frozen=True, kw_only=True):

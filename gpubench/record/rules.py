@@ -11,7 +11,7 @@ from gpubench.labels import micro_name
 from gpubench.measure import checks
 from gpubench.measure.energy import POWER_TOLERANCE
 from gpubench.models import SCHEMA_VERSION, Case, Launch, MicroResult, Run, Status
-from gpubench.models.quality import TimeToQuality
+from gpubench.models.run import TimeToQuality
 from gpubench.units import Watts, plain
 
 MAX_COUNT = 1_000_000_000

@@ -6,7 +6,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.models import Precision
-from gpubench.models.quality import TimeToQuality
+from gpubench.models.run import TimeToQuality
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, format_number, plain

@@ -16,7 +16,7 @@ from gpubench.measure.plan import check_request, plan
 from gpubench.measure.quality_goals import GOALS, WORDS, digits, text
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
-from gpubench.models.quality import SeedRun, TimeToQuality
+from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
 from gpubench.record.rules import broken_rule
 from gpubench.record.store import read_run

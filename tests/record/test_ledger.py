@@ -15,7 +15,7 @@ from gpubench.measure.plan import PlannedCase, Unit
 from gpubench.measure.protocol import Progress
 from gpubench.measure.taken import Record
 from gpubench.models import SCHEMA_VERSION, Launch, MicroResult, Round, Run, Status
-from gpubench.models.quality import SeedRun, TimeToQuality
+from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.record import ledger, store
 from gpubench.session import resume
 
