@@ -30,7 +30,7 @@ from gpubench.offers.snapshot import (
     read_imported,
     write_json,
 )
-from gpubench.offers.source import MARKETPLACES, Quote
+from gpubench.offers.sources import MARKETPLACES, Quote
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable
 from gpubench.specs import load_specs, offered_gpu_key

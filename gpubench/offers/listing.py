@@ -127,28 +127,26 @@ def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
 
 # --- parts of the world ----------------------------------------------------------------------------------
 
-_EUROPE = """
-    europe eu uk france germany sweden norway switzerland poland italy spain finland netherlands belgium
-    ireland denmark austria portugal greece romania czech estonia iceland bulgaria hungary latvia lithuania
-    slovenia slovakia
-    amsterdam stockholm frankfurt paris london warsaw oslo zurich milan madrid helsinki gra waw sbg rbx
-    al at be bg ch cz de dk ee es fi fr gb gr hr hu ie is it lt lu lv md mt nl no pl pt ro rs se si sk ua
-"""
-_UNITED_STATES = """
-    us usa eastus westus centralus northcentralus southcentralus westcentralus
-    ny virginia ohio oregon california texas utah iowa arizona nevada chicago dallas houston seattle
-"""
-_ASIA = """
-    asia ap apac eastasia southeastasia japan japaneast japanwest korea koreacentral koreasouth
-    india centralindia southindia westindia jioindiawest jioindiacentral
-    singapore taiwan indonesia malaysia malaysiawest hongkong tokyo osaka seoul mumbai hyderabad
-    cn hk id in jp kr my ph sg th tw vn
-"""
-_WORLD = {
-    "eu": frozenset(_EUROPE.split()),
-    "us": frozenset(_UNITED_STATES.split()),
-    "asia": frozenset(_ASIA.split()),
+_WORDS = {
+    "eu": """
+        europe eu uk france germany sweden norway switzerland poland italy spain finland netherlands belgium
+        ireland denmark austria portugal greece romania czech estonia iceland bulgaria hungary latvia
+        lithuania slovenia slovakia
+        amsterdam stockholm frankfurt paris london warsaw oslo zurich milan madrid helsinki gra waw sbg rbx
+        al at be bg ch cz de dk ee es fi fr gb gr hr hu ie is it lt lu lv md mt nl no pl pt ro rs se si sk ua
+    """,
+    "us": """
+        us usa eastus westus centralus northcentralus southcentralus westcentralus
+        ny virginia ohio oregon california texas utah iowa arizona nevada chicago dallas houston seattle
+    """,
+    "asia": """
+        asia ap apac eastasia southeastasia japan japaneast japanwest korea koreacentral koreasouth
+        india centralindia southindia westindia jioindiawest jioindiacentral
+        singapore taiwan indonesia malaysia malaysiawest hongkong tokyo osaka seoul mumbai hyderabad
+        cn hk id in jp kr my ph sg th tw vn
+    """,
 }
+_WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
 _NAMES = {"eu": "eu", "europe": "eu", "us": "us", "usa": "us", "asia": "asia"}
 _OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
 """Amazon and Oracle file Australia and New Zealand under Asia Pacific."""
@@ -184,8 +182,4 @@ def world_of(place: str) -> str | None:
     azure = _AZURE.fullmatch(re.sub(r"\d+$", "", place))
     words = [azure[1] or "europe"] if azure else re.sub(r"\d+", " ", place).replace("-", " ").split()
     # The first word that tells counts: us-east-1 before any city or code behind it.
-    for word in (each.strip("(),.") for each in words):
-        for world, known in _WORLD.items():
-            if word in known:
-                return world
-    return None
+    return next(filter(None, (_WORLD_OF.get(word.strip("(),.")) for word in words)), None)

@@ -18,7 +18,7 @@ from gpubench.names import tpu_slice
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.source import Complete, Quote
+from gpubench.offers.sources import Complete, Quote
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.shipped import data_rows
 from gpubench.specs import load_specs, offered_gpu_key

@@ -32,15 +32,15 @@ from gpubench.offers.snapshot import (
     offers_folder,
     write_snapshot,
 )
-from gpubench.offers.source import (
+from gpubench.offers.sources import (
     Source,
     SourceError,
     SourceSkippedError,
     Transport,
     decode,
+    in_order,
     is_safe,
 )
-from gpubench.offers.sources import in_order
 from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now

@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from gpubench import __version__
-from gpubench.offers.source import SourceError, is_safe, same_host
+from gpubench.offers.sources import SourceError, is_safe, same_host
 from gpubench.units import plain
 
 MAX_BODY_BYTES = 64 * 1024**2
@@ -31,7 +31,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class HttpTransport:
-    """A transport on httpx; use as a context manager. See ``source.Transport`` for the call.
+    """A transport on httpx; use as a context manager. See ``sources.Transport`` for the call.
 
     Args:
         sleep: Waits between tries.

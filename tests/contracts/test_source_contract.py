@@ -10,8 +10,7 @@ import pytest
 from gpubench.models import Pricing
 from gpubench.offers.plausible import KINDS
 from gpubench.offers.quotes import sort_quotes
-from gpubench.offers.source import Quote, Source, SourceError
-from gpubench.offers.sources import all_sources
+from gpubench.offers.sources import Quote, Source, SourceError, all_sources
 from gpubench.offers.table import offer_key
 
 ANSWERS = Path(__file__).parent.parent / "offers" / "answers"

@@ -17,8 +17,14 @@ from gpubench.offers.listing import list_offers
 from gpubench.offers.refresh import refresh
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers, load_offers, newest_snapshot
-from gpubench.offers.source import Complete, Quote, SourceError, SourceSkippedError
-from gpubench.offers.sources import all_sources, select_sources
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    SourceError,
+    SourceSkippedError,
+    all_sources,
+    select_sources,
+)
 
 DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpubench.models import Pricing
 from gpubench.offers.quotes import sort_quotes
-from gpubench.offers.source import SourceError, SourceSkippedError
+from gpubench.offers.sources import SourceError, SourceSkippedError
 from gpubench.offers.sources.aws import AwsSource
 from gpubench.offers.sources.azure import AzureSource
 from gpubench.offers.sources.gpuhunt_catalog import GpuhuntSource

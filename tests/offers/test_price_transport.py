@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from patience import Stopwatch
 
-from gpubench.offers.source import SourceError
+from gpubench.offers.sources import SourceError
 
 HttpTransport = pytest.importorskip("gpubench.offers.transport", reason="needs the extra live").HttpTransport
 

@@ -14,7 +14,7 @@ from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh
-from gpubench.offers.source import Quote
+from gpubench.offers.sources import Quote
 from gpubench.recommend.owning import offer_of
 from gpubench.recommend.request import Range
 from gpubench.report.page import render

@@ -21,7 +21,7 @@ from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.refresh import refresh
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
-from gpubench.offers.source import Complete, Quote
+from gpubench.offers.sources import Complete, Quote
 from gpubench.recommend import economics
 from gpubench.recommend.buying import cards_needed
 from gpubench.recommend.owning import likely_hourly

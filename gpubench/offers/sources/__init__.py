@@ -1,18 +1,128 @@
-"""Which price sources there are: those of this package, a file each, and those of others."""
+"""What a price source is, how it may fail, and which there are.
+
+One is a file here with an object ``SOURCE`` that has ``fetch(transport)``. It knows one provider's shapes and
+nothing else, and yields quotes as it found them; which GPU they mean, whether they can be true and what they
+replace is decided in one place for all sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from gpubench.errors import MisuseError
+import msgspec
+
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.models import Pricing
 from gpubench.names import nearest
-from gpubench.offers.source import Source
 from gpubench.units import plain
 
 T = TypeVar("T")
+
+MARKETPLACES = frozenset({"runpod", "tensordock", "vast"})
+"""Here hosts set the price, and what they offer has no instance types."""
+
+
+class SourceError(GpuBenchError):
+    """A price source could not be read; the message is the reason that the status of the source keeps."""
+
+
+class SourceSkippedError(SourceError):
+    """A price source was not asked, because something it needs (a key, a library) is not here."""
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """One price as a source gives it, not yet believed.
+
+    Attributes:
+        gpu: The GPU in the source's own words; "" where only the instance tells it.
+        gpu_memory_gib: Memory of one GPU, where the source says [GiB].
+        price: Price of the whole instance [USD/h] as text or number.
+        price_date: None is the day of retrieval.
+        in_stock: Whether one can be had at this moment; None where the source does not say.
+        ask_count: Hosts of a marketplace whose cheapest this is.
+        ask_median: What the middle one of them asks [USD/h].
+    """
+
+    provider: str
+    instance: str
+    region: str | None
+    gpu: str
+    gpu_memory_gib: float | None = None
+    gpu_count: float | str | None
+    vcpus: float | str | None = None
+    ram_gib: float | str | None = None
+    price: float | str
+    pricing: Pricing = Pricing.ON_DEMAND
+    term_years: int | None = None
+    kind: str = "vm"
+    price_date: str | None = None
+    source: str
+    note: str | None = None
+    in_stock: bool | None = None
+    ask_count: int | None = None
+    ask_median: float | None = None
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True):
+    """Said by a source among its quotes: it gave everything there is, so what it does not name is gone.
+
+    Said only once the last page or row is read. An answer that was cut says nothing, and then the earlier
+    prices stay.
+
+    Attributes:
+        pricings: Those that were listed.
+        gpu: The one GPU whose offers were listed, in the source's own words; None is every GPU.
+        whole_provider: Other tables' prices of this provider (shipped, collected) are gone too; else only
+            what this source gave before.
+    """
+
+    pricings: tuple[Pricing, ...]
+    gpu: str | None = None
+    whole_provider: bool = True
+
+
+class Transport(Protocol):
+    """One request, answered with the bytes of the body, or SourceError."""
+
+    def __call__(
+        self,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """GET a URL, or POST ``body`` as JSON where there is one."""
+        ...
+
+
+class Source(Protocol):
+    """A price source. ``name`` labels its status; ``provider`` is the cloud whose prices it gives."""
+
+    @property
+    def name(self) -> str:
+        """What ``--provider`` and the snapshot call it."""
+        ...
+
+    @property
+    def provider(self) -> str:
+        """The cloud or marketplace."""
+        ...
+
+    def fetch(self, transport: Transport) -> Iterable[Quote | Complete]:
+        """Return every quote, and ``Complete`` where nothing can be missing.
+
+        Raises:
+            SourceError: If the provider fails, or answers in a shape that is not its own.
+        """
+        ...
+
+
+# --- which there are -------------------------------------------------------------------------------------
 
 
 def all_sources() -> tuple[Source, ...]:
@@ -61,3 +171,56 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
 def in_order(sources: dict[str, T]) -> dict[str, T]:
     """Put collected catalogs first, so that a cloud's own answer lies over them when the file is read."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
+
+
+# --- reading one -----------------------------------------------------------------------------------------
+
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def is_safe(url: str) -> bool:
+    """Whether prices may be read from a URL: https, or plain http to this machine, which nothing leaves.
+
+    >>> is_safe("https://a.example/x"), is_safe("http://127.0.0.1:80/x"), is_safe("ftp://a.example/x")
+    (True, True, False)
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
+    )
+
+
+def same_host(one: str, other: str) -> bool:
+    """Whether two URLs lead to one host and port; a port that the scheme implies may be written or not.
+
+    >>> same_host("https://a.example/x", "https://a.example:443/y")
+    True
+    """
+    first, second = _place(one), _place(other)
+    return first is not None and first == second
+
+
+def _place(url: str) -> tuple[str, str, int | None] | None:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    return parts.scheme, parts.hostname or "", port or {"https": 443, "http": 80}.get(parts.scheme)
+
+
+def decode(raw: bytes, shape: type[T], who: str) -> T:
+    """Decode an answer into the shape its documentation gives, or raise SourceError.
+
+    Raises:
+        SourceError: If it is no JSON, or JSON of another shape.
+    """
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SourceError(
+            f"{who} answered in an unknown shape ({error}); its interface may have changed"
+        ) from None

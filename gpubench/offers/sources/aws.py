@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.source import Complete, Quote, SourceError, SourceSkippedError, Transport, decode
+from gpubench.offers.sources import Complete, Quote, SourceError, SourceSkippedError, Transport, decode
 from gpubench.today import now
 
 PRICING_REGION = "us-east-1"

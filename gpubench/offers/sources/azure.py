@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.source import Complete, Quote, SourceError, Transport, decode, same_host
+from gpubench.offers.sources import Complete, Quote, SourceError, Transport, decode, same_host
 
 URL = "https://prices.azure.com/api/retail/prices"
 FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
@@ -32,7 +32,6 @@ class _Item(msgspec.Struct):
     unitOfMeasure: str  # noqa: N815
     type: str
     armSkuName: str  # noqa: N815
-    effectiveStartDate: str | None = None  # noqa: N815
     reservationTerm: str | None = None  # noqa: N815
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpubench.files import write_file
 from gpubench.models import Pricing
-from gpubench.offers.source import MARKETPLACES, Complete, Quote, SourceError, SourceSkippedError, Transport
+from gpubench.offers.sources import MARKETPLACES, Complete, Quote, SourceError, SourceSkippedError, Transport
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
 DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"

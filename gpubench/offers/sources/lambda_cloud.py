@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.source import Complete, Quote, SourceSkippedError, Transport, decode
+from gpubench.offers.sources import Complete, Quote, SourceSkippedError, Transport, decode
 
 URL = "https://cloud.lambda.ai/api/v1/instance-types"
 KEY_VARIABLE = "LAMBDA_API_KEY"

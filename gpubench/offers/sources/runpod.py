@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.source import Complete, Quote, SourceError, Transport, decode
+from gpubench.offers.sources import Complete, Quote, SourceError, Transport, decode
 
 URL = "https://api.runpod.io/graphql"
 QUERY = (

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.source import Complete, Quote, Transport, decode
+from gpubench.offers.sources import Complete, Quote, Transport, decode
 
 URL = "https://console.vast.ai/api/v0/bundles/"
 ROWS_PER_MODEL = 64
@@ -68,7 +68,6 @@ class _Host(msgspec.Struct):
     gpu_ram: float  # MiB of one GPU
     dph_total: float  # USD per hour of the whole machine with its default disk
     cpu_cores_effective: float | None = None
-    cpu_ram: float | None = None
     verification: str | None = None
 
 
