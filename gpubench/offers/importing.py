@@ -30,7 +30,7 @@ from gpubench.offers.snapshot import (
     read_imported,
     write_json,
 )
-from gpubench.offers.sources import MARKETPLACES, Quote
+from gpubench.offers.sources import Quote, kind_of
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable
 from gpubench.specs import load_specs, offered_gpu_key
@@ -173,7 +173,6 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
         "instancetype", "acceleratorname", "acceleratorcount", "vcpus", "memorygib", "gpuinfo", "region",
         "price", "spotprice",
     )  # fmt: skip
-    kind = "marketplace" if provider in MARKETPLACES else "vm"
     for _, row in rows.rows:
         instance, gpu, count, vcpus, ram_gib, info, region, price, spot = pick(row)
         if not gpu:
@@ -186,7 +185,7 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
                 yield Quote(
                     provider=provider,
                     instance=instance or (gpu if whole else f"{gpu} (attach)"),
-                    kind=kind if whole else "attach-fee",
+                    kind=kind_of(provider) if whole else "attach-fee",
                     region=region,
                     gpu=named,
                     gpu_memory_gib=memory_gib,
@@ -251,7 +250,7 @@ def _gpuhunt_quotes(rows: Rows, provider: str, price_date: str, source: str) -> 
             gpu=gpu,
             gpu_memory_gib=_number(memory),
             gpu_count=count,
-            kind="marketplace" if provider in MARKETPLACES else "vm",
+            kind=kind_of(provider),
             vcpus=vcpus,
             ram_gib=ram_gib,
             price=price,

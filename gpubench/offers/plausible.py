@@ -56,14 +56,7 @@ def figures(cells: Sequence[str]) -> Floats:
     try:
         return np.fromiter(map(float, cells), float, len(cells))
     except ValueError:
-        return np.array([_figure(cell) for cell in cells], dtype=float)
-
-
-def _figure(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
+        return np.array([figure_in(cell) for cell in cells], dtype=float)  # None becomes NaN
 
 
 def are_prices(figures: Floats) -> Flags:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -339,8 +340,7 @@ def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:
     if len(paths) <= MANY_RUNS:
         stored = _read_all(root, paths, problems)
         return tuple(head_of_run(run, Path(run.run_id)) for run in stored.runs), stored.problems
-    heads = _heads(root, paths, problems).values()
-    return tuple(sorted(heads, key=lambda head: (head.started_at, head.run_id))), tuple(problems)
+    return _oldest_first(_heads(root, paths, problems).values()), tuple(problems)
 
 
 def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
@@ -428,5 +428,5 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
-def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
-    return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id)))
+def _oldest_first(runs: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(sorted(runs, key=attrgetter("started_at", "run_id")))

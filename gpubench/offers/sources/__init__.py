@@ -22,8 +22,13 @@ from gpubench.units import plain
 
 T = TypeVar("T")
 
-MARKETPLACES = frozenset({"runpod", "tensordock", "vast"})
+_MARKETPLACES = frozenset({"runpod", "tensordock", "vast"})
 """Here hosts set the price, and what they offer has no instance types."""
+
+
+def kind_of(provider: str) -> str:
+    """Return what sort of offer a provider has, where its price list does not say: vm or marketplace."""
+    return "marketplace" if provider in _MARKETPLACES else "vm"
 
 
 class SourceError(GpuBenchError):

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpubench.files import write_file
 from gpubench.models import Pricing
-from gpubench.offers.sources import MARKETPLACES, Complete, Quote, SourceError, SourceSkippedError, Transport
+from gpubench.offers.sources import Complete, Quote, SourceError, SourceSkippedError, Transport, kind_of
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
 DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"
@@ -92,6 +92,7 @@ class GpuhuntSource:
     def _quote(self, item: Any, version: str | None) -> Quote:
         vendor = getattr(item.gpu_vendor, "value", "")
         name = f"tpu-{item.gpu_name}" if vendor == "google" else item.gpu_name or ""
+        day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version or "")  # 20261119, or 20261119-1234
         return Quote(
             provider=self.provider,
             instance=item.instance_name,
@@ -102,9 +103,9 @@ class GpuhuntSource:
             vcpus=item.cpu,
             ram_gib=item.memory,
             price=item.price,
-            kind="marketplace" if self.provider in MARKETPLACES else "vm",
+            kind=kind_of(self.provider),
             pricing=Pricing.SPOT if item.spot else Pricing.ON_DEMAND,
-            price_date=_day(version),
+            price_date="-".join(day.groups()) if day else None,
             source=f"gpuhunt catalog {self._catalog}" + (f" {version}" if version else ""),
         )
 
@@ -121,12 +122,6 @@ def _variable(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def _day(version: str | None) -> str | None:
-    """Return the day in a version such as 20261119 or 20261119-1234; None is the day of retrieval."""
-    found = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version or "")
-    return "-".join(found.groups()) if found else None
 
 
 SOURCES = tuple(GpuhuntSource(catalog) for catalog in PROVIDERS)
