@@ -255,14 +255,14 @@ class Market:
                     yield pay, name, prices
 
 
-class Sorted(NamedTuple):
+class Believed(NamedTuple):
     """The offers that are believed, and the identities of those whose price jumped."""
 
     table: OfferTable
     jumped: frozenset[OfferKey]
 
 
-def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Sorted:
+def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Believed:
     """Set aside what jumped against its own last price.
 
     Args:
@@ -291,7 +291,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             )
             set_aside.append(SetAside(name_of(offer), reason))
     table = msgspec.structs.replace(fresh, offers=tuple(kept), set_aside=tuple(set_aside))
-    return Sorted(table, frozenset(jumped))
+    return Believed(table, frozenset(jumped))
 
 
 def name_of(offer: Offer) -> str:

@@ -23,11 +23,10 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
-from gpubench.offers.columns import CODED, Column, Offers, column_of, constant, kinds_of, recoded
-from gpubench.offers.columns import Columns as OfferColumns
+from gpubench.offers.columns import CODED, Column, Columns, Offers, column_of, constant, kinds_of, recoded
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.rows import Columns, read_columns
+from gpubench.offers.rows import TextColumns, read_columns
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
@@ -64,7 +63,7 @@ def read_own(path: Path) -> OfferTable:
     return offers_of_columns(read_columns(path), f"own price file {plain(path.name)}", latest=tomorrow)
 
 
-def offers_of_columns(table: Columns, default_source: str = "", latest: date = date.max) -> OfferTable:
+def offers_of_columns(table: TextColumns, default_source: str = "", latest: date = date.max) -> OfferTable:
     """Turn a table in our columns into offers, and set aside what cannot be used.
 
     Args:
@@ -98,7 +97,7 @@ def offers_of_columns(table: Columns, default_source: str = "", latest: date = d
     return OfferTable(offers=_offers(facts, priced), set_aside=said)
 
 
-def _require_columns(table: Columns) -> None:
+def _require_columns(table: TextColumns) -> None:
     missing = [column for column in REQUIRED if column not in table.cells]
     if not any(column.name in table.cells for column in PRICE_COLUMNS):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")
@@ -129,7 +128,7 @@ class _Facts(NamedTuple):
     rate: Column[_Rate | None]
 
 
-def _facts(table: Columns, faults: dict[int, str], default_source: str, latest: date) -> _Facts:
+def _facts(table: TextColumns, faults: dict[int, str], default_source: str, latest: date) -> _Facts:
     """Return what the cells say; of a row with several faults the first that is met here is told."""
 
     def read(name: str, cell: Callable[[str], Any]) -> Column[Any]:
@@ -288,7 +287,7 @@ def _offers(facts: _Facts, priced: Sequence[_Priced]) -> Offers:
     for at, each in enumerate(priced):
         price[place == at] = each.prices[each.rows]
     return Offers(
-        OfferColumns(
+        Columns(
             # a cell that could not be read is None among the values, and no offer has it
             {name: column.without_unused() for name, column in coded.items()},
             _at(facts.instance, row),
@@ -364,6 +363,6 @@ def _rate(cells: tuple[str, str, str]) -> _Rate | None:
     )
 
 
-def _describe(table: Columns, row: int) -> str:
+def _describe(table: TextColumns, row: int) -> str:
     first = [cell for column in islice(table.cells.values(), 3) if (cell := column[row])]
     return plain(f"{table.name}:{table.numbers[row]} {' '.join(first)}".rstrip(), 120)

@@ -32,7 +32,7 @@ class Rows(NamedTuple):
         return lambda row: tuple(map(str.strip, pick([*row, *[""] * (width + 1 - len(row))])))
 
 
-class Columns(NamedTuple):
+class TextColumns(NamedTuple):
     """A table of text cells by column: of 100,000 rows each column is read in one go.
 
     Attributes:
@@ -50,7 +50,7 @@ class Columns(NamedTuple):
         return self.cells.get(name, ("",) * len(self.numbers))
 
 
-def read_columns(path: Path) -> Columns:
+def read_columns(path: Path) -> TextColumns:
     """Read a table by its columns.
 
     Raises:
@@ -62,12 +62,12 @@ def read_columns(path: Path) -> Columns:
     return csv_columns(text, path.name)
 
 
-def csv_columns(text: str, name: str) -> Columns:
+def csv_columns(text: str, name: str) -> TextColumns:
     """Return the columns of CSV text; a short row is blank at its end, one with words beyond it all over."""
     return _plain_columns(text, name) or _by_column(csv_rows(text, name))
 
 
-def _plain_columns(text: str, name: str) -> Columns | None:
+def _plain_columns(text: str, name: str) -> TextColumns | None:
     """Take apart a table without quotes whose rows are all as wide as its header; None for any other."""
     lines, separator = text.splitlines(), _separator(text)
     if '"' in text or "\0" in text or not 1 < len(lines) <= MAX_ROWS + 1:
@@ -77,7 +77,7 @@ def _plain_columns(text: str, name: str) -> Columns | None:
         return None
     cells = separator.join(lines).split(separator)
     columns = {cells[at].strip().lower(): cells[width + at :: width] for at in reversed(range(width))}
-    return Columns(name, range(2, len(lines) + 1), dict(reversed(columns.items())))
+    return TextColumns(name, range(2, len(lines) + 1), dict(reversed(columns.items())))
 
 
 def _are_as_wide(text: str, separator: str, line_count: int, width: int) -> bool:
@@ -96,12 +96,12 @@ def _are_as_wide(text: str, separator: str, line_count: int, width: int) -> bool
     return bool(as_wide.all() and (ends - begins).max() <= csv.field_size_limit())
 
 
-def _by_column(table: Rows) -> Columns:
+def _by_column(table: Rows) -> TextColumns:
     numbered = list(table.rows)
     rows = [_fitted(row, len(table.columns)) for _, row in numbered]
     columns = zip(*rows, strict=True) if rows else ((),) * len(table.columns)
     first = dict(reversed(list(zip(table.columns, columns, strict=True))))
-    return Columns(table.name, [number for number, _ in numbered], dict(reversed(first.items())))
+    return TextColumns(table.name, [number for number, _ in numbered], dict(reversed(first.items())))
 
 
 def _fitted(row: Sequence[str], width: int) -> Sequence[str]:
