@@ -69,7 +69,7 @@ def test_a_verb_is_a_file_named_once_beside_the_others():
 
 
 def test_a_vendor_is_a_file_named_once_beside_the_others():
-    from gpubench.probe.backends import load_backends
+    from gpubench.probe.probe import load_backends
 
     folder = ROOT / "gpubench" / "probe"
     files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^BACKEND\b", path.read_text())}

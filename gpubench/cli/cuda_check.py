@@ -30,7 +30,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     from gpubench.cuda_check.plan import LIMIT_S, make_plan
     from gpubench.cuda_check.store import file_name
     from gpubench.probe.select import every_peer, select_device
-    from gpubench.probe.torch_build import torch_build
+    from gpubench.probe.torch_problems import torch_build
 
     profile, remark = select_device(device)
     if remark is not None:

@@ -122,7 +122,7 @@ def _flops(profile: WorkloadProfile, flops: float) -> str:
 
 
 def _list_unmeasured(as_json: bool) -> None:
-    from gpubench.probe.unmeasured import UNMEASURED
+    from gpubench.probe.probe import UNMEASURED
 
     rows = table(
         "",

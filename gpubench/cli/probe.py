@@ -51,7 +51,7 @@ def overview() -> None:
 def _write_dump(file: Path) -> None:
     from gpubench.files import write_file
     from gpubench.probe.nvidia import dump as read_dump
-    from gpubench.probe.nvml_driver import dump_text
+    from gpubench.probe.nvidia import dump_text
 
     calls = read_dump()
     write_file(file, dump_text(calls).encode(), hint="choose another file")

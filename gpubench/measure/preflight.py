@@ -10,7 +10,7 @@ from gpubench.models import DeviceProfile, Finding, StartState
 from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
-from gpubench.probe.torch_words import explain, first_words
+from gpubench.probe.torch_problems import explain, first_words
 from gpubench.units import Seconds
 
 
@@ -52,7 +52,7 @@ def start_state(device: DeviceProfile) -> StartState | None:
 
     Power counts as idle power only where nothing else is on the device: its average is over a second.
     """
-    from gpubench.probe.backends import load_backends
+    from gpubench.probe.probe import load_backends
 
     backend = None if device.is_cpu else load_backends().found.get(device.backend)
     if backend is None:

@@ -86,8 +86,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.hardware import check_device, identity_of, open_hardware
     from gpubench.measure.team import Team
-    from gpubench.probe.gpu_group import GpuGroup
-    from gpubench.probe.telemetry import open_telemetry
+    from gpubench.probe.telemetry import GpuGroup, open_telemetry
 
     imported = time.perf_counter()
     line.send(messages.Phase(name="context"))

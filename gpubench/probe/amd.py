@@ -11,17 +11,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpubench.models import DeviceProfile
 from gpubench.probe import plausible, system
-from gpubench.probe.amd_kernel import AmdReadings, Folder
-from gpubench.probe.amd_smi import open_readings
+from gpubench.probe.amd_readings import AmdReadings, Folder, open_readings
 from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState
-from gpubench.probe.plausible import Gate, ImplausibleError
 from gpubench.specs import find_spec
 
 _VENDOR_AMD = 4098
+_TOPOLOGY = "topology"
 # Reduced formats of the matrix units by architecture: AMD's instruction set guides, CDNA and RDNA (WMMA).
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx908": ("fp16", "bf16", "int8"),
@@ -46,7 +44,14 @@ class AmdBackend:
 
     def devices(self) -> BackendReport:
         """List the GPUs in the order of the compute driver, which is that of ROCm."""
-        found = [_device(self.root, n, node) for n, node in enumerate(_nodes(self.root))]
+        nodes = []
+        files = (self.root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
+        for file in sorted(files, key=lambda f: int(f.parent.name) if f.parent.name.isdigit() else 0):
+            text = system.read_text(file) or ""  # a container may not have been given this one
+            node = {k: int(v) for k, v in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
+            if node.get("simd_count") and node.get("vendor_id") == _VENDOR_AMD:
+                nodes.append(node)
+        found = [_device(self.root, n, node) for n, node in enumerate(nodes)]
         return BackendReport(devices=tuple(d for d, _ in found), states=tuple(s for _, s in found))
 
     def open_readings(self, device: DeviceProfile) -> AmdReadings:
@@ -65,20 +70,10 @@ class AmdBackend:
 BACKEND = AmdBackend()
 
 
-def _nodes(root: Path) -> list[dict[str, int]]:
-    """Properties of every GPU of the compute topology, in its order."""
-    nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
-    found = []
-    for file in sorted(nodes, key=lambda f: int(f.parent.name) if f.parent.name.isdigit() else 0):
-        text = system.read_text(file) or ""  # a container may not have been given this one
-        values = {k: int(v) for k, v in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
-        if values.get("simd_count") and values.get("vendor_id") == _VENDOR_AMD:
-            found.append(values)
-    return found
-
-
 def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProfile, DeviceState]:
-    bus_id = _bus_id(node)
+    """Describe one GPU of the compute topology by its properties there, and what it is doing."""
+    place = node.get("location_id", 0)
+    bus_id = f"{node.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
     refused: dict[str, str] = {}
     of = Folder(root / "sys/bus/pci/devices" / bus_id, refused)
     readings = AmdReadings(of.path)
@@ -101,10 +96,12 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
         index=index,
         pci_bus_id=bus_id,
         architecture=architecture,
-        sm_count=_possible(plausible.SMS, units, "sm_count", refused),
+        sm_count=plausible.taken(plausible.SMS, units, "sm_count", refused, _TOPOLOGY),
         memory_bytes=memory,
         l2_bytes=None if spec is None else spec.l2_bytes,
-        sm_clock_max_hz=_possible(_HIGHEST_CLOCK, clock_mhz, "sm_clock_max_hz", refused),
+        sm_clock_max_hz=plausible.taken(
+            _HIGHEST_CLOCK, clock_mhz or 0, "sm_clock_max_hz", refused, _TOPOLOGY
+        ),
         power_limit_w=limits.enforced_w,
         power_limit_default_w=limits.default_w,
         pcie_generation=of.get("pcie_generation", "max_link_speed", _pcie_generation),
@@ -126,11 +123,6 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
     )
     profile.unavailable.pop("pcie_now", None)
     return profile, state
-
-
-def _bus_id(node: Mapping[str, int]) -> str:
-    place = node.get("location_id", 0)
-    return f"{node.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 
 def _architecture(version: int) -> str:
@@ -162,12 +154,3 @@ def _pcie_generation(text: str) -> int:
 
 def _pcie_width(text: str) -> int:
     return int(plausible.PCIE_WIDTH(int(text)))
-
-
-def _possible(gate: Gate, native: int | None, field: str, refused: dict[str, str]) -> Any:
-    """A number of the compute topology in SI units; None with its reason where it cannot be."""
-    try:
-        return gate(native or 0)
-    except ImplausibleError as error:
-        refused[field] = f"topology: {error}"
-        return None

@@ -14,8 +14,7 @@ import msgspec
 import psutil
 
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import BackendReport
-from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.backend import BackendReport, NoReadings
 from gpubench.probe.plausible import SMS
 from gpubench.specs import find_spec
 
@@ -57,8 +56,10 @@ def _profile() -> DeviceProfile:
     unavailable = {}
     if display.sppci_model is None:
         unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
-    cores = _cores(display)
-    if cores is None:
+    try:
+        cores = SMS(int(display.sppci_cores or ""))
+    except ValueError:  # no number, or none that a chip can have
+        cores = None
         unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
     spec = None if display.sppci_model is None else find_spec(display.sppci_model)
     if spec is None:
@@ -75,13 +76,6 @@ def _profile() -> DeviceProfile:
         unified_memory=True,
         unavailable=unavailable,
     )
-
-
-def _cores(display: _Display) -> int | None:
-    try:
-        return int(SMS(int(display.sppci_cores or "")))
-    except ValueError:  # no number, or none that a chip can have
-        return None
 
 
 def _display() -> _Display:

@@ -1,4 +1,4 @@
-"""What a probe hands back, and what a backend must offer.
+"""What a probe hands back, what a backend must offer, and the readings of a device that has none.
 
 A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``. Its native units are converted
 there and nowhere else.
@@ -18,8 +18,6 @@ from gpubench.units import UNKNOWN, count, format_bytes
 
 _DEVICES_IN_REPR = 8
 _DEVICES_IN_TABLE = 20
-
-
 OR_CPU = "or measure on the CPU with --device cpu"
 
 
@@ -244,3 +242,56 @@ class Readings(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *failure: object) -> None: ...
+
+
+class NoReadings:
+    """A CPU, or a GPU whose driver tells nothing: every value is unknown, and ``source`` is "none"."""
+
+    source = "none"
+    fault: str | None = None
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Nothing was asked, so nothing was refused."""
+        return {}
+
+    def sample(self) -> Reading:
+        """Unknown throughout."""
+        return Reading()
+
+    def energy_j(self) -> float | None:
+        """Unknown."""
+        return None
+
+    def held_clocks_s(self) -> dict[str, float]:
+        """Unknown throughout."""
+        return {}
+
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """Unknown."""
+        return None
+
+    def power_limits(self) -> PowerLimits:
+        """Unknown."""
+        return PowerLimits()
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def ecc_uncorrected(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def compute_mode(self) -> str | None:
+        """Unknown."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        return

@@ -17,12 +17,11 @@ from gpubench.models import DeviceProfile
 from gpubench.needs import INSTALL_TORCH, OR_CPU_BUILD
 from gpubench.precisions import forcing_tf32
 from gpubench.probe import cpu, system
-from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
-from gpubench.probe.limits import limits
-from gpubench.probe.preflight import kept_out
-from gpubench.probe.torch_build import torch_problem
+from gpubench.probe.backend import DeviceState, ProbeReport, unusable
+from gpubench.probe.preflight import kept_out, limits
+from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, why_hidden
+from gpubench.probe.torch_problems import torch_problem
 from gpubench.probe.torch_view import torch_view
-from gpubench.probe.visible import CUDA_VARIABLE, given_none, visible_devices, why_hidden
 from gpubench.units import GIB, count, format_bytes, format_number, plain
 
 
@@ -79,7 +78,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
     seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
     gpus = [device for device, _ in seen if device.backend == "cuda"]
     return (
-        *_python(report),
+        _python(report),
         _torch(report),
         _binding(),
         *_driver(report, gpus),
@@ -96,12 +95,11 @@ def failed(checks: Iterable[Check]) -> bool:
     return any(check.status == "fail" for check in checks)
 
 
-def _python(report: ProbeReport) -> Iterator[Check]:
+def _python(report: ProbeReport) -> Check:
     if sys.version_info[:2] > _NEWEST_PYTHON:
         newest = ".".join(map(str, _NEWEST_PYTHON))
-        yield warn("Python", report.host.python, f"gpubench is tested up to {newest}; use that if in doubt")
-    else:
-        yield ok("Python", report.host.python)
+        return warn("Python", report.host.python, f"gpubench is tested up to {newest}; use that if in doubt")
+    return ok("Python", report.host.python)
 
 
 def _torch(report: ProbeReport) -> Check:
@@ -133,17 +131,13 @@ def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Chec
         seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
         yield ok("NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path not told'}")
     for problem in report.problems:
-        yield _from_problem(problem, listed=bool(gpus))
-
-
-def _from_problem(problem: Problem, *, listed: bool) -> Check:
-    name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
-    if problem.device_index is not None:
-        name = f"GPU {problem.device_index}"
-    seen = problem.seen()
-    if problem.exit_code:
-        return fail(name, seen, problem.fix)
-    return warn(name, seen, problem.fix) if listed else none(name, seen)
+        name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
+        if problem.device_index is not None:
+            name = f"GPU {problem.device_index}"
+        if problem.exit_code:
+            yield fail(name, problem.seen(), problem.fix)
+        else:
+            yield warn(name, problem.seen(), problem.fix) if gpus else none(name, problem.seen())
 
 
 def _visibility(
@@ -181,10 +175,13 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
 
 def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
-    if state is not None and (refusal := _kept_out(device, state)) is not None:
-        seen, _, fix = refusal.partition("; ")
-        yield fail(name, seen, fix)
-        state = msgspec.structs.replace(state, compute_mode=None)  # said already
+    if state is not None:
+        others = count(state.process_count, "process") if state.process_count else None
+        refusal = kept_out(device, state.compute_mode, others)
+        if refusal is not None:
+            seen, _, fix = refusal.partition("; ")
+            yield fail(name, seen, fix)
+            state = msgspec.structs.replace(state, compute_mode=None)  # said already
     reasons = limits(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, limited by nothing that the driver reports")
@@ -194,11 +191,6 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield warn(name, seen, f"nvidia-smi -i {device.index} -pm 1")
-
-
-def _kept_out(device: DeviceProfile, state: DeviceState) -> str | None:
-    others = count(state.process_count, "process") if state.process_count else None
-    return kept_out(device, state.compute_mode, others)
 
 
 def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
@@ -235,14 +227,12 @@ def host_checks(root: Path = Path("/")) -> list[Check]:
 
 
 def _nodes(root: Path) -> Iterator[Check]:
-    nodes = sorted((root / "dev").glob("nvidia*"))
-    wanted = [n for n in nodes if not n.is_dir()]
-    closed = [f"/dev/{n.name}" for n in wanted if not os.access(n, os.R_OK | os.W_OK)]
+    nodes, closed = system.nvidia_nodes(root)
     if closed:
         fix = "join the group that owns them (often video or render), then log in again"
         yield fail("device nodes", "no access to " + ", ".join(closed), fix)
-    elif wanted:
-        yield ok("device nodes", f"{len(wanted)} below /dev/nvidia*, all open to this user")
+    elif nodes:
+        yield ok("device nodes", f"{len(nodes)} below /dev/nvidia*, all open to this user")
 
 
 def _container(root: Path) -> Iterator[Check]:

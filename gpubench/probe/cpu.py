@@ -12,8 +12,7 @@ import psutil
 
 from gpubench.models import DeviceProfile
 from gpubench.probe import system
-from gpubench.probe.backend import BackendReport
-from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.backend import BackendReport, NoReadings
 
 # Instructions that multiply in a reduced format, as /proc/cpuinfo names them (x86, then Arm).
 _INSTRUCTIONS = {

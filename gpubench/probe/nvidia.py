@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,8 +13,16 @@ from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import nvml_driver, nvml_profile, nvml_readings, plausible
 from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState, Problem
-from gpubench.probe.guard import CALL_LIMIT_S, Guard, HungCallError
-from gpubench.probe.nvml_session import Device, Refused, Session
+from gpubench.probe.nvml_session import (
+    CALL_LIMIT_S,
+    LIBRARY_NOT_FOUND,
+    UNKNOWN,
+    Device,
+    Guard,
+    HungCallError,
+    Refused,
+    Session,
+)
 
 DEVICE_LIMIT_S = 30.0
 """What the description of one GPU may take: some sixty calls, at half a second each."""
@@ -34,9 +45,7 @@ def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session |
         return nvml_driver.hung(error)
     session.library = nvml_driver.loaded_library()
     if isinstance(opened, Refused):
-        version = (
-            session.ask("nvmlSystemGetNVMLVersion") if opened.code != nvml_driver.LIBRARY_NOT_FOUND else None
-        )
+        version = session.ask("nvmlSystemGetNVMLVersion") if opened.code != LIBRARY_NOT_FOUND else None
         session.guard.close()
         return nvml_driver.not_opened(
             opened.code, opened.reason, version if isinstance(version, str) else None
@@ -74,35 +83,6 @@ class NvidiaBackend:
 
 
 BACKEND = NvidiaBackend()
-
-
-def dump() -> list[dict[str, Any]]:
-    """Every driver call that gpubench makes, with its answer; identifiers are masked.
-
-    Raises:
-        NoDeviceError: If the driver cannot be opened.
-    """
-    session = connect(CALL_LIMIT_S, record=True)
-    if isinstance(session, Problem):
-        raise NoDeviceError(session.line())
-    try:
-        survey = _Survey(session)
-        report = survey.run()
-        if survey.hung:
-            raise NoDeviceError(report.problems[-1].line())
-        for profile in report.devices:
-            nvml_readings.read_all(session, profile)
-        if session.guard.hung is not None:
-            raise NoDeviceError(nvml_driver.hung(session.guard.hung).line())
-    finally:
-        calls = list(session.calls or ())
-        session.close()
-    return nvml_driver.mask(calls)
-
-
-def open_readings(device: DeviceProfile) -> nvml_readings.NvmlReadings:
-    """Open a line to one GPU for telemetry; see ``NvidiaBackend.open_readings``."""
-    return BACKEND.open_readings(device)
 
 
 @dataclass
@@ -152,7 +132,7 @@ class _Survey:
         try:
             count = plausible.DEVICES(count)
         except plausible.ImplausibleError as error:
-            self.problems.append(nvml_driver.not_listed(nvml_driver.UNKNOWN, f"nvmlDeviceGetCount: {error}"))
+            self.problems.append(nvml_driver.not_listed(UNKNOWN, f"nvmlDeviceGetCount: {error}"))
             return versions, 0
         if count == 0:
             self.problems.append(nvml_driver.no_gpu(versions.driver))
@@ -202,3 +182,56 @@ def _look_at(session: Session, index: int, versions: nvml_profile.Versions, look
         look.problems.append(nvml_driver.no_mig_slice(index))
     for _, piece in look.devices:
         look.states.append(nvml_profile.read_state(session, piece))
+
+
+def dump() -> list[dict[str, Any]]:
+    """Every driver call that gpubench makes, with its answer; identifiers are masked.
+
+    Raises:
+        NoDeviceError: If the driver cannot be opened.
+    """
+    session = connect(CALL_LIMIT_S, record=True)
+    if isinstance(session, Problem):
+        raise NoDeviceError(session.line())
+    try:
+        survey = _Survey(session)
+        report = survey.run()
+        if survey.hung:
+            raise NoDeviceError(report.problems[-1].line())
+        for profile in report.devices:
+            nvml_readings.read_all(session, profile)
+        if session.guard.hung is not None:
+            raise NoDeviceError(nvml_driver.hung(session.guard.hung).line())
+    finally:
+        calls = list(session.calls or ())
+        session.close()
+    return mask(calls)
+
+
+def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A dump without what tells one card or one user from another: UUIDs and process numbers.
+
+    An all-zero UUID stays, because it is a finding. Others become a running number in the same shape.
+    """
+    known: dict[str, str] = {}
+
+    def masked(uuid: str) -> str:
+        if not re.search(r"[1-9a-f]", uuid.partition("-")[2]):
+            return uuid
+        return known.setdefault(uuid, f"{uuid[:3]}-00000000-0000-0000-0000-{len(known) + 1:012d}")
+
+    kept = []
+    for call in calls:
+        value = call["value"]
+        if call["function"] == "nvmlDeviceGetUUID" and isinstance(value, str):
+            value = masked(value)
+        if "RunningProcesses" in call["function"] and isinstance(value, list):
+            value = [{**process, "pid": n + 1} for n, process in enumerate(value)]
+        kept.append({**call, "value": value})
+    return kept
+
+
+def dump_text(calls: Iterable[dict[str, Any]]) -> str:
+    """A dump as a file holds it: one call a line, so that two dumps can be compared."""
+    body = ",\n".join(json.dumps(call) for call in calls)
+    return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'

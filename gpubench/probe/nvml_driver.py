@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from gpubench.errors import ExitCode
 from gpubench.probe.backend import OR_CPU, Problem
-from gpubench.probe.guard import HungCallError
-from gpubench.probe.system import container, read_text
+from gpubench.probe.nvml_session import (
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    IN_USE,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    RESET_REQUIRED,
+    UNKNOWN,
+    VERSION_MISMATCH,
+    HungCallError,
+)
+from gpubench.probe.system import container, nvidia_nodes, read_text
 from gpubench.units import Seconds
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
-NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
-GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
 _ABSENT, _UNUSABLE = ExitCode.DONE, ExitCode.NO_DEVICE
 _USUAL_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -184,35 +190,6 @@ def module_version(root: Path = Path("/")) -> str | None:
     return found.group() if found else None
 
 
-def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A dump without what tells one card or one user from another: UUIDs and process numbers.
-
-    An all-zero UUID stays, because it is a finding. Others become a running number in the same shape.
-    """
-    known: dict[str, str] = {}
-
-    def masked(uuid: str) -> str:
-        if not re.search(r"[1-9a-f]", uuid.partition("-")[2]):
-            return uuid
-        return known.setdefault(uuid, f"{uuid[:3]}-00000000-0000-0000-0000-{len(known) + 1:012d}")
-
-    kept = []
-    for call in calls:
-        value = call["value"]
-        if call["function"] == "nvmlDeviceGetUUID" and isinstance(value, str):
-            value = masked(value)
-        if "RunningProcesses" in call["function"] and isinstance(value, list):
-            value = [{**process, "pid": n + 1} for n, process in enumerate(value)]
-        kept.append({**call, "value": value})
-    return kept
-
-
-def dump_text(calls: Iterable[dict[str, Any]]) -> str:
-    """A dump as a file holds it: one call a line, so that two dumps can be compared."""
-    body = ",\n".join(json.dumps(call) for call in calls)
-    return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'
-
-
 def _not_loaded(root: Path) -> Problem:
     try:
         ctypes.CDLL(SONAME)
@@ -221,7 +198,12 @@ def _not_loaded(root: Path) -> Problem:
     else:  # it loads now: the first try met a moment of change
         text = "it loaded at the second try"
     missing = is_absent(text)
-    lying = _library_files(root) if missing else ()
+    lying = ""
+    if missing:
+        folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+        folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
+        files = (Path(f) / SONAME for f in folders)
+        lying = next((str(file) for file in files if file.exists()), "")
     if missing and not lying:
         return Problem(
             what="NVIDIA driver not found",
@@ -231,7 +213,7 @@ def _not_loaded(root: Path) -> Problem:
         )
     return Problem(
         what="the NVIDIA library cannot be loaded",
-        value=f"{text}; a file lies at {lying[0]}" if lying else text,
+        value=f"{text}; a file lies at {lying}" if lying else text,
         fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
     )
@@ -249,12 +231,6 @@ def is_absent(text: str, platform: str = sys.platform) -> bool:
     return re.search(words, text) is not None  # glibc, then musl
 
 
-def _library_files(root: Path) -> tuple[str, ...]:
-    folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
-    folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
-    return tuple(str(Path(f) / SONAME) for f in folders if (Path(f) / SONAME).exists())
-
-
 def _two_versions(library_version: str | None, path: str | None, root: Path) -> str:
     if library_version is None and path is not None:
         found = re.search(r"\.so\.(\d{3}\..*)$", str(Path(path).resolve()))
@@ -263,8 +239,7 @@ def _two_versions(library_version: str | None, path: str | None, root: Path) -> 
 
 
 def _device_nodes(root: Path) -> str:
-    nodes = sorted((root / "dev").glob("nvidia*"))
-    closed = [f"/dev/{n.name}" for n in nodes if n.is_char_device() and not os.access(n, os.R_OK | os.W_OK)]
+    nodes, closed = nvidia_nodes(root)
     if closed:
         return "no access to " + ", ".join(closed)
     return "no /dev/nvidia* device node here" if not nodes else "nvmlInit: Insufficient Permissions"

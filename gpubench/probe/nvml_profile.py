@@ -57,6 +57,14 @@ _CORES_PER_SM: Mapping[tuple[int, int], int] = {
 }
 # Systems on a chip (Jetson, DGX Spark): TX1, TX2, Xavier, Orin, Thor, GB10. They use the machine's memory.
 _INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
+# Formats that the tensor cores take, from which compute capability on; the newest first.
+_TENSOR_CORE_FORMATS: tuple[tuple[tuple[int, int], tuple[str, ...]], ...] = (
+    ((10, 0), ("fp16", "bf16", "tf32", "int8", "fp8", "fp6", "fp4")),
+    ((8, 9), ("fp16", "bf16", "tf32", "int8", "fp8")),
+    ((8, 0), ("fp16", "bf16", "tf32", "int8")),
+    ((7, 2), ("fp16", "int8")),
+    ((7, 0), ("fp16",)),
+)
 # Names of the bits of the clock event reasons; a bit without a name is kept as hexadecimal.
 GPU_IDLE = 0x1
 CLOCK_EVENTS = {
@@ -114,11 +122,7 @@ class Fields:
         if isinstance(answer, Refused):
             self.unavailable[name] = answer.reason
             return None
-        try:
-            return convert(answer)
-        except ImplausibleError as error:
-            self.unavailable[name] = f"{function}: {error}"
-            return None
+        return plausible.taken(convert, answer, name, self.unavailable, function)
 
     def memory(self, name: str, convert: Callable[[Any], Any]) -> Any:
         """The same for the memory."""
@@ -156,17 +160,13 @@ def mig_slices(session: Session, device: Device) -> list[Device]:
 def read_state(session: Session, device: Device) -> DeviceState:
     """What the device is doing now."""
     now = Fields(session, device)
-    reasons = now.get("clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons")
+    working = at_work(now)
     memory = session.memory(device)
     in_use = now.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", memory)
     return DeviceState(
-        temperature_c=now.get("temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU),
-        power_w=now.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
-        utilization=now.get("utilization", utilization, "nvmlDeviceGetUtilizationRates"),
+        **working,
         memory_used_bytes=in_use,
         memory_in_use_bytes=in_use if hasattr(memory, "reserved") else None,
-        clock_event_reasons=None if reasons is None else event_names(reasons),
-        idle=None if reasons is None else bool(reasons & GPU_IDLE),
         process_count=now.get("process_count", len, "nvmlDeviceGetComputeRunningProcesses"),
         pcie_generation_now=now.get("pcie", plausible.PCIE_GENERATION, "nvmlDeviceGetCurrPcieLinkGeneration"),
         pcie_width_now=now.get("pcie", plausible.PCIE_WIDTH, "nvmlDeviceGetCurrPcieLinkWidth"),
@@ -178,14 +178,23 @@ def read_state(session: Session, device: Device) -> DeviceState:
     )
 
 
-def utilization(rates: Any) -> float:
-    """Share of the time in which the GPU worked; see ``plausible``."""
-    return float(plausible.UTILIZATION_PERCENT(int(rates.gpu)))
+def at_work(of: Fields) -> dict[str, Any]:
+    """What a device's state and a sample of its telemetry both tell, by field."""
+    reasons = of.get("clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons")
+    return {
+        "power_w": of.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
+        "temperature_c": of.get(
+            "temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU
+        ),
+        "utilization": of.get("utilization", _utilization, "nvmlDeviceGetUtilizationRates"),
+        "clock_event_reasons": None if reasons is None else event_names(reasons),
+        "idle": None if reasons is None else bool(reasons & GPU_IDLE),
+    }
 
 
 def memory_used(memory: Any) -> int:
     """Memory in use [B]; see ``plausible``."""
-    return plausible.used_of(plausible.MEMORY_USED, int(memory.used), int(memory.total))
+    return plausible.used_of(int(memory.used), int(memory.total))
 
 
 def event_names(bits: int) -> tuple[str, ...]:
@@ -202,16 +211,9 @@ def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, na
     Turing without tensor cores (GTX 16 series) has the same compute capability as Turing with them.
     """
     bare = "GTX 16" in name if spec is None else spec.tensor_core_count == 0
-    if capability < (7, 0) or bare:
+    if bare:
         return ()
-    if capability < (7, 2):
-        return ("fp16",)
-    if capability < (8, 0):
-        return ("fp16", "int8")
-    ampere = ("fp16", "bf16", "tf32", "int8")
-    if capability < (8, 9):
-        return ampere
-    return (*ampere, "fp8") if capability < (10, 0) else (*ampere, "fp8", "fp6", "fp4")
+    return next((formats for least, formats in _TENSOR_CORE_FORMATS if capability >= least), ())
 
 
 def fp32_flops_per_s(device: DeviceProfile) -> float | None:
@@ -234,6 +236,8 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
     memory_clock_hz = of.get(
         "memory_clock_max_hz", _HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
     )
+    if capability is None:
+        of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
     if spec is None or spec.l2_bytes is None:
         of.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
     return DeviceProfile(
@@ -268,7 +272,9 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         ecc_enabled=of.get("ecc_enabled", _current, "nvmlDeviceGetEccMode"),
         mig_enabled=of.get("mig_enabled", _current, "nvmlDeviceGetMigMode"),
         virtualization=of.get("virtualization", _VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
-        tensor_core_precisions=_precisions(of, capability, spec, name),
+        tensor_core_precisions=(
+            None if capability is None else tensor_core_precisions(capability, spec, name or "")
+        ),
         unavailable=of.unavailable,
     )
 
@@ -354,13 +360,8 @@ def _nvlinks(of: Fields) -> int | None:
     return active
 
 
-def _precisions(
-    of: Fields, capability: tuple[int, int] | None, spec: GpuSpec | None, name: str | None
-) -> tuple[str, ...] | None:
-    if capability is None:
-        of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
-        return None
-    return tensor_core_precisions(capability, spec, name or "")
+def _utilization(rates: Any) -> float:
+    return float(plausible.UTILIZATION_PERCENT(int(rates.gpu)))
 
 
 def _bus_id(info: Any) -> str:

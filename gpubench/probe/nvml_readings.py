@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
+from functools import partial, wraps
 from typing import Any, Self, TypeVar
 
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import nvml_driver, plausible
 from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
-from gpubench.probe.guard import HungCallError
 from gpubench.probe.nvml_profile import (
     CLOCK_MEMORY,
     CLOCK_POLICIES,
     CLOCK_SM,
     COMPUTE_MODE,
-    GPU_IDLE,
     MEMORY_CLOCK,
-    POWER,
     POWER_LIMIT,
     SENSOR_GPU,
     SM_CLOCK,
     Fields,
-    event_names,
+    at_work,
     memory_used,
     mig_slices,
-    utilization,
 )
-from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, Refused, Session
+from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, HungCallError, Refused, Session
 
 T = TypeVar("T")
 
@@ -35,6 +35,22 @@ _ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
 _HELD = plausible.HELD.of("ns", divisor=10**9)
 _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
+
+
+def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
+    """Do the calls of a reading on the driver's thread; where one hangs its value is ``otherwise``."""
+
+    def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
+        @wraps(read)
+        def within(self: NvmlReadings) -> T:
+            answer: T = copy(otherwise)
+            with suppress(HungCallError):
+                answer = self._session.guarded(partial(read, self), READING_LIMIT_S)
+            return answer
+
+        return within
+
+    return decorate
 
 
 class NvmlReadings:
@@ -48,7 +64,7 @@ class NvmlReadings:
         self._session = session
         self._fields = Fields(session, device)
         self._device = device
-        self._tells = self._guarded(self._sample, Reading()) != Reading()
+        self._tells = self.sample() != Reading()
 
     @property
     def source(self) -> str:
@@ -64,9 +80,7 @@ class NvmlReadings:
         The driver is asked once more, because a device can be lost between two samples.
         """
         if self._device.label not in self._session.fatal:
-            self._guarded(
-                lambda: self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU), None
-            )
+            self._ask_once_more()
         return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
     @property
@@ -74,103 +88,35 @@ class NvmlReadings:
         """Why a field is None, by field."""
         return self._fields.unavailable
 
+    @_or(Reading())
     def sample(self) -> Reading:
         """Read what a TelemetrySample holds; one hand-over to the driver's thread."""
-        return self._guarded(self._sample, Reading())
-
-    def energy_j(self) -> float | None:
-        """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
-        return self._guarded(
-            lambda: self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption"), None
-        )
-
-    def held_clocks_s(self) -> dict[str, float]:
-        """Read for how long each policy has held the clocks down [s]; policies not told are left out."""
-        return self._guarded(self._held_clocks_s, {})
-
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List processes on the GPU; None where the driver does not tell."""
-        return self._guarded(self._processes, None)
-
-    def power_limits(self) -> PowerLimits:
-        """Read the power limits [W]."""
-        return self._guarded(self._power_limits, PowerLimits())
-
-    def memory_in_use_bytes(self) -> int | None:
-        """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
-        return self._guarded(self._memory_in_use_bytes, None)
-
-    def ecc_uncorrected(self) -> int | None:
-        """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
-        return self._guarded(
-            lambda: self._fields.get(
-                "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
-            ),
-            None,
-        )
-
-    def compute_mode(self) -> str | None:
-        """Read who may use the GPU."""
-        return self._guarded(
-            lambda: self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode"), None
-        )
-
-    def close(self) -> None:
-        """Shut NVML down."""
-        self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
-
-    def _guarded(self, work: Any, otherwise: T) -> T:
-        try:
-            return self._session.guarded(work, READING_LIMIT_S)  # type: ignore[no-any-return]
-        except HungCallError:
-            return otherwise
-
-    def _sample(self) -> Reading:
         of = self._fields
-        reasons = of.get(
-            "clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons"
-        )
         return Reading(
             sm_clock_hz=of.get("sm_clock_hz", SM_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_SM),
             memory_clock_hz=of.get("memory_clock_hz", MEMORY_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
-            power_w=of.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
-            temperature_c=of.get(
-                "temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU
-            ),
-            utilization=of.get("utilization", utilization, "nvmlDeviceGetUtilizationRates"),
+            **at_work(of),
             memory_used_bytes=of.memory("memory_used_bytes", memory_used),
-            clock_event_reasons=None if reasons is None else event_names(reasons),
-            idle=None if reasons is None else bool(reasons & GPU_IDLE),
         )
 
-    def _memory_in_use_bytes(self) -> int | None:
-        answer = self._session.memory(self._device)
-        if not hasattr(answer, "reserved"):
-            return None
-        used: int | None = self._fields.take(
-            "memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer
-        )
-        return used
+    @_or(None)
+    def energy_j(self) -> float | None:
+        """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
+        joules: float | None = self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
+        return joules
 
-    def _held_clocks_s(self) -> dict[str, float]:
+    @_or({})
+    def held_clocks_s(self) -> dict[str, float]:
+        """Read for how long each policy has held the clocks down [s]; policies not told are left out."""
         answers = {
-            name: self._fields.get(
-                f"held_clocks_s.{name}",
-                lambda status: _HELD(int(status.violationTime)),
-                "nvmlDeviceGetViolationStatus",
-                policy,
-            )
+            name: self._fields.get(f"held_clocks_s.{name}", _held_s, "nvmlDeviceGetViolationStatus", policy)
             for policy, name in CLOCK_POLICIES.items()
         }
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
 
-    def _processes(self) -> tuple[GpuProcess, ...] | None:
+    @_or(None)
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """List processes on the GPU; None where the driver does not tell."""
         found: dict[int, GpuProcess] = {}
         answered = False
         for function, compute in (
@@ -180,21 +126,19 @@ class NvmlReadings:
             answer = self._fields.get("processes", list, function)
             answered = answered or answer is not None
             for process in answer or ():
+                native = process.usedGpuMemory
                 found[int(process.pid)] = GpuProcess(
-                    pid=int(process.pid), memory_bytes=self._process_bytes(process), compute=compute
+                    pid=int(process.pid),
+                    memory_bytes=None
+                    if native is None
+                    else self._fields.take("processes", plausible.MEMORY_USED, "usedGpuMemory", int(native)),
+                    compute=compute,
                 )
         return tuple(found.values()) if answered else None
 
-    def _process_bytes(self, process: Any) -> int | None:
-        native = process.usedGpuMemory
-        if native is None:
-            return None
-        taken: int | None = self._fields.take(
-            "processes", plausible.MEMORY_USED, "usedGpuMemory", int(native)
-        )
-        return taken
-
-    def _power_limits(self) -> PowerLimits:
+    @_or(PowerLimits())
+    def power_limits(self) -> PowerLimits:
+        """Read the power limits [W]."""
         of = self._fields
         bounds = of.get(
             "power_limit_range",
@@ -209,6 +153,49 @@ class NvmlReadings:
             minimum_w=bounds[0],
             maximum_w=bounds[1],
         )
+
+    @_or(None)
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
+        answer = self._session.memory(self._device)
+        if not hasattr(answer, "reserved"):
+            return None
+        used: int | None = self._fields.take(
+            "memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer
+        )
+        return used
+
+    @_or(None)
+    def ecc_uncorrected(self) -> int | None:
+        """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
+        errors: int | None = self._fields.get(
+            "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
+        )
+        return errors
+
+    @_or(None)
+    def compute_mode(self) -> str | None:
+        """Read who may use the GPU."""
+        mode: str | None = self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
+        return mode
+
+    def close(self) -> None:
+        """Shut NVML down."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    @_or(None)
+    def _ask_once_more(self) -> None:
+        self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU)
+
+
+def _held_s(status: Any) -> float:
+    return float(_HELD(int(status.violationTime)))
 
 
 def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:

@@ -17,10 +17,9 @@ from gpubench.children import ask_child
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import plausible
-from gpubench.probe.backend import BackendReport, Problem
-from gpubench.probe.no_readings import NoReadings
-from gpubench.probe.opencl_listing import Listed, Listing
-from gpubench.probe.plausible import Gate, ImplausibleError
+from gpubench.probe.backend import BackendReport, NoReadings, Problem
+from gpubench.probe.opencl_child import Listed, Listing
+from gpubench.probe.plausible import Gate, taken
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
@@ -76,9 +75,17 @@ class OpenClBackend:
         profiles = tuple(
             profile_of(each, index) for index, each in enumerate(listing.devices) if not each.is_cpu
         )
-        return BackendReport(
-            devices=profiles, states=(None,) * len(profiles), problems=tuple(map(_problem, listing.problems))
+        problems = tuple(
+            Problem(
+                what="an OpenCL platform cannot be used",
+                value=plain(seen, 200),
+                fix="install or remove the driver of its maker; the other devices are not affected",
+                exit_code=0,
+                backend=NAME,
+            )
+            for seen in listing.problems
         )
+        return BackendReport(devices=profiles, states=(None,) * len(profiles), problems=problems)
 
     def device(self, place: int) -> DeviceProfile:
         """Return the device at a place, CPUs included, in the order of the OpenCL loader.
@@ -119,17 +126,14 @@ def profile_of(listed: Listed, index: int) -> DeviceProfile:
     unavailable: dict[str, str] = {}
 
     def gated(field: str, value: int, gate: Gate) -> Any:
-        try:
-            return gate(value)
-        except ImplausibleError as error:
-            unavailable[field] = str(error)
-            return None
+        return taken(gate, value, field, unavailable)
 
+    vendors = (name for start, name in _VENDORS.items() if listed.vendor.lower().startswith(start))
     spec = None if listed.is_cpu else find_spec(listed.name)
     units = gated("sm_count", listed.compute_units, plausible.SMS)
     return DeviceProfile(
         backend=NAME,
-        vendor=_vendor(listed.vendor),
+        vendor=next(vendors, plain(listed.vendor, 60)) or None,
         name=plain(listed.name, 120),
         gpu_key=None if spec is None else spec.key,
         index=index,
@@ -141,19 +145,4 @@ def profile_of(listed: Listed, index: int) -> DeviceProfile:
         sm_clock_max_hz=gated("sm_clock_max_hz", listed.clock_mhz, _CLOCK),
         driver_version=f"{plain(listed.platform, 60)} {plain(listed.driver, 60)}",
         unavailable=unavailable,
-    )
-
-
-def _vendor(told: str) -> str | None:
-    known = (name for start, name in _VENDORS.items() if told.lower().startswith(start))
-    return next(known, plain(told, 60)) or None
-
-
-def _problem(seen: str) -> Problem:
-    return Problem(
-        what="an OpenCL platform cannot be used",
-        value=plain(seen, 200),
-        fix="install or remove the driver of its maker; the other devices are not affected",
-        exit_code=0,
-        backend=NAME,
     )

@@ -1,11 +1,35 @@
-"""The child that lists OpenCL devices, as ``opencl`` starts it: a broken driver ends this process alone."""
+"""The child that lists OpenCL devices, as ``opencl`` starts it: a broken driver ends this process alone.
+
+What it answers stands here too, so that it loads little else.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from gpubench.children import ParentChannel
-from gpubench.probe.opencl_listing import Listed, Listing
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as its platform answers, in OpenCL's own units."""
+
+    platform: str
+    name: str
+    vendor: str
+    is_cpu: bool
+    compute_units: int
+    clock_mhz: int
+    memory_bytes: int
+    unified_memory: bool
+    version: str
+    driver: str
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Every device in the order of the OpenCL loader, and what kept others from being listed."""
+
+    devices: tuple[Listed, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def main() -> None:
@@ -29,29 +53,22 @@ def listing() -> Listing:
         except pyopencl.Error as error:
             problems.append(f"{platform.name.strip()}: {error}")
             continue
-        found += [_listed(platform.name.strip(), device) for device in devices]
+        found += [
+            Listed(
+                platform=platform.name.strip(),
+                name=device.name.strip(),
+                vendor=device.vendor.strip(),
+                is_cpu=bool(device.type & pyopencl.device_type.CPU),
+                compute_units=device.max_compute_units,
+                clock_mhz=device.max_clock_frequency,
+                memory_bytes=device.global_mem_size,
+                unified_memory=bool(device.host_unified_memory),
+                version=device.version.strip(),
+                driver=device.driver_version.strip(),
+            )
+            for device in devices
+        ]
     return Listing(devices=tuple(found), problems=tuple(problems))
-
-
-def _listed(platform: str, device: Any) -> Listed:
-    return Listed(
-        platform=platform,
-        name=device.name.strip(),
-        vendor=device.vendor.strip(),
-        is_cpu=bool(device.type & _type("CPU")),
-        compute_units=device.max_compute_units,
-        clock_mhz=device.max_clock_frequency,
-        memory_bytes=device.global_mem_size,
-        unified_memory=bool(device.host_unified_memory),
-        version=device.version.strip(),
-        driver=device.driver_version.strip(),
-    )
-
-
-def _type(name: str) -> int:
-    import pyopencl
-
-    return int(getattr(pyopencl.device_type, name))
 
 
 if __name__ == "__main__":

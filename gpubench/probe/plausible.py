@@ -77,6 +77,25 @@ class Choice:
         return self.meaning[native]
 
 
+def taken(
+    convert: Callable[[Any], Any], native: Any, field: str, refused: dict[str, str], source: str = ""
+) -> Any:
+    """Return what an answer means; None, with the reason noted under the field, where it cannot be.
+
+    Args:
+        convert: A gate, or whatever raises ``ImplausibleError``.
+        native: The answer.
+        field: Whose value it is.
+        refused: Where the reason is noted.
+        source: What was asked, for the reason.
+    """
+    try:
+        return convert(native)
+    except ImplausibleError as error:
+        refused[field] = f"{source}: {error}" if source else str(error)
+        return None
+
+
 # Quantities in SI units; a backend reads them `of` its own units.
 POWER = Gate("power", "W", 0, 10_000)
 POWER_LIMIT = replace(POWER, what="power limit", least=1)
@@ -105,16 +124,16 @@ PCIE_WIDTH = Choice("PCIe width", {lanes: lanes for lanes in (1, 2, 4, 8, 12, 16
 SWITCH = Choice("state of a switch", {0: False, 1: True})
 
 
-def used_of(gate: Callable[[float], int], used: float, total: float) -> int:
+def used_of(used: int, total: int) -> int:
     """Memory in use, which is part of the whole [B].
 
     Raises:
         ImplausibleError: If one of the two is impossible, or there is more in use than there is.
     """
-    size, taken = MEMORY(total), gate(used)
-    if taken > size:
-        raise ImplausibleError(f"{format_bytes(taken)} in use of {format_bytes(size)} is not possible")
-    return taken
+    size, in_use = MEMORY(total), int(MEMORY_USED(used))
+    if in_use > size:
+        raise ImplausibleError(f"{format_bytes(in_use)} in use of {format_bytes(size)} is not possible")
+    return in_use
 
 
 def capability(pair: tuple[int, int]) -> tuple[int, int]:

@@ -14,8 +14,8 @@ import msgspec
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Finding, FindingKind
-from gpubench.probe.backend import Readings
-from gpubench.units import Seconds, format_percent, plain
+from gpubench.probe.backend import DeviceState, Readings
+from gpubench.units import Seconds, format_number, format_percent, plain
 
 BUSY_LIMIT = 0.05
 """Utilization of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
@@ -24,6 +24,8 @@ MEMORY_LIMIT = 0.02
 POWER_CAP_LIMIT = 0.98
 """Enforced over default power limit; below it the card is slower than its name says."""
 SECOND_LOOK_AFTER_S = 1.0
+_NARROW_LINK = 4
+"""Lanes of a PCIe link over which copies are slow."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +62,19 @@ def preflight(
     Raises:
         NoDeviceError: If the compute mode keeps this run out, or if others use the device unallowed.
     """
-    _check_compute_mode(device, readings)
+    mode = readings.compute_mode()
+    if mode not in {None, "default"}:
+        foreign = ", ".join(map(str, _foreign(readings)))
+        refusal = kept_out(device, mode, f"PIDs {foreign}" if foreign else None)
+        if refusal is not None:
+            raise NoDeviceError(refusal)
     sharing = look_twice(device, readings, wait=wait)
     if sharing is not None and sharing.refuse and not allow_shared:
-        raise NoDeviceError(_refusal(device, sharing))
+        who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
+        raise NoDeviceError(
+            f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
+            "--device; `gpubench run` also takes --allow-shared, which marks every figure"
+        )
     findings = [] if sharing is None else [sharing.finding()]
     capped = power_capped(readings)
     return (*findings, *(() if capped is None else (capped,)))
@@ -84,10 +95,17 @@ def look_twice(
 def power_capped(readings: Readings) -> Finding | None:
     """``POWER_CAPPED`` with the enforced share of the default power limit, where it is below the limit."""
     limits = readings.power_limits()
-    enforced, default = limits.enforced_w, limits.default_w
-    if enforced is None or not default or enforced >= POWER_CAP_LIMIT * default:
+    share = _capped_share(limits.enforced_w, limits.default_w)
+    if share is None:
         return None
-    return Finding(kind=FindingKind.POWER_CAPPED, value=round(enforced / default, 3), limit=POWER_CAP_LIMIT)
+    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
+
+
+def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
+    """The share of its default power limit that a card is held to; None where it is whole or not known."""
+    if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
+        return None
+    return enforced_w / default_w
 
 
 def _foreign(readings: Readings) -> list[int]:
@@ -133,23 +151,61 @@ def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> s
     return None
 
 
-def _check_compute_mode(device: DeviceProfile, readings: Readings) -> None:
-    mode = readings.compute_mode()
-    if mode in {None, "default"}:
-        return
-    foreign = ", ".join(map(str, _foreign(readings)))
-    refusal = kept_out(device, mode, f"PIDs {foreign}" if foreign else None)
-    if refusal is not None:
-        raise NoDeviceError(refusal)
-
-
-def _refusal(device: DeviceProfile, sharing: Sharing) -> str:
-    who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
-    return (
-        f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
-        "--device; `gpubench run` also takes --allow-shared, which marks every figure"
-    )
-
-
 def _label(device: DeviceProfile) -> str:
     return f"GPU {device.index} ({plain(device.name or 'unknown')})"
+
+
+def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
+    """What keeps a device below what it could do now: a line each, with what to do where that helps."""
+    found = []
+    limit, default = device.power_limit_w, device.power_limit_default_w
+    if limit is not None and default and (share := _capped_share(limit, default)) is not None:
+        restore = "restore the default with the driver's own tool"
+        if device.backend == "cuda":
+            restore = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
+        found.append(
+            f"power limit {format_number(limit)} W of {format_number(default)} W "
+            f"({format_percent(share)}); {restore}"
+        )
+    if device.mig_enabled:
+        found.append("MIG mode: this is a slice of the card, not the card")
+    if device.virtualization in {"vgpu", "host_vgpu", "host_vsga"}:
+        found.append(f"virtual GPU ({device.virtualization}): the card is shared with other machines")
+    if state is None:
+        return found
+    clocks = (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
+    return [*found, *_link(device, state), *clocks, *_others(device, state)]
+
+
+def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
+    found = []
+    width, most = state.pcie_width_now, device.pcie_width
+    if width is not None and most is not None and width < most:
+        found.append(f"PCIe link x{width} of x{most}; check seating and slot (some laptops are wired so)")
+    elif most is not None and most <= _NARROW_LINK:
+        found.append(f"PCIe link of x{most}: copies to and from the host are slow; use a wider slot")
+    generation, best = state.pcie_generation_now, device.pcie_generation
+    if generation is not None and best is not None and generation < best and state.idle is False:
+        found.append(f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS")
+    if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
+        found.append(
+            f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
+        )
+    return found
+
+
+def _others(device: DeviceProfile, state: DeviceState) -> list[str]:
+    found = []
+    if state.process_count:
+        many = state.process_count
+        who = "1 process is" if many == 1 else f"{many} processes are"
+        found.append(f"{who} on it; end what need not run, or choose another GPU")
+    elif state.utilization is not None and state.utilization > BUSY_LIMIT:
+        found.append(f"{format_percent(state.utilization)} busy although no process is listed")
+    elif state.memory_in_use_bytes is not None and device.memory_bytes:
+        share = state.memory_in_use_bytes / device.memory_bytes
+        if share > MEMORY_LIMIT and not device.unified_memory:
+            found.append(f"{format_percent(share)} of its memory is in use")
+    if state.compute_mode not in {None, "default"}:
+        found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
+    return found

@@ -1,16 +1,77 @@
-"""List every device of this machine, without torch."""
+"""Every kind of device, and every device of this machine, listed without torch.
+
+The kinds are the five that gpubench brings, and those of installed packages: one adds its own with an entry
+point of the group ``gpubench.backends`` that names its ``BACKEND``. Those that people ask for and that no
+training step is timed on stand below, with what is known of them.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import msgspec
 from msgspec import structs
 
-from gpubench.probe import cpu, nvidia, opencl, system
-from gpubench.probe.backend import BackendReport, Host, ProbeReport
-from gpubench.probe.backends import load_backends
-from gpubench.probe.torch_build import torch_build, torch_problem
+from gpubench.errors import MisuseError
+from gpubench.probe import amd, apple, cpu, nvidia, opencl, system
+from gpubench.probe.backend import Backend, BackendReport, Host, ProbeReport, Problem
+from gpubench.probe.torch_problems import torch_build, torch_problem
+
+ENTRY_POINT_GROUP = "gpubench.backends"
+
+
+class Backends(msgspec.Struct, frozen=True, kw_only=True):
+    """Backends by name, GPUs first and the CPU last, and what kept others from being loaded."""
+
+    found: Mapping[str, Backend]
+    problems: tuple[Problem, ...] = ()
+
+
+def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Backends:
+    """Load every backend.
+
+    Args:
+        points: Entry points of other packages; None means those that are installed.
+
+    Raises:
+        MisuseError: If two backends have one name.
+    """
+    listed = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP) if points is None else points
+    found: dict[str, Backend] = {
+        b.name: b for b in (nvidia.BACKEND, amd.BACKEND, apple.BACKEND, opencl.BACKEND)
+    }
+    problems = []
+    for point in listed:
+        if point.name in found or point.name == cpu.BACKEND.name:
+            raise MisuseError(
+                f"two backends are called {point.name!r}; uninstall the package of {point.value}"
+            )
+        backend = _load(point)
+        if isinstance(backend, Problem):
+            problems.append(backend)
+        else:
+            found[point.name] = backend
+    return Backends(found={**found, cpu.BACKEND.name: cpu.BACKEND}, problems=tuple(problems))
+
+
+def _load(point: importlib.metadata.EntryPoint) -> Backend | Problem:
+    try:
+        backend: Backend = point.load()
+    except (ImportError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        if hasattr(backend, "devices") and hasattr(backend, "open_readings"):
+            return backend
+        reason = f"{point.value} has no devices() and open_readings()"
+    return Problem(
+        what=f"the backend {point.name} cannot be loaded",
+        value=reason,
+        fix="fix or uninstall the package that brings it",
+        exit_code=0,
+        backend=point.name,
+    )
 
 
 def probe() -> ProbeReport:
@@ -63,3 +124,59 @@ def _host(gpus: BackendReport) -> Host:
         cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         cuda_device_order=os.environ.get("CUDA_DEVICE_ORDER"),
     )
+
+
+class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of processor.
+
+    Attributes:
+        listed_by: What of it `gpubench probe` shows; None where it is not looked for.
+        known: What can be said of it without a measurement.
+        reason: Why no figure of training stands for it.
+        source: Where ``known`` is from.
+    """
+
+    name: str
+    listed_by: str | None
+    known: str
+    reason: str
+    source: str
+
+
+UNMEASURED = (
+    Unmeasured(
+        name="Intel XPU (Arc, Data Center GPU Max)",
+        listed_by="OpenCL: name, memory, compute units; micro-benchmarks with --micro-only",
+        known="torch has a device xpu; clock and power are told by Intel's Level Zero",
+        reason="no card was at hand, and nothing here reads its telemetry",
+        source="docs.pytorch.org, notes/get_start_xpu",
+    ),
+    Unmeasured(
+        name="Apple GPU (MPS)",
+        listed_by="system_profiler: chip, cores, unified memory",
+        known="torch has a device mps; power is told to the administrator alone (powermetrics)",
+        reason="written after Apple's manual pages and tested with stand-ins: no Mac was at hand",
+        source="docs.pytorch.org, notes/mps; man powermetrics",
+    ),
+    Unmeasured(
+        name="NVIDIA Jetson",
+        listed_by="NVML where its driver has it: name, capability; memory is the machine's",
+        known="CUDA and torch builds of NVIDIA's own; power is read from the board's sensors, not NVML",
+        reason="no board was at hand; without power and clock a throttled step looks like any other",
+        source="docs.nvidia.com, Jetson Linux developer guide",
+    ),
+    Unmeasured(
+        name="Google TPU",
+        listed_by=None,
+        known="jax and torch_xla reach it; a step is compiled by XLA, never run eagerly",
+        reason="Keras on jax is measured on CPUs and NVIDIA GPUs alone, and no TPU was at hand",
+        source="docs.cloud.google.com/tpu",
+    ),
+    Unmeasured(
+        name="Intel Neural Compute Stick",
+        listed_by=None,
+        known="inference alone, in half precision; OpenVINO dropped it in 2023.0, the last with it is 2022.3",
+        reason="it trains nothing, and nobody maintains its software",
+        source="docs.openvino.ai/2023.3, Supported Devices",
+    ),
+)

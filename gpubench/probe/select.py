@@ -1,4 +1,7 @@
-"""Choose the device to measure: what ``--device`` means on this machine, with this torch."""
+"""Choose the device to measure: what ``--device`` means on this machine, with this torch.
+
+And which devices CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD) leaves, in which order.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,17 @@ from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import cpu, nvidia, opencl
 from gpubench.probe.backend import OR_CPU, BackendReport, unusable
-from gpubench.probe.backends import load_backends
+from gpubench.probe.probe import load_backends
 from gpubench.probe.system import usable_threads
-from gpubench.probe.torch_build import torch_problem
-from gpubench.probe.visible import (
-    CUDA_VARIABLE,
-    HIP_VARIABLE,
-    by_uuid,
-    given_none,
-    visible_devices,
-    why_hidden,
-)
+from gpubench.probe.torch_problems import torch_problem
 from gpubench.specs import find_spec
 from gpubench.units import plain
+
+CUDA_VARIABLE, HIP_VARIABLE = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+_INDEX = re.compile(r"[0-9]{1,9}")
+_NO_GPU_GIVEN = "nodevfiles"
+"""What batch systems set for a job that asked for no GPU."""
+_ALL_USABLE: Mapping[int, str] = {}
 
 
 def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
@@ -57,6 +58,9 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
         raise NoDeviceError(_no_gpu(report))
     _check_place(place, broken)
     device = _named(wanted, gpus)
+    first = next(d for d in gpus if d.backend == device.backend)
+    if device.backend == "rocm" and device != first:
+        raise MisuseError(f"--device {wanted}: set HIP_VISIBLE_DEVICES={device.index} and give --device rocm")
     check_torch(device)
     return device, _hurt(report) if device.backend == nvidia.BACKEND.name else None
 
@@ -211,14 +215,7 @@ def _no_gpu(report: BackendReport) -> str:
 
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
-    device = _match(wanted, visible)
-    first = next(d for d in visible if d.backend == device.backend)
-    if device.backend == "rocm" and device != first:
-        raise MisuseError(f"--device {wanted}: set HIP_VISIBLE_DEVICES={device.index} and give --device rocm")
-    return device
-
-
-def _match(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
+    """The one device that a place, a UUID or a key means."""
     if found := _place(wanted):
         fitting = [d for d in visible if d.backend == found[1]]
         if found[1] == "cuda" and not fitting:  # torch calls AMD's so too
@@ -228,7 +225,9 @@ def _match(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
             here = ", ".join(_places(fitting or visible))
             raise NoDeviceError(f"--device {wanted}: no such GPU, here are {here}; see gpubench probe")
         return fitting[place]
-    matches = by_uuid(wanted, visible) or _by_key(wanted, visible)
+    matches = _by_uuid(wanted, visible)
+    if not matches and (spec := find_spec(wanted)) is not None:
+        matches = [d for d in visible if d.gpu_key == spec.key]
     if len(matches) == 1:
         return matches[0]
     here = ", ".join(f"{place} {plain(d.name or '')}" for place, d in _places(visible).items())
@@ -248,7 +247,97 @@ def _places(visible: Sequence[DeviceProfile]) -> dict[str, DeviceProfile]:
     return named
 
 
-def _by_key(wanted: str, devices: Sequence[DeviceProfile]) -> list[DeviceProfile]:
-    spec = find_spec(wanted)
-    key = None if spec is None else spec.key
-    return [d for d in devices if key is not None and d.gpu_key == key]
+# --- what the variables leave ---------------------------------------------------------------------------
+
+
+def visible_devices(
+    devices: Sequence[DeviceProfile],
+    environment: Mapping[str, str],
+    variable: str = CUDA_VARIABLE,
+    unusable: Mapping[int, str] = _ALL_USABLE,
+) -> tuple[DeviceProfile, ...]:
+    """The devices that the variable leaves, in its order.
+
+    CUDA itself stops silently at the first entry it does not know; here that is an error, because a
+    measurement of fewer or other devices than were asked for is no answer.
+
+    Args:
+        devices: Those that can be used.
+        environment: Variables.
+        variable: Whose entries are read.
+        unusable: By index, why a device of this machine cannot be used.
+
+    Raises:
+        MisuseError: If an entry is unknown, ambiguous, or names a device twice.
+        NoDeviceError: If it names one that cannot be used.
+    """
+    text = environment.get(variable)
+    if text is None:
+        return tuple(devices)
+    if not text.strip() or given_none(environment, variable):
+        return ()
+    chosen: list[DeviceProfile] = []
+    for word in (entry.strip() for entry in text.split(",")):
+        if re.fullmatch(r"-\d+", word):  # CUDA ends the list here
+            break
+        if _INDEX.fullmatch(word) and int(word) in unusable:
+            raise NoDeviceError(unusable[int(word)])
+        device = _entry(word, devices, environment, variable)
+        if device in chosen:
+            raise MisuseError(f"{variable}={text!r} names one GPU twice; name each GPU once")
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def given_none(environment: Mapping[str, str], variable: str = CUDA_VARIABLE) -> bool:
+    """Whether a batch system says in the variable that it gave this job no GPU."""
+    return environment.get(variable, "").strip().lower() == _NO_GPU_GIVEN
+
+
+def why_hidden(environment: Mapping[str, str]) -> str:
+    """Why no NVIDIA GPU is visible, although one is here."""
+    if given_none(environment):
+        return f"{CUDA_VARIABLE}={environment[CUDA_VARIABLE].strip()} (the scheduler gave this job no GPU)"
+    return f"{CUDA_VARIABLE} hides every GPU"
+
+
+def _by_uuid(wanted: str, devices: Sequence[DeviceProfile]) -> list[DeviceProfile]:
+    """The devices whose UUID is this, or else begins with it."""
+    word = wanted.lower()
+    if not re.fullmatch(r"(gpu|mig)-[0-9a-f-]*[0-9a-f][0-9a-f-]*", word):
+        return []
+    exact = [d for d in devices if (d.uuid or "").lower() == word]
+    return exact or [d for d in devices if (d.uuid or "").lower().startswith(word)]
+
+
+def _entry(
+    word: str, devices: Sequence[DeviceProfile], environment: Mapping[str, str], variable: str
+) -> DeviceProfile:
+    if _INDEX.fullmatch(word):
+        # CUDA counts the fastest GPU first unless told otherwise; the driver counts by PCI bus.
+        by_bus = variable != CUDA_VARIABLE or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        kinds = {d.index: d.name for d in devices}  # of a cut card one slice stands for all
+        if not by_bus and len(set(kinds.values())) > 1:
+            raise MisuseError(
+                f"CUDA_VISIBLE_DEVICES={word} counts the fastest GPU first, and the GPUs here differ; set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by its UUID"
+            )
+        matches = [d for d in devices if d.index == int(word)][:1]  # of a cut card CUDA takes the first slice
+    else:
+        matches = _by_uuid(word, devices)
+    if len(matches) == 1:
+        return matches[0]
+    problem = "fits several GPUs" if matches else f"names no GPU of this machine, which has {_here(devices)}"
+    raise MisuseError(
+        f"{variable}: {plain(word)!r} {problem}; give indices or UUIDs as gpubench probe lists them"
+    )
+
+
+def _here(devices: Sequence[DeviceProfile]) -> str:
+    """GPU 0; GPUs 0 to 3; GPUs 0, 2, 3."""
+    places = sorted({d.index for d in devices if d.index is not None})
+    if len(places) == 1:
+        return f"GPU {places[0]}"
+    if places == list(range(places[0], places[-1] + 1)):
+        return f"GPUs {places[0]} to {places[-1]}"
+    return "GPUs " + ", ".join(map(str, places))

@@ -37,6 +37,13 @@ def container(root: Path = Path("/")) -> str | None:
     return found or ("kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None)
 
 
+def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
+    """NVIDIA's device nodes, and those of them that this user may not open."""
+    nodes = sorted(n for n in (root / "dev").glob("nvidia*") if not n.is_dir())
+    closed = [n for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
+    return [f"/dev/{n.name}" for n in nodes], [f"/dev/{n.name}" for n in closed]
+
+
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """Memory that the control group allows this process [B]; None where there is no limit."""
     for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):

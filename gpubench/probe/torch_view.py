@@ -1,4 +1,8 @@
-"""What torch sees of a GPU, asked in a child process: torch here would cost seconds and hold the GPU."""
+"""What torch sees of a GPU, asked in a child process: torch here would cost seconds and hold the GPU.
+
+The child is this module as a program. It tells what it sees before it computes: a build without kernels for
+the GPU fails only there.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,19 @@ import time
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
-from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
+from gpubench.children import ChildEndedError, ChildLateError, ChildProcess, ParentChannel
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import Problem
-from gpubench.probe.identity import check_same_device, child_environment
-from gpubench.probe.torch_kernels import how_it_runs
-from gpubench.probe.torch_words import explain, first_words, no_kernels
+from gpubench.probe.identity import check_same_device, child_environment, told_by_torch
+from gpubench.probe.torch_problems import explain, first_words, how_it_runs, no_kernels
 from gpubench.units import plain
 
 _LIMIT_S = 90.0
 _UNKNOWN = "fix what torch says; gpubench measures with this torch"
-_PROGRAM = ("-m", "gpubench.probe.torch_child")
+_PROGRAM = ("-m", "gpubench.probe.torch_view")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +74,8 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     except NoDeviceError as error:
         seen, _, fix = str(error).partition("; ")
         return seen, fix
-    compiled = (
-        "" if _way(view, device) != "ptx" else ", by kernels that the driver compiles at their first use"
-    )
+    is_compiled = _way(view, device) == "ptx"
+    compiled = ", by kernels that the driver compiles at their first use" if is_compiled else ""
     return f"torch computes on {plain(device.name or 'it')}{compiled}", None
 
 
@@ -89,3 +92,31 @@ def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
 def _way(view: View, device: DeviceProfile) -> str | None:
     capability = device.compute_capability
     return None if capability is None else how_it_runs(capability, view.architectures)
+
+
+def main() -> None:
+    """Be the child: open the first GPU that torch sees, tell what it is, and compute on it."""
+    parent, view = ParentChannel(), View()
+    try:
+        import torch
+
+        parent.send(view := replace(view, architectures=tuple(torch.cuda.get_arch_list())))
+        torch.cuda.init()
+        properties = torch.cuda.get_device_properties(0)
+        uuid, bus_id = told_by_torch(properties)
+        view = replace(
+            view,
+            name=properties.name,
+            uuid=uuid,
+            sm_count=properties.multi_processor_count,
+            pci_bus_id=bus_id,
+        )
+        parent.send(view)
+        torch.ones(64, device="cuda").sum().item()
+        parent.send(replace(view, computed=True))
+    except Exception as error:  # noqa: BLE001 - a broken torch raises anything; its words are explained above
+        parent.send(replace(view, error=str(error) or type(error).__name__))
+
+
+if __name__ == "__main__":
+    main()

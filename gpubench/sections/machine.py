@@ -11,8 +11,8 @@ from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
 from gpubench.probe.identity import uuid_is_blank
-from gpubench.probe.limits import limits
 from gpubench.probe.nvml_profile import fp32_flops_per_s
+from gpubench.probe.preflight import limits
 from gpubench.sections.device import driver_and_data_sheet
 from gpubench.specs import load_specs
 from gpubench.units import (

@@ -34,7 +34,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
-from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.backend import NoReadings
 from gpubench.profile import load_profiles
 from gpubench.session import session
 

@@ -13,7 +13,7 @@ from gpubench.probe import amd, nvidia, select
 from gpubench.probe.amd import AmdBackend
 from gpubench.probe.backend import BackendReport, PowerLimits
 from gpubench.probe.select import select_device
-from gpubench.probe.torch_build import TorchBuild
+from gpubench.probe.torch_problems import TorchBuild
 
 MI300X = {
     "simd_count": 1216, "simd_per_cu": 4, "max_engine_clk_fcompute": 2100, "gfx_target_version": 90402,
@@ -200,7 +200,7 @@ class TestSelection:
 
     def build(self, monkeypatch, hip: str | None) -> None:
         build = TorchBuild(version="2.6.0", cuda=None, hip=hip)
-        monkeypatch.setattr("gpubench.probe.torch_build.torch_build", lambda: build)
+        monkeypatch.setattr("gpubench.probe.torch_problems.torch_build", lambda: build)
 
     @pytest.mark.parametrize("name", ["auto", "cuda", "rocm", "cuda:0", "amd-mi300x-192gb"])
     def test_a_rocm_torch_reaches_the_first(self, name: str) -> None:

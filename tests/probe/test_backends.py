@@ -11,13 +11,11 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import backends, cpu
-from gpubench.probe.backend import BackendReport
-from gpubench.probe.backends import load_backends
-from gpubench.probe.no_readings import NoReadings
+from gpubench.probe import cpu
+from gpubench.probe.backend import BackendReport, NoReadings
 from gpubench.probe.opencl import OpenClBackend
-from gpubench.probe.opencl_listing import Listing
-from gpubench.probe.probe import probe
+from gpubench.probe.opencl_child import Listing
+from gpubench.probe.probe import load_backends, probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry
 
@@ -148,7 +146,7 @@ class TestOutsideAuthors:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch) -> None:
         self.points: list[Any] = [XPU]
-        monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: self.points)
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: self.points)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def test_its_devices_are_listed_chosen_and_read(self) -> None:

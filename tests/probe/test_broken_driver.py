@@ -12,7 +12,7 @@ import pytest
 from nvml.script import Fault, change, load_dump
 
 from gpubench.models import DeviceProfile
-from gpubench.probe import nvml_driver, torch_build
+from gpubench.probe import nvml_driver, torch_problems
 from gpubench.probe.select import select_device
 
 ASK = """
@@ -197,10 +197,10 @@ def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> 
     ("platform", "words"), [("linux", "(torch 2.11.0+cpu)"), ("win32", "pip install torch on Windows")]
 )
 def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, words: str) -> None:
-    build = torch_build.TorchBuild(version="2.11.0+cpu", cuda=None, hip=None)
-    monkeypatch.setattr(torch_build, "torch_build", lambda: build)
+    build = torch_problems.TorchBuild(version="2.11.0+cpu", cuda=None, hip=None)
+    monkeypatch.setattr(torch_problems, "torch_build", lambda: build)
     gpu = DeviceProfile(backend="cuda", name="NVIDIA GeForce RTX 4090", cuda_driver_version="12.8")
-    problem = torch_build.torch_problem(gpu, platform)
+    problem = torch_problems.torch_problem(gpu, platform)
     assert problem.exit_code == 3
     assert words in problem.line()
     assert "its CUDA 12 build" in problem.fix

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpubench.probe.guard import Guard, HungCallError
+from gpubench.probe.nvml_session import Guard, HungCallError
 
 
 def test_slow_is_not_hung() -> None:

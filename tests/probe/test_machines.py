@@ -10,8 +10,7 @@ from nvml.script import DATA, Fault
 from nvml.synthetic import MACHINES, text
 
 from gpubench.probe import nvidia, select
-from gpubench.probe.limits import limits
-from gpubench.probe.preflight import preflight
+from gpubench.probe.preflight import limits, preflight
 from gpubench.probe.probe import probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry

@@ -249,7 +249,7 @@ def test_unknown_clock_event_bits_stay_as_hexadecimal_and_idle_goes() -> None:
 
 def test_a_dump_replays_to_the_same_profile(inside_nvml, tmp_path: Path) -> None:
     inside_nvml("h200")
-    from gpubench.probe.nvml_driver import dump_text
+    from gpubench.probe.nvidia import dump_text
 
     before = probe().devices[0]
     file = tmp_path / "dump.json"

@@ -9,7 +9,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.probe import opencl, probe, select
 from gpubench.probe.backend import BackendReport
 from gpubench.probe.opencl import OpenClBackend, ask_listing, may_have_gpus, profile_of
-from gpubench.probe.opencl_listing import Listed, Listing
+from gpubench.probe.opencl_child import Listed, Listing
 
 ARC = Listed(
     platform="Intel(R) OpenCL Graphics",

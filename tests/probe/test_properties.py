@@ -14,9 +14,10 @@ from gpubench.models import DeviceProfile
 from gpubench.probe import cpu, system
 from gpubench.probe.checkup import host_checks
 from gpubench.probe.identity import bus_id
-from gpubench.probe.nvml_driver import mask, module_version
+from gpubench.probe.nvidia import mask
+from gpubench.probe.nvml_driver import module_version
 from gpubench.probe.nvml_profile import CLOCK_EVENTS, event_names
-from gpubench.probe.visible import visible_devices
+from gpubench.probe.select import visible_devices
 
 BOX = [
     DeviceProfile(

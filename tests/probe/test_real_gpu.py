@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpubench.probe import nvidia
 from gpubench.probe.checkup import check_up
-from gpubench.probe.nvml_driver import dump_text
+from gpubench.probe.nvidia import dump_text
 from gpubench.probe.probe import probe
 from gpubench.probe.telemetry import open_telemetry
 from gpubench.probe.torch_view import torch_view

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from gpubench.cli import listing
-from gpubench.probe.unmeasured import UNMEASURED
+from gpubench.probe.probe import UNMEASURED
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def change(module: ModuleType) -> None:
     {
         "torch": _torch,
         "pynvml": _nvml,
-        "gpubench.probe.torch_build": _build,
+        "gpubench.probe.torch_problems": _build,
         "gpubench.discovery": _discovery,
     }[module.__name__](module)
 

@@ -12,7 +12,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import sampler, worker
 from gpubench.measure.messages import Setup
 from gpubench.models import Reading, Status
-from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.backend import NoReadings
 from gpubench.probe.probe import probe
 from strict_cuda.conftest import BRIEF, Line
 from strict_cuda.install import H200, installed

@@ -12,7 +12,7 @@ import sys
 from importlib.abc import MetaPathFinder
 
 VARIABLE = "GPUBENCH_STRICT_CUDA"
-CHANGED = frozenset({"torch", "pynvml", "gpubench.probe.torch_build", "gpubench.discovery"})
+CHANGED = frozenset({"torch", "pynvml", "gpubench.probe.torch_problems", "gpubench.discovery"})
 
 
 class Afterwards(MetaPathFinder):

@@ -6,7 +6,7 @@ import pytest
 from nvml.script import Fault, change, load_dump, several
 
 from gpubench.models import DeviceProfile
-from gpubench.probe.gpu_group import GpuGroup
+from gpubench.probe.telemetry import GpuGroup
 
 
 def gpu(index: int) -> DeviceProfile:
