@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from gpubench.cuda_check.plan import is_strict
+from gpubench.cuda_check.cases import is_strict, may_be_unsupported
 from gpubench.cuda_check.verdict import State, Verdict, error_text, passed, state_of
-from gpubench.cuda_check.whole import may_be_unsupported
 from gpubench.interval import Interval
 from gpubench.measure.checks import SCALING_TOLERANCE
 from gpubench.measure.launcher import NO_SIGN

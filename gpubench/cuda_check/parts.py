@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import msgspec
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError
-from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict, quick_within
+from gpubench.cuda_check.cases import Trial, batch_of, is_strict
+from gpubench.cuda_check.plan import CheckPlan, quick_within
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import capability, checks, events, messages, preflight

@@ -8,32 +8,41 @@ but what proves the harness may take the time of trials. Where processes start l
 
 from __future__ import annotations
 
-import bisect
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.cuda_check.whole import other_cases
+from gpubench.cuda_check.cases import (
+    CASE_S,
+    COMPILED_S,
+    COPY_S_PER_PARAMETER,
+    Trial,
+    batch_of,
+    building_s,
+    case_of,
+    chosen_trials,
+    part_of,
+    searching_s,
+    slowness,
+    step_takes_s,
+    steps_take_s,
+    trial_of,
+    wanted_trials,
+)
 from gpubench.measure import capability
-from gpubench.measure.budget import QUICK, REFERENCE_SAMPLES, Budget
-from gpubench.measure.estimate import PROCESS_START_S, aim_s, estimate_s, pace
+from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.estimate import PROCESS_START_S, aim_s, estimate_s
 from gpubench.measure.loop import steps_for
-from gpubench.measure.plan import Plan, PlannedCase, plan, planned_case
-from gpubench.measure.request import CLASSIC, RunRequest
+from gpubench.measure.plan import Plan, plan
+from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,
     DeviceProfile,
     Execution,
     Precision,
-    TaskKind,
-    WorkloadProfile,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
-from gpubench.readings import h200_readings
-from gpubench.specs import find_spec, load_specs
+from gpubench.profile.memory import planned_peak_bytes
 from gpubench.units import GIB, Bytes, Seconds
 from gpubench.workload import BATCH_COUNT
 
@@ -61,42 +70,6 @@ LEAST_FIRST = ("quick", "scaling", "compile", "load", "fp32", "faults", "graph",
 """What is given up, in this order, on a card so slow that not all parts fit: last what others rest on."""
 LOOK_S: Seconds = 0.5
 """Asking the driver for everything, and looking at the device twice."""
-CASE_S: Seconds = 0.3
-"""What any case takes beside its steps and its weights."""
-BUILD_S_PER_PARAMETER = 15e-9
-COPY_S_PER_PARAMETER = 4e-9
-"""Drawing weights on a CPU takes 2 s for VGG16; a copy of them on the host and to the device 0.6 s."""
-CPU_FLOPS_PER_S = 400e9
-"""Four cores beside a GPU; the reference loss of four samples is computed once a workload and process."""
-WEIGHT_BYTES = 2
-"""Of a weight in half precision, which a pass for one token reads once."""
-TRIALS_S: Seconds = 9.0
-READ_TRIALS_S = {
-    ("vgg16", False): 8.5,
-    ("vgg16", True): 13.5,
-    ("resnet50", False): 13.0,
-    ("resnet50", True): 4.5,
-}
-"""cuDNN tries its algorithms for the convolutions of a large network; once a precision and process.
-
-By workload, and whether it is strict fp32, what the first step took on two cards, with what is loaded for it:
-VGG16 at amp-bf16 5.8 and 8.3 s and at fp32 13.5 on both, ResNet-50 12.5 and 13.1 and at fp32 4.3 and 4.4; any
-other network that is as large their mean. The same under a new head nothing, for their shapes were seen.
-"""
-LARGE_IMAGE = 100_000
-"""Values of one image of a large network."""
-STEPS = {
-    Execution.EAGER: (7, 0),
-    Execution.GRAPH: (7, 7),
-    Execution.COMPILE: (4, 8),
-}
-"""Eager steps, and replays or compiled steps, of one trial: held by a test on the fake device."""
-COMPILED_S = {"cnn": 18.0, "vgg16": 25.0, "lstm": 0.2}
-"""What is compiled, in that order, and how long that took, the first with what the compiler loads.
-
-The first took 17.5 and 17.6 s on an H200 and an H100, the second 25 s on the H100 beside its steps: the check
-of its losses compiles it once more. The last is refused up to torch 2.11, which ends its process.
-"""
 STARTS = {"precision": 1, "faults": 4, "fp32": 1, "quick": 1, "scaling": 2}
 """Processes that a part starts one after the other: each fault ends its own."""
 COLD_START_S: Seconds = 2.7
@@ -147,14 +120,6 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
 AMOUNTS = Amounts()
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One case to be tried for a few steps."""
-
-    case: Case
-    expected_s: Seconds
-    expected_bytes: float
-
-
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is done.
 
@@ -188,7 +153,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def least_s(self, name: str) -> Seconds:
         """Return the time of a part without its trials [s]: of those, what does not fit is left out."""
-        trials_s = sum(t.expected_s for t in self.trials if _part_of(t.case) == name)
+        trials_s = sum(t.expected_s for t in self.trials if part_of(t.case) == name)
         return self.expected_s[name] - trials_s
 
     def parts(self) -> tuple[str, ...]:
@@ -224,7 +189,7 @@ def make_plan(
     )
     scaling = _scaling(device, peers, amp, amounts.quick)
     compiled = tuple(
-        _trial(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
+        trial_of(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
     )
     expected_s = _expected(
         device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
@@ -233,10 +198,10 @@ def make_plan(
         expected_s[name] += STARTS[name] * late_start_s
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
-    every, missing = _wanted(device, amounts.workloads, slower, full=full)
-    trials = _chosen([t for t in every if _part_of(t.case) in expected_s], proof, room_s)
+    every, missing = wanted_trials(device, amounts.workloads, slower, full=full)
+    trials = chosen_trials([t for t in every if part_of(t.case) in expected_s], proof, room_s)
     for trial in trials:
-        expected_s[_part_of(trial.case)] += trial.expected_s
+        expected_s[part_of(trial.case)] += trial.expected_s
     kept = {trial.case for trial in trials}
     late = (t.case.label for t in every if t.case not in kept)
     return CheckPlan(
@@ -278,53 +243,6 @@ def quick_within(made: CheckPlan, device: DeviceProfile, left_s: Seconds) -> Pla
     return next((share for share in made.quick if run_s(share, device) <= room_s), made.quick[-1])
 
 
-def slowness(device: DeviceProfile) -> float:
-    """Return how many times longer than on an H200 a step takes, by memory bandwidth; at least 1.
-
-    Where the driver does not tell the bandwidth the data sheet does.
-    """
-    reference = load_specs()[h200_readings().gpu_key].memory_bandwidth_bytes_per_s
-    spec = find_spec(device.name, device.memory_bytes) if device.name else None
-    here = device.memory_bandwidth_bytes_per_s or (spec and spec.memory_bandwidth_bytes_per_s)
-    return max(1.0, reference / here) if here and reference else 1.0
-
-
-def is_strict(case: Case) -> bool:
-    """Whether a case belongs into the process of strict fp32."""
-    return case.precision is Precision.FP32
-
-
-def _part_of(case: Case) -> str:
-    """Name the part in which a case is tried."""
-    return "fp32" if is_strict(case) else "cases"
-
-
-def case_of(
-    profile: WorkloadProfile, precision: Precision, execution: Execution, batch_size: int | None = None
-) -> Case:
-    """Return the training case of a workload, at its main batch unless another is given."""
-    return Case(
-        workload=profile.name,
-        workload_version=profile.version,
-        task=TaskKind.TRAIN,
-        precision=precision,
-        execution=execution,
-        memory_format=profile.memory_format_at(precision),
-        batch_size=batch_size or profile.main_batch,
-        sample_unit=profile.sample_unit,
-    )
-
-
-def batch_of(case: Case, peak_bytes: float) -> int:
-    """Return the largest batch of a case whose peak the memory model puts within so much; at least 1."""
-    profile = load_profiles()[case.workload]
-
-    def peak_of(batch: int) -> float:
-        return planned_peak_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
-
-    return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
-
-
 # --- which cases ---------------------------------------------------------------------------------------
 
 
@@ -339,145 +257,9 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
     )
     for case in wanted:
         needed = planned_peak_bytes(load_profiles()[case.workload], case)
-        if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
+        if needed <= room and step_takes_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
     return case_of(cnn, amp, Execution.EAGER)
-
-
-def _every_trial(
-    device: DeviceProfile,
-    workloads: Sequence[str],
-    slower: float,
-) -> Iterator[Trial]:
-    """Every trained workload at every precision, the most telling cases first.
-
-    Graphs of every precision come before eager rows: a graph's trial does as many eager steps as it replays.
-    """
-    amp = capability.best_amp(device)
-    trained = [
-        name
-        for name, profile in load_profiles().items()
-        if TaskKind.TRAIN in profile.tasks and profile.is_classic and (not workloads or name in workloads)
-    ]
-    names = sorted(trained, key=lambda name: name not in CLASSIC)
-    here = [p for p in Precision if p.is_usual and capability.why_no_precision(p, device) is None]
-    others = [p for p in here if p not in {amp, Precision.FP32}]
-    for execution, precisions in product((Execution.GRAPH, Execution.EAGER), ((amp, Precision.FP32), others)):
-        for name, precision in product(names, precisions):
-            yield _trial(case_of(load_profiles()[name], precision, execution), slower)
-
-
-def _wanted(
-    device: DeviceProfile, workloads: Sequence[str], slower: float, *, full: bool
-) -> tuple[tuple[Trial, ...], dict[str, str]]:
-    """What is tried if there is time, and what of it cannot be tried here, by label, with the reason."""
-    usual = tuple(_every_trial(device, workloads, slower))
-    if not full:
-        return usual, {}
-    found = [each for each in other_cases(device) if not workloads or each[0].workload in workloads]
-    others = (_trial(case, slower) for case, why_not in found if why_not is None)
-    return (*usual, *others), {case.label: why_not for case, why_not in found if why_not is not None}
-
-
-def _trial(case: Case, slower: float) -> Trial:
-    profile = load_profiles()[case.workload].at_precision(case.precision)
-    compiling_s = COMPILED_S[case.workload] if case.execution is Execution.COMPILE else 0.0
-    copy_s = COPY_S_PER_PARAMETER * profile.parameters
-    return Trial(
-        case=case,
-        expected_s=_steps_s(case, slower) + CASE_S + copy_s + compiling_s,
-        expected_bytes=planned_peak_bytes(profile, case),
-    )
-
-
-def _steps_s(case: Case, slower: float) -> Seconds:
-    """What the steps of a trial take; a compiled step as long as an eager one."""
-    eager, prepared = STEPS[case.execution]
-    eager_s = _step_s(msgspec.structs.replace(case, execution=Execution.EAGER), slower)
-    return eager * eager_s + prepared * _step_s(case, slower)
-
-
-def _step_s(case: Case, slower: float) -> Seconds:
-    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was."""
-    graph_s, eager_s = _step_on_an_h200_s(case)
-    device_s = slower * graph_s
-    return device_s if case.execution is Execution.GRAPH else max(device_s, eager_s)
-
-
-def _step_on_an_h200_s(case: Case) -> tuple[Seconds, Seconds]:
-    """What a replay and an eager step take on the card of the readings.
-
-    A precision that was not read takes as long as the slowest, a workload that was not read as long as its
-    FLOPs and operators let expect.
-    """
-    at = {s.precision: s for s in h200_readings().steps if s.workload == case.workload}
-    if not at:
-        h200 = DeviceProfile(backend="cuda", gpu_key=h200_readings().gpu_key)
-        graph = msgspec.structs.replace(case, execution=Execution.GRAPH)
-        profile = load_profiles()[case.workload].at_precision(case.precision)
-        planned = planned_case(case.workload, profile, graph)
-        expected, (token_s, eager_token_s) = pace(planned, h200), _token_s(planned, h200)
-        new = case.new_tokens
-        return expected.step_s + new * token_s, expected.eager_s + new * eager_token_s
-    read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
-    samples = max(1.0, case.batch_size / read.batch_size)
-    return samples * read.step_s[Execution.GRAPH], samples * read.step_s[Execution.EAGER]
-
-
-def _token_s(planned: PlannedCase, device: DeviceProfile) -> tuple[Seconds, Seconds]:
-    """What a replay and an eager pass for one token take: all weights are read, and each operator issued."""
-    spec = load_specs()[h200_readings().gpu_key]
-    read_s = WEIGHT_BYTES * (planned.parameter_count or 0) / (spec.memory_bandwidth_bytes_per_s or math.inf)
-    issued = pace(msgspec.structs.replace(planned, flops_per_sample=None), device)
-    return max(read_s, issued.step_s), max(read_s, issued.eager_s)
-
-
-def _chosen(every: Sequence[Trial], proof: Case, room_s: Seconds | None) -> tuple[Trial, ...]:
-    """Take trials in the order of their weight while there is time, then put them in the order of measuring.
-
-    In that order a workload is built once for all its precisions and executions, and cuDNN tries its
-    algorithms once for both executions; the first that needs either is expected to take as much longer.
-    """
-    taken: list[Trial] = []
-    for trial in every:
-        more = [*taken, trial]
-        if room_s is None or sum(t.expected_s for t in _in_order(more, every, proof)) <= room_s:
-            taken = more
-    return _in_order(taken, every, proof)
-
-
-def _in_order(taken: Sequence[Trial], every: Sequence[Trial], proof: Case) -> tuple[Trial, ...]:
-    rank = {name: n for n, name in reversed([*enumerate(t.case.workload for t in every)])}
-    ordered = sorted(
-        taken, key=lambda t: (is_strict(t.case), rank[t.case.workload], t.case.precision, t.case.execution)
-    )
-    met: set[object] = {("searched", proof.workload, proof.precision)}
-    profiles = load_profiles()
-
-    def firsts_s(case: Case) -> Iterator[Seconds]:
-        costs_s = {
-            ("built", case.workload, is_strict(case)): _build_s(profiles[case.workload]),
-            ("searched", case.workload, case.precision): _search_s(
-                profiles[case.workload], strict=is_strict(case)
-            ),
-        }
-        yield from (cost_s for what, cost_s in costs_s.items() if what not in met)
-        met.update(costs_s)
-
-    return tuple(msgspec.structs.replace(t, expected_s=t.expected_s + sum(firsts_s(t.case))) for t in ordered)
-
-
-def _build_s(profile: WorkloadProfile) -> Seconds:
-    samples = min(REFERENCE_SAMPLES, profile.main_batch)
-    reference_s = samples * profile.forward_flops_per_sample / CPU_FLOPS_PER_S
-    return BUILD_S_PER_PARAMETER * profile.parameters + reference_s
-
-
-def _search_s(profile: WorkloadProfile, *, strict: bool = False) -> Seconds:
-    """What cuDNN's trials take: of a network that trains its convolutions on large images."""
-    trains_all = profile.train_flops_per_sample > 2 * profile.forward_flops_per_sample
-    large = profile.is_image and math.prod(profile.sample_shape) > LARGE_IMAGE
-    return READ_TRIALS_S.get((profile.name, strict), TRIALS_S) if trains_all and large else 0.0
 
 
 # --- the other parts -----------------------------------------------------------------------------------
@@ -495,16 +277,16 @@ def _expected(
     """Time of each part, without the cases; the runs are the quick one and that on several GPUs."""
     quick, scaling = runs
     profile = load_profiles()[proof.workload]
-    build_s = _build_s(profile) + _search_s(profile)
+    build_s = building_s(profile) + searching_s(profile)
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
-    step_s = _step_s(proof, slower)
+    step_s = step_takes_s(proof, slower)
     block_s = step_s * steps_for(amounts.block_s, step_s, BATCH_COUNT)
     start_s = copy_s + 1.25 + block_s  # its warm-up; on two cards 1.6 to 1.8 s, and 2.1 by this
     comparison_s = 4 * amounts.fours * block_s
     capped = case_of(load_profiles()["cnn"], proof.precision, Execution.EAGER)
     largest = msgspec.structs.replace(capped, batch_size=batch_of(capped, amounts.cap_bytes))
-    search_s = 4 * (CASE_S + 1.0 + _steps_s(largest, slower))
-    measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * _step_s(largest, slower))
+    search_s = 4 * (CASE_S + 1.0 + steps_take_s(largest, slower))
+    measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * step_takes_s(largest, slower))
     parts = {
         "device": LOOK_S,
         "precision": PROCESS_START_S + COLD_START_S + FIRST_PROOF_S + 2 * CASE_S,

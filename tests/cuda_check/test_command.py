@@ -12,7 +12,8 @@ from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured
 from gpubench.cli.app import app
 from gpubench.cuda_check import run as cuda_check
 from gpubench.cuda_check.beside import beside
-from gpubench.cuda_check.plan import PARTS, Trial, make_plan
+from gpubench.cuda_check.cases import Trial
+from gpubench.cuda_check.plan import PARTS, make_plan
 from gpubench.models import (
     CaseRow,
     CudaCheck,

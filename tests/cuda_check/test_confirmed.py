@@ -14,6 +14,7 @@ import pytest
 from cuda_check.builders import blocks, check, clock
 from gpubench.cuda_check import run
 from gpubench.cuda_check.bench import ProcessLostError
+from gpubench.cuda_check.cases import _every_trial, _in_order, slowness
 from gpubench.cuda_check.judge import CORE, confirms, failed, judge
 from gpubench.cuda_check.plan import (
     AMOUNTS,
@@ -21,10 +22,7 @@ from gpubench.cuda_check.plan import (
     LIMIT_S,
     MOST_FIRST_CASE_S,
     STARTS,
-    _every_trial,
-    _in_order,
     make_plan,
-    slowness,
 )
 from gpubench.cuda_check.store import file_name, read_check, scrubbed, write_check
 from gpubench.measure.estimate import PROCESS_START_S

@@ -10,19 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuda_check.builders import H200, T4
-from gpubench.cuda_check import whole
+from gpubench.cuda_check import cases
+from gpubench.cuda_check.cases import STEPS, batch_of, part_of, slowness, step_takes_s
 from gpubench.cuda_check.plan import (
     LEAST_FIRST,
     LIMIT_S,
     PARTS,
-    STEPS,
-    _part_of,
-    _step_s,
-    batch_of,
     make_plan,
     quick_within,
     run_s,
-    slowness,
 )
 from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
@@ -52,7 +48,7 @@ UNREAD = TRAINED - {step.workload for step in h200_readings().steps}
 @pytest.fixture(autouse=True)
 def _every_extra(monkeypatch):
     """Whatever is installed where these tests run."""
-    monkeypatch.setattr(whole, "is_installed", lambda package: True)
+    monkeypatch.setattr(cases, "is_installed", lambda package: True)
 
 
 @pytest.fixture(params=CARDS)
@@ -123,7 +119,7 @@ def test_what_does_not_fit_a_slow_card_is_given_up_from_the_least_telling_on(ban
     if not made.given_up_s:
         return
     assert {"device", "precision", "cases"} <= made.expected_s.keys()
-    assert {_part_of(t.case) for t in made.trials} <= made.expected_s.keys()
+    assert {part_of(t.case) for t in made.trials} <= made.expected_s.keys()
 
 
 def test_the_largest_share_of_the_quick_run_is_made_that_there_is_time_for():
@@ -156,10 +152,10 @@ def test_a_workload_that_was_never_read_is_expected_to_take_what_its_flops_let_e
     }
     trial = trials["resnet50_transfer", Precision.AMP_BF16, Execution.GRAPH]
     forward_s = trial.case.batch_size * 8.2e9 / 989e12
-    assert 2 * forward_s < _step_s(trial.case, 1.0) < 10 * forward_s
-    assert _step_s(trial.case, 2.0) == 2 * _step_s(trial.case, 1.0)
+    assert 2 * forward_s < step_takes_s(trial.case, 1.0) < 10 * forward_s
+    assert step_takes_s(trial.case, 2.0) == 2 * step_takes_s(trial.case, 1.0)
     eager = trials["resnet50_transfer", Precision.AMP_BF16, Execution.EAGER]
-    assert _step_s(eager.case, 1.0) > _step_s(trial.case, 1.0), "the host sets the pace"
+    assert step_takes_s(eager.case, 1.0) > step_takes_s(trial.case, 1.0), "the host sets the pace"
 
 
 def test_all_of_it_is_every_workload_at_every_precision_in_both_executions(card):
@@ -205,7 +201,7 @@ def test_all_of_it_has_what_only_some_workloads_are_offered_at():
 
 
 def test_what_lacks_a_package_or_room_on_the_card_is_named_and_not_tried(monkeypatch):
-    monkeypatch.setattr(whole, "is_installed", lambda package: False)
+    monkeypatch.setattr(cases, "is_installed", lambda package: False)
     made = make_plan(RTX_4090, full=True)
     reasons = {label: reason for label, reason in made.left_out.items() if "fsdp" not in label}
     for label, reason in reasons.items():
@@ -220,7 +216,7 @@ def test_what_lacks_a_package_or_room_on_the_card_is_named_and_not_tried(monkeyp
     assert "llama_1b amp-bf16 graph batch 4, loss in 8 chunks" in reasons
     assert {t.case.precision for t in made.trials}.isdisjoint({Precision.FP8, Precision.INT8})
     assert {t.case.workload for t in made.trials} >= {"vit_b16", "unet_ddpm", "llama_1b", "llama_8b"}
-    monkeypatch.setattr(whole, "is_installed", lambda package: True)
+    monkeypatch.setattr(cases, "is_installed", lambda package: True)
     assert all(
         t.expected_bytes <= RTX_4090.memory_bytes
         for t in make_plan(RTX_4090, full=True).trials
@@ -233,12 +229,12 @@ def test_the_time_announced_for_all_of_it_has_the_large_workloads_in_it():
     trials = {t.case.label: t for t in make_plan(H200, full=True).trials}
     (eager,) = (t for label, t in trials.items() if label.startswith("llama_8b infer bf16 eager"))
     (graph,) = (t for label, t in trials.items() if label.startswith("llama_8b infer bf16 graph"))
-    assert _step_s(eager.case, 1.0) == pytest.approx(128 * 0.038, rel=0.2)
-    assert _step_s(graph.case, 1.0) == pytest.approx(0.2 + 128 * 0.0044, rel=0.1)
+    assert step_takes_s(eager.case, 1.0) == pytest.approx(128 * 0.038, rel=0.2)
+    assert step_takes_s(graph.case, 1.0) == pytest.approx(0.2 + 128 * 0.0044, rel=0.1)
     assert 120 < eager.expected_s < 300
     made = make_plan(H200, full=True)
     assert made.expected_s["cases"] == pytest.approx(
-        sum(t.expected_s for t in made.trials if _part_of(t.case) == "cases")
+        sum(t.expected_s for t in made.trials if part_of(t.case) == "cases")
     )
 
 

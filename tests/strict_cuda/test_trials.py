@@ -6,7 +6,8 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.cuda_check.plan import AMOUNTS, MOST_FIRST_CASE_S, STEPS, _build_s, _search_s, make_plan
+from gpubench.cuda_check.cases import STEPS, building_s, searching_s
+from gpubench.cuda_check.plan import AMOUNTS, MOST_FIRST_CASE_S, make_plan
 from gpubench.executions import OF_TORCH
 from gpubench.measure import guards, proofs
 from gpubench.measure.case import try_batch
@@ -122,5 +123,5 @@ def test_a_proof_on_an_h200_takes_what_the_plan_gives_it(make_gpu, what):
         what == "clock"
     ):  # the first in its process: what is built, loaded and searched once has no kernel here
         vgg16 = load_profiles()["vgg16"]
-        expected_s -= MOST_FIRST_CASE_S + _build_s(vgg16) + _search_s(vgg16)
+        expected_s -= MOST_FIRST_CASE_S + building_s(vgg16) + searching_s(vgg16)
     assert 0.6 * expected_s < took_s < expected_s
