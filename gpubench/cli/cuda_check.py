@@ -15,8 +15,8 @@ from gpubench.errors import ExitCode
 from gpubench.units import count, format_duration, format_si, plain
 
 if TYPE_CHECKING:
+    from gpubench.cuda_check.judge_proofs import Verdict
     from gpubench.cuda_check.plan import CheckPlan
-    from gpubench.cuda_check.verdict import Verdict
     from gpubench.models import CudaCheck, PartLog
 
 CONFIRMED = "tests/data/confirmed/"
@@ -99,7 +99,7 @@ def _phases(check: CudaCheck) -> list[Part]:
 
 def _beside(check: CudaCheck) -> list[Part]:
     """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
-    from gpubench.cuda_check.beside import beside
+    from gpubench.cuda_check.judge import beside
 
     def shown(value: float, unit: str) -> str:
         return format_duration(value) if unit == "s" else format_si(value, unit)

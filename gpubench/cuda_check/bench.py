@@ -137,18 +137,14 @@ class Bench:
             child = self._of(Key(case.precision is Precision.FP32, memory_share), until_s)
             self.phases.enter("build")
             child.send(order)
-            answer = self._answer(child, until_s)
+            while isinstance(answer := self._next(child, _ANSWERED, until_s), messages.RoundDone):
+                pass
         except (ChildLateError, ChildEndedError) as error:
             raise self._without_answer(error, until_s) from error
+        self.phases.enter(None)
         if answer.spent:
             self.close()
         return answer
-
-    def _answer(self, child: Child, until_s: Seconds) -> messages.CaseDone | messages.Proven:
-        while isinstance(report := self._next(child, _ANSWERED, until_s), messages.RoundDone):
-            pass
-        self.phases.enter(None)
-        return report
 
     def _of(self, key: Key, until_s: Seconds) -> Child:
         """Return the process for this key.

@@ -1,46 +1,61 @@
 """What the readings of a check mean: pure functions of its file, so that new rules can judge an old one.
 
-Nothing is held against a reference card: each rule holds two readings of one card against each other. A ratio
-fails only where its whole interval lies outside the limits; where it lies neither inside nor outside it is
-undecided, which is no failure and no confirmation.
+Nothing is held against a reference card: each rule holds two readings of one card against each other. What
+was read on such a card is shown beside, and never judged. The proofs are judged in ``judge_proofs``; here are
+the cases, those tried for a few steps, those after a fault, and those measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from statistics import median
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from gpubench.cuda_check.judge_cases import of_cases, of_compile, of_faults, of_quick, of_scaling, of_strict
-from gpubench.cuda_check.verdict import Verdict, error_text, judge_ratio, passed
-from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.energy import power_integral
+from gpubench.cuda_check.cases import is_strict, may_be_unsupported
+from gpubench.cuda_check.judge_proofs import (
+    State,
+    Verdict,
+    error_text,
+    judged,
+    of_clock,
+    of_device,
+    of_fp32,
+    of_graph,
+    of_load,
+    of_precisions,
+    state_of,
+)
+from gpubench.interval import Interval
+from gpubench.labels import micro_name
+from gpubench.measure.checks import SCALING_TOLERANCE
+from gpubench.measure.launcher import NO_SIGN
 from gpubench.models import (
-    ClockProof,
+    CaseRow,
     CudaCheck,
-    Identity,
-    LoadProof,
+    Execution,
+    FaultProof,
+    FindingKind,
+    Measurement,
     PartLog,
     PartState,
     Precision,
-    PrecisionProof,
+    QuickProof,
+    Status,
 )
-from gpubench.units import format_duration, format_number, format_percent
+from gpubench.readings import h200_readings
+from gpubench.units import count, format_bytes, format_duration, plain
 
-BY_HAND = (0.99, 1.01)
-EVENTS = (0.98, 1.02)
-GRAPH = (0.98, 1.02)
-SAMPLING = (0.0, 1.005)
-GPU_BOUND = 0.8
-"""Where issuing a step takes less than this share of the device's time for it, the GPU sets the pace."""
-UNSYNCHRONIZED = 0.8
-"""A time without waiting must be this much shorter than the time with it."""
-ENERGY = 0.10
-"""Power is an average over a second or less, the counter steps every 0.1 s: over ten seconds they agree."""
 CORE = frozenset({"precision", "clock", "graph", "faults", "fp32"})
 """Parts without which nothing is confirmed."""
-UNPROVEN: Identity = "name and SM count only"
+ROOMY = 0.5
+"""A case that takes less than this of the memory, by the memory model, must not run out of it."""
+UNCOMPILED = frozenset({"lstm", "lstm_large"})
+"""Workloads of little but a fused recurrent layer: torch.compile may find nothing to compile in them."""
+REFUSED = "capturing"
+"""In the words in which CUDA refuses a call during a capture."""
+MOST_NAMED = 4
+LONGEST = 160
 
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
@@ -91,173 +106,290 @@ def _of_part(check: CudaCheck, log: PartLog) -> Iterator[Verdict]:
     yield from _JUDGES[log.name](check) if log.name in _JUDGES else ()
 
 
-# --- device, precision -----------------------------------------------------------------------------------
+# --- a few steps --------------------------------------------------------------------------------------
 
 
-def _of_device(check: CudaCheck) -> Iterator[Verdict]:
-    if check.nvml:
-        refused = sum(call.get("code") != 0 for call in check.nvml)
-        found = f"{len(check.nvml)} calls, {refused} refused"
-        yield Verdict(part="device", what="driver library", state="shown", found=found)
-    for finding in check.findings:
-        yield Verdict(part="device", what=finding.kind, state="shown", found=f"{finding.value}")
+def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the cases that share a process with the other precisions, eager and graph."""
+    rows = [r for r in check.cases if not _is_compiled(r) and not is_strict(r.case)]
+    yield from _of_rows(check, "cases", rows)
 
 
-def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
-    if check.identity is not None:
-        yield _identity(check, check.identity)
-    for proof in check.precisions:
-        if proof.precision is not Precision.FP32:
-            yield _of_precision("precision", proof)
+def _of_strict(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge strict fp32: its errors, then its cases."""
+    yield from of_fp32(check)
+    rows = [r for r in check.cases if not _is_compiled(r) and is_strict(r.case)]
+    yield from _of_rows(check, "fp32", rows)
 
 
-def _identity(check: CudaCheck, identity: Identity) -> Verdict:
-    """Name and SM count prove nothing: of one such GPU they tell enough, of several any may be meant."""
-    proven = identity != UNPROVEN
-    alike = sum(
-        call.get("function") == "nvmlDeviceGetName" and call.get("value") == check.device.name
-        for call in check.nvml
+def _of_compile(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the compiled cases: few enough that each one not tried, or not here, is named."""
+    yield from _of_rows(check, "compile", [r for r in check.cases if _is_compiled(r)])
+
+
+def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
+    """Say what is wrong with a case; None where nothing is, or where it says nothing against the path.
+
+    A card that is too small for a case runs out of memory, a model of one recurrent layer may leave nothing
+    to compile, and what computes in 8 bits or 4 hangs on the release of a package.
+    """
+    if _is_excused(row, memory_bytes):
+        return None
+    if row.status is not Status.OK:
+        return f"{row.status}: {row.reason}"
+    limit = row.case.precision.facts.loss_error
+    errors = {"reference": row.reference_error}
+    if row.case.execution is not Execution.EAGER:
+        errors[str(row.case.execution)] = row.graph_error
+    for name, error in errors.items():
+        if error is None or not error <= limit:
+            return f"{name} error {error_text(error)}, limit {limit:.0e}"
+    if not row.peak_memory_bytes:
+        return "no peak memory"
+    wrong = [str(f.kind) for f in row.findings if f.kind is not FindingKind.ONE_BATCH]
+    return ", ".join(wrong) or None
+
+
+def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
+    if row.status is Status.UNSUPPORTED:
+        return may_be_unsupported(row.case) or (_is_compiled(row) and row.case.workload in UNCOMPILED)
+    if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
+        return False
+    return row.expected_bytes > ROOMY * memory_bytes
+
+
+def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[Verdict]:
+    memory = check.device.memory_bytes
+    late = [label for label in check.left_out if _part_of(label) == part]
+    if rows:
+        faults = [(row, fault) for row in rows if (fault := fault_of(row, memory)) is not None]
+        excused = [row for row in rows if row.status is not Status.OK and fault_of(row, memory) is None]
+        sound = len(rows) - len(faults) - len(excused)
+        yield judged(
+            part,
+            f"a few steps of each case{' tried' if late else ''}",
+            found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
+            limit="loss within its precision",
+            wrong=_named([f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in faults]),
+        )
+    worst = max((row.graph_error for row in rows if row.graph_error is not None), default=None)
+    if worst is not None:
+        what = "largest difference of losses from eager ones"
+        yield Verdict(part=part, what=what, state="shown", found=f"{worst:.1e}")
+    for row in rows:
+        if row.status is Status.UNSUPPORTED and fault_of(row, memory) is None:
+            why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
+            yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
+    if late:
+        whole = len(rows) + len(late)
+        reason = _named([*dict.fromkeys(check.left_out[label] for label in late)])
+        yield Verdict(
+            part=part,
+            what="cases not tried",
+            state="left out",
+            found=f"{len(late)} of {whole}",
+            reason=f"{', '.join(late)}: {reason}" if part == "compile" else reason,
+        )
+
+
+def _part_of(label: str) -> str:
+    """Name the part that a case belongs to, by its label."""
+    if f" {Execution.COMPILE} " in label:
+        return "compile"
+    return "fp32" if f" {Precision.FP32} " in label else "cases"
+
+
+def _is_compiled(row: CaseRow) -> bool:
+    return row.case.execution is Execution.COMPILE
+
+
+def _named(texts: Sequence[str]) -> str | None:
+    """Name the first few, and how many more there are; None where there are none."""
+    more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return "; ".join(texts[:MOST_NAMED]) + more if texts else None
+
+
+# --- injected faults ----------------------------------------------------------------------------------
+
+
+def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge what became of each injected fault, and of the case after it."""
+    faults, memory = check.faults, check.device.memory_bytes
+    if faults.waiting is not None:
+        yield _waiting(faults.waiting)
+    if faults.after_waiting is not None:
+        yield _sound("the case after the refused capture", faults.after_waiting, memory)
+    if faults.too_large is not None:
+        yield _too_large(faults, faults.too_large)
+    if faults.after_too_large is not None:
+        yield _sound("the case after the lack of memory", faults.after_too_large, memory)
+    ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
+    if faults.tried and (ended or faults.at_largest is not None):  # else the part itself says how it ended
+        yield _searched(faults)
+
+
+def _waiting(row: CaseRow) -> Verdict:
+    """A model that waits inside a capture is unsupported, and the reason is CUDA's own, not what followed."""
+    right = row.status is Status.UNSUPPORTED and REFUSED in (row.reason or "")
+    return judged(
+        "faults",
+        "a model that waits, captured",
+        found=row.status,
+        limit="unsupported, with its cause",
+        wrong=None if right else f"{row.status}: {row.reason}",
     )
-    reason = f"identity not proven: {alike or 'unknown how many'} of this name here, and CUDA tells no bus id"
-    return Verdict(
-        part="precision",
-        what="CUDA's device and NVML's",
-        state="ok" if proven or alike == 1 else "undecided",
-        found=f"one, by {identity}",
-        limit="one",
-        reason=None if proven else reason,
+
+
+def _sound(what: str, row: CaseRow, memory_bytes: int | None) -> Verdict:
+    fault = fault_of(row, memory_bytes)
+    found = "sound" if fault is None else "not sound"
+    return judged("faults", what, found=found, limit="sound", wrong=fault)
+
+
+def _too_large(faults: FaultProof, row: CaseRow) -> Verdict:
+    wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
+    return judged(
+        "faults",
+        f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}",
+        found=str(row.status).replace("_", " "),
+        limit="out of memory",
+        wrong=None if row.status is Status.OUT_OF_MEMORY else wrong,
     )
 
 
-def _of_fp32(check: CudaCheck) -> Iterator[Verdict]:
-    for proof in check.precisions:
-        if proof.precision is Precision.FP32:
-            yield _of_precision("fp32", proof)
-    yield from of_strict(check)
-
-
-def _of_precision(part: str, proof: PrecisionProof) -> Verdict:
-    strict = proof.precision is Precision.FP32
-    limit = proof.precision.facts.product_error
-    reason = _why_wrong(proof, limit)
-    errors = (f"{name} {error_text(error)}" for name, error in proof.errors.items())
-    return Verdict(
-        part=part,
-        what=f"{proof.precision} against float64",
-        state=passed(right=reason is None),
-        found=", ".join(errors),
-        limit=f"at most {limit:.0e}" + ("" if strict else f", matmul over {IEEE_ERROR:.0e}"),
-        reason=reason,
+def _searched(faults: FaultProof) -> Verdict:
+    good = max((batch for batch, fits in faults.tried if fits), default=0)
+    measured = faults.at_largest
+    right = measured is not None and measured.status is Status.OK and measured.case.batch_size == good
+    wrong = "it was not measured" if measured is None else f"{measured.status}: {measured.reason}"
+    return judged(
+        "faults",
+        f"largest batch in {format_bytes(faults.cap_bytes)}",
+        found=f"{good:,} after {len(faults.tried)} trials",
+        limit="measured at it",
+        wrong=None if right else wrong,
     )
 
 
-def _why_wrong(proof: PrecisionProof, limit: float) -> str | None:
-    """Say what is wrong with a precision: a switch, an error beyond its limit, or that it has no effect."""
-    if wrong := proof.switches.unexpected(proof.precision):
-        return f"{wrong} read back"
-    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit]
-    if beyond:
-        return f"{', '.join(beyond)}: further from float64 than {proof.precision} may be"
-    matmul = proof.errors.get("matmul")
-    if proof.precision is not Precision.FP32 and matmul is not None and matmul <= IEEE_ERROR:
-        return f"the matrix product is exact to {matmul:.1e}: {proof.precision} was not in effect"
-    return None
+# --- measured -----------------------------------------------------------------------------------------
 
 
-# --- clock, graph, load ----------------------------------------------------------------------------------
-
-
-def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the clock; where the host sets the pace, times with and without waiting need not differ."""
-    proof = check.clock
-    if proof is None:
+def _of_scaling(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge a job on several GPUs against the same on one."""
+    one = next((m for m in check.scaling if m.case.gpu_count == 1), None)
+    several = next((m for m in check.scaling if m.case.gpu_count > 1), None)
+    if one is None or several is None:
         return
-    yield judge_ratio("clock", "rounds over device events", proof.events, EVENTS)
-    by_hand = judge_ratio("clock", "rounds over a loop by hand", proof.by_hand, BY_HAND)
-    unwaited = _unwaited(proof)
-    if unwaited.state == "undecided":
-        by_hand = msgspec.structs.replace(by_hand, state="undecided", reason=unwaited.reason)
-    yield by_hand
-    yield unwaited
-
-
-def _unwaited(proof: ClockProof) -> Verdict:
-    """Hold the time to issue a step against the time of a step in a round."""
-    times = (proof.events.second_s, proof.by_hand.first_s, proof.issue_s)
-    verdict = Verdict(
-        part="clock",
-        what="time of a step without waiting",
-        state="undecided",
-        limit=f"under {UNSYNCHRONIZED:g} of that with",
-        reason="this case is CPU-bound: it decides nothing",
-    )
-    if not all(times):
-        return verdict
-    device_s, wall_s, issue_s = map(median, times)
-    if issue_s > GPU_BOUND * device_s:
-        return verdict
-    right = issue_s < UNSYNCHRONIZED * wall_s
-    return msgspec.structs.replace(
-        verdict,
-        state=passed(right=right),
-        found=f"{format_duration(issue_s)} of {format_duration(wall_s)}",
-        reason=None if right else "the clock of the rounds does not wait for the device",
-    )
-
-
-def _of_graph(check: CudaCheck) -> Iterator[Verdict]:
-    if check.graph is not None:
-        yield judge_ratio("graph", "replays over a graph by hand", check.graph.by_hand, GRAPH)
-
-
-def _of_load(check: CudaCheck) -> Iterator[Verdict]:
-    proof = check.load
-    if proof is None:
+    count = several.case.gpu_count
+    limits = (1.0, SCALING_TOLERANCE * count)
+    what, limit = f"{count} GPUs over one", f"over 1, at most {limits[1]:g}"
+    bad = [m for m in (one, several) if m.samples_per_s is None]
+    if bad:
+        reason = f"{bad[0].label}: {bad[0].status}: {bad[0].reason}"
+        late = all(_came_late(m) for m in bad)
+        missed: State = "left out" if late else "FAILED"  # a slow host is no fault of the job
+        yield Verdict(part="scaling", what=what, state=missed, limit=limit, reason=reason)
         return
-    yield _energy(proof)
-    what = "rounds with telemetry over rounds without"
-    if proof.sampled.first_s:
-        yield judge_ratio("load", what, proof.sampled, SAMPLING)
-    else:
-        reason = f"telemetry of this device: {proof.telemetry_source}"
-        yield Verdict(part="load", what=what, state="left out", reason=reason)
+    speedup = _speedup(several, one)
+    found, state = speedup.by("{:.3f}".format), state_of(speedup, limits)
+    yield Verdict(part="scaling", what=what, state=state, found=found, limit=limit)
 
 
-def _energy(proof: LoadProof) -> Verdict:
-    """Hold the energy counter against the integral of the power shown."""
-    verdict = Verdict(
-        part="load",
-        what="energy counted over power shown",
-        state="left out",
-        limit=f"within {format_percent(ENERGY)}",
-    )
-    before, after = proof.energy_edges_j
-    if before is None or after is None:
-        return msgspec.structs.replace(verdict, reason="this device has no energy counter")
-    shown_j = power_integral(proof.samples, proof.region_s)
-    if shown_j is None:
-        return msgspec.structs.replace(verdict, reason="the power samples do not cover the load")
-    ratio = (after - before) / shown_j
-    right = abs(ratio - 1) <= ENERGY
-    joules = f"{format_number(after - before)} J counted, {format_number(shown_j)} J shown"
-    return msgspec.structs.replace(
-        verdict,
-        state=passed(right=right),
-        found=f"{ratio:.3f} at {format_number(shown_j / proof.region_s)} W",
-        reason=None if right else joules,
-    )
+def _speedup(several: Measurement, one: Measurement) -> Interval:
+    """Ratio of two throughputs with the widest ends of their intervals; 0 and infinity where unknown."""
+    above, below = several.interval, one.interval
+    low = (above.low or 0.0) / (below.high or math.inf)
+    high = math.inf if above.high is None or below.low is None else above.high / below.low
+    return Interval((above.value or 0.0) / (below.value or 0.0), low, high)
+
+
+def _came_late(row: Measurement) -> bool:
+    """Whether there was no time for a row; one whose process fell silent is no such row."""
+    return row.status is Status.TIMEOUT and not (row.reason or "").startswith(NO_SIGN)
+
+
+def _share(quick: QuickProof) -> str:
+    """Name what of the quick run was made: its time is that of this much, and scaled to no more."""
+    micro = "" if quick.with_micro else " without micro-benchmarks"
+    if quick.case_count == quick.whole_case_count:
+        return f"the quick run{micro}"
+    return f"{quick.case_count} of the {quick.whole_case_count} cases of the quick run{micro}"
+
+
+def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the rows of the quick run; its time is shown beside what was announced."""
+    quick = check.quick
+    if quick is None:
+        return
+    name = _share(quick)
+    late = [m for m in quick.measurements if _came_late(m)]
+    rows = [m for m in quick.measurements if not _came_late(m)]
+    bad = [
+        f"{m.label}: {m.status}: {plain(m.reason or '', LONGEST)}" for m in rows if m.status is not Status.OK
+    ]
+    if rows:
+        found = f"{len(rows) - len(bad)} of {len(rows)} ok"
+        yield judged("quick", f"rows of {name}", found=found, limit="all", wrong=_named(bad))
+    if late:
+        found, reason = f"{len(late)}", late[0].reason
+        yield Verdict(part="quick", what="rows without time", state="left out", found=found, reason=reason)
+    if quick.with_micro and quick.took_s is not None:
+        yield judged(
+            "quick",
+            "micro-benchmarks of the quick run",
+            found=count(len(quick.micro), "figure"),
+            wrong=None if quick.micro else "not one gave a figure",
+        )
+    wide = sum(any(f.kind is FindingKind.NOT_CONVERGED for f in m.findings) for m in rows)
+    if wide:
+        yield Verdict(part="quick", what="rows not converged", state="shown", found=f"{wide} of {len(rows)}")
+    if quick.took_s is not None:
+        found = f"{format_duration(quick.took_s)}, announced {format_duration(quick.expected_s)}"
+        yield Verdict(part="quick", what=f"time of {name}", state="shown", found=found)
 
 
 _JUDGES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
-    "device": _of_device,
-    "precision": _of_precisions,
-    "clock": _of_clock,
-    "graph": _of_graph,
-    "load": _of_load,
-    "cases": of_cases,
-    "compile": of_compile,
-    "faults": of_faults,
-    "fp32": _of_fp32,
-    "scaling": of_scaling,
-    "quick": of_quick,
+    "device": of_device,
+    "precision": of_precisions,
+    "clock": of_clock,
+    "graph": of_graph,
+    "load": of_load,
+    "cases": _of_cases,
+    "compile": _of_compile,
+    "faults": _of_faults,
+    "fp32": _of_strict,
+    "scaling": _of_scaling,
+    "quick": _of_quick,
 }
+
+
+# --- shown, never judged ------------------------------------------------------------------------------
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure here and there, in one unit."""
+
+    name: str
+    here: float
+    there: float
+    unit: str
+
+
+def beside(check: CudaCheck) -> tuple[Beside, ...]:
+    """Return what was measured in the quick run and read on such a card, too; nothing on any other card."""
+    readings, run = h200_readings(), check.quick
+    if check.device.gpu_key != readings.gpu_key or run is None:
+        return ()
+    rows = []
+    for row in run.measurements:
+        case = row.case
+        there = readings.step_time_s(
+            case.workload, case.batch_size, case.precision, case.execution, case.task
+        )
+        if row.status is Status.OK and row.step_time_s is not None and there is not None:
+            rows.append(Beside(name=f"{row.label}, a step", here=row.step_time_s, there=there, unit="s"))
+    for result in run.micro:
+        there = readings.micro.get((result.name, result.precision, result.size))
+        if there is not None:
+            rows.append(Beside(name=micro_name(result), here=result.value, there=there, unit=result.unit))
+    return tuple(rows)

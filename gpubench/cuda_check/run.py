@@ -77,7 +77,15 @@ def check_cuda(
         device=device,
         plan=made,
         bench=Bench(device, amounts.budget, module),
-        check=_new_check(device, made),
+        check=CudaCheck(
+            started_at=utc_stamp(),
+            full=full,
+            limit_s=made.limit_s,
+            device=nameless(device),
+            environment=environment(device),
+            parts=tuple(_new_log(name, made) for name in made.parts()),
+            left_out=made.left_out,
+        ),
         save=lambda check: write_check(path, check),
     )
     work.save(work.check)
@@ -95,18 +103,6 @@ def check_cuda(
         work.bench.close()
     work.add(finished_at=utc_stamp())
     return work.check
-
-
-def _new_check(device: DeviceProfile, made: CheckPlan) -> CudaCheck:
-    return CudaCheck(
-        started_at=utc_stamp(),
-        full=made.full,
-        limit_s=made.limit_s,
-        device=nameless(device),
-        environment=environment(device),
-        parts=tuple(_new_log(name, made) for name in made.parts()),
-        left_out=made.left_out,
-    )
 
 
 def _new_log(name: str, made: CheckPlan) -> PartLog:

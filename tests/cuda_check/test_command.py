@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured, row, with_part
 from gpubench.cli.app import app
 from gpubench.cuda_check import run as cuda_check
-from gpubench.cuda_check.beside import beside
 from gpubench.cuda_check.cases import Trial
+from gpubench.cuda_check.judge import beside
 from gpubench.cuda_check.plan import PARTS, make_plan
 from gpubench.models import (
     CaseRow,

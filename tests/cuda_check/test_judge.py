@@ -17,8 +17,7 @@ from cuda_check.builders import (
     row,
     with_part,
 )
-from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
-from gpubench.cuda_check.judge_cases import fault_of
+from gpubench.cuda_check.judge import confirms, cut_off, failed, fault_of, judge
 from gpubench.cuda_check.plan import PARTS
 from gpubench.models import (
     Execution,
