@@ -15,7 +15,7 @@ import pytest
 from nvml.script import Fault, change, load_dump
 from patience import Stopwatch
 
-from gpubench.cuda_check import parts, plan
+from gpubench.cuda_check import cases, parts, plan
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
 from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
 from gpubench.cuda_check.plan import Amounts
@@ -129,7 +129,7 @@ def test_a_part_whose_process_dies_or_hangs_costs_that_part(inside_gpu, tmp_path
 def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeypatch):
     device = inside_gpu()
     only(monkeypatch, "cases")
-    monkeypatch.setattr(plan, "CLASSIC", ("cnn",))
+    monkeypatch.setattr(cases, "CLASSIC", ("cnn",))
     monkeypatch.setenv("AILING", json.dumps({"cnn amp-bf16 graph batch 512": "die"}))
     few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
     made = check_cuda(device, tmp_path / "check.json", amounts=few, module="strict_cuda.ailing_child")
@@ -223,7 +223,7 @@ def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
 )
 def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, part, label):
     """The first case of its part: a slow machine leaves out those after it, for want of time."""
-    monkeypatch.setattr(plan, "CLASSIC", ("cnn",))
+    monkeypatch.setattr(cases, "CLASSIC", ("cnn",))
     few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
     made = hanging(EXPECTED_S + 1, part, label, few)
     assert ends(made) == {part: PartState.CUT_OFF}
