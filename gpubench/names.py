@@ -63,7 +63,12 @@ def resolve(
     """
     keys = index.get(squeeze(name), ())
     if memory_bytes is not None:
-        keys = tuple(k for k in keys if _memory_agrees(memory_of.get(k), memory_bytes))
+        marketed = ((key, memory_of.get(key)) for key in keys)
+        keys = tuple(
+            key
+            for key, size in marketed
+            if size is None or abs(memory_bytes - size) <= MEMORY_TOLERANCE * size
+        )
     return keys[0] if len(keys) == 1 else None
 
 
@@ -109,7 +114,3 @@ def nearest(name: str, known: Iterable[str], count: int = 3, *, cutoff: float = 
 
 def _look(name: str) -> str:
     return _PUNCTUATION.sub("", normalize(name)).translate(_LOOK_ALIKE)
-
-
-def _memory_agrees(marketed: int | None, reported: int) -> bool:
-    return marketed is None or abs(reported - marketed) <= MEMORY_TOLERANCE * marketed

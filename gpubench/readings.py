@@ -108,34 +108,33 @@ def h200_readings() -> CardReadings:
         source=stored.source,
         settings=stored.settings,
         steps=tuple(
-            _step(case, ours=case.workload not in stored.not_gpubench_models) for case in stored.cases
+            StepReading(
+                workload=case.workload,
+                ours=case.workload not in stored.not_gpubench_models,
+                batch_size=case.batch,
+                precision=case.precision,
+                step_s={Execution.EAGER: case.eager_ms * 1e-3, Execution.GRAPH: case.graph_ms * 1e-3},
+                infer_s=None if case.infer_ms is None else case.infer_ms * 1e-3,
+                infer_one_s=None if case.infer1_ms is None else case.infer1_ms * 1e-3,
+                joules_per_step=case.j_per_step,
+                most_peak_bytes=case.peak_gib * GIB,
+            )
+            for case in stored.cases
         ),
         micro=dict(_micro(name, value) for name, value in stored.micro.items()),
     )
 
 
-def _step(case: _Case, *, ours: bool) -> StepReading:
-    return StepReading(
-        workload=case.workload,
-        ours=ours,
-        batch_size=case.batch,
-        precision=case.precision,
-        step_s={Execution.EAGER: case.eager_ms * 1e-3, Execution.GRAPH: case.graph_ms * 1e-3},
-        infer_s=None if case.infer_ms is None else case.infer_ms * 1e-3,
-        infer_one_s=None if case.infer1_ms is None else case.infer1_ms * 1e-3,
-        joules_per_step=case.j_per_step,
-        most_peak_bytes=case.peak_gib * GIB,
-    )
-
-
-_COPIES = {
-    "d2d_GBps_rw": ("device copy", "2048 MiB"),
-    "h2d_pinTrue": ("host to device pinned", "256 MiB"),
-    "h2d_pinFalse": ("host to device pageable", "256 MiB"),
-    "d2h_pinTrue": ("device to host pinned", "256 MiB"),
-    "d2h_pinFalse": ("device to host pageable", "256 MiB"),
+# Name and size of a micro-benchmark, and its unit in SI units; a matrix product's names say its own.
+_MICRO = {
+    "d2d_GBps_rw": ("device copy", "2048 MiB", 1e9),
+    "h2d_pinTrue": ("host to device pinned", "256 MiB", 1e9),
+    "h2d_pinFalse": ("host to device pageable", "256 MiB", 1e9),
+    "d2h_pinTrue": ("device to host pinned", "256 MiB", 1e9),
+    "d2h_pinFalse": ("device to host pageable", "256 MiB", 1e9),
+    "launch_us": ("launch device", "1 launch", 1e-6),
+    "launch_wall_us": ("launch wall", "1000 launches", 1e-6),
 }
-_LAUNCHES = {"launch_us": ("launch device", "1 launch"), "launch_wall_us": ("launch wall", "1000 launches")}
 
 
 def _micro(name: str, value: float) -> tuple[tuple[str, str | None, str], float]:
@@ -143,8 +142,5 @@ def _micro(name: str, value: float) -> tuple[tuple[str, str | None, str], float]
     if name.startswith("gemm_"):
         _, precision, size = name.split("_")
         return ("gemm", precision, size), value * 1e12
-    if name in _COPIES:
-        probe, size = _COPIES[name]
-        return (probe, None, size), value * 1e9
-    probe, size = _LAUNCHES[name]
-    return (probe, None, size), value * 1e-6
+    probe, size, unit = _MICRO[name]
+    return (probe, None, size), value * unit

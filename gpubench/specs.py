@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
@@ -58,27 +58,24 @@ def require_spec(name: str) -> GpuSpec:
     """
     spec = find_spec(name)
     if spec is None:
-        meant, near = _possible_keys(name), ", ".join(nearest_keys(name)) or "none"
-        hint = f"it can be any of {', '.join(meant)}: name one" if meant else f"nearest known: {near}"
+        indexes = (_alias_index(), _shared_index(), _unstated_index())
+        meant = ", ".join(_cards_of(key for index in indexes for key in index.get(names.squeeze(name), ())))
+        near = ", ".join(nearest_keys(name)) or "none"
+        hint = f"it can be any of {meant}: name one" if meant else f"nearest known: {near}"
         raise MisuseError(
             f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint} (`gpubench list --gpus` shows all)"
         )
     return spec
 
 
-def _possible_keys(name: str) -> tuple[str, ...]:
-    """Return every card that an ambiguous name can mean."""
-    squeezed = names.squeeze(name)
-    indexes = (_alias_index(), _shared_index(), _unstated_index())
-    keys = [key for index in indexes for key in index.get(squeezed, ())]
-    return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
-
-
 def nearest_keys(name: str) -> tuple[str, ...]:
     """Return the keys whose name or alias looks most like this one."""
     index = {**_unstated_index(), **_shared_index(), **_alias_index()}
-    near = names.nearest(names.squeeze(name), index)
-    keys = [key for alias in near for key in index[alias]]
+    return _cards_of(key for alias in names.nearest(names.squeeze(name), index) for key in index[alias])
+
+
+def _cards_of(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return each card that rows stand for once, in their order."""
     return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
 
 
