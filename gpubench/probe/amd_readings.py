@@ -132,7 +132,10 @@ def open_readings(bus_id: str, folder: Path) -> AmdReadings:
 
 
 class AmdSmiReadings(AmdReadings):
-    """Readings through the library: with an energy counter, memory errors and processes, which /sys lacks."""
+    """Readings through the library: with an energy counter, memory errors and processes, which /sys lacks.
+
+    It stays open until this process ends: another line may still ask it.
+    """
 
     source = "amdsmi"
 
@@ -241,11 +244,6 @@ class AmdSmiReadings(AmdReadings):
             "amdsmi_get_gpu_total_ecc_count",
         )
         return errors
-
-    def close(self) -> None:
-        """Let go of the library."""
-        with contextlib.suppress(self._smi.AmdSmiException):
-            self._smi.amdsmi_shut_down()
 
     def _clock(self, kind: Any) -> Any:
         return self._smi.amdsmi_get_clock_info(self._handle, kind)["clk"]

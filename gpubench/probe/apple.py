@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import BackendReport, NoReadings
+from gpubench.probe.backend import BackendReport, WithoutReadings
 from gpubench.probe.plausible import SMS
 from gpubench.specs import find_spec
 
@@ -31,7 +31,7 @@ class _Displays(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class AppleBackend:
+class AppleBackend(WithoutReadings):
     """The one GPU of an Apple chip; nothing on any other machine."""
 
     name: str = "mps"
@@ -41,11 +41,6 @@ class AppleBackend:
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
         return BackendReport(devices=(_profile(),), states=(None,))
-
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        """Open nothing: there is no telemetry here."""
-        del device
-        return NoReadings()
 
 
 BACKEND = AppleBackend()

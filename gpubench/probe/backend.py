@@ -244,7 +244,20 @@ class Readings(Protocol):
     def __exit__(self, *failure: object) -> None: ...
 
 
-class NoReadings:
+class Closing:
+    """What lets go of its driver at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Let go of the driver; nothing is open unless a class says so."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+class NoReadings(Closing):
     """A CPU, or a GPU whose driver tells nothing: every value is unknown, and ``source`` is "none"."""
 
     source = "none"
@@ -287,11 +300,11 @@ class NoReadings:
         """Unknown."""
         return None
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-    def __enter__(self) -> Self:
-        return self
+class WithoutReadings:
+    """A backend whose devices have no telemetry here."""
 
-    def __exit__(self, *failure: object) -> None:
-        return
+    def open_readings(self, device: DeviceProfile) -> NoReadings:
+        """Open nothing."""
+        del device
+        return NoReadings()

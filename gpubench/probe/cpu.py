@@ -12,7 +12,7 @@ import psutil
 
 from gpubench.models import DeviceProfile
 from gpubench.probe import system
-from gpubench.probe.backend import BackendReport, NoReadings
+from gpubench.probe.backend import BackendReport, WithoutReadings
 
 # Instructions that multiply in a reduced format, as /proc/cpuinfo names them (x86, then Arm).
 _INSTRUCTIONS = {
@@ -25,7 +25,7 @@ _VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "0x41": "Arm", "0x61
 
 
 @dataclass(frozen=True)
-class CpuBackend:
+class CpuBackend(WithoutReadings):
     """The one CPU of this machine, as far as this process may use it."""
 
     name: str = "cpu"
@@ -52,11 +52,6 @@ class CpuBackend:
                 kind for kind, names in _INSTRUCTIONS.items() if flags.intersection(names)
             ),
         )
-
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        """Open nothing: there is no telemetry here."""
-        del device
-        return NoReadings()
 
 
 BACKEND = CpuBackend()

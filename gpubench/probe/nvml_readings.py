@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial, wraps
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import nvml_driver, plausible
-from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
+from gpubench.probe.backend import Closing, DeviceGoneError, GpuProcess, PowerLimits
 from gpubench.probe.nvml_profile import (
     CLOCK_MEMORY,
     CLOCK_POLICIES,
@@ -53,7 +53,7 @@ def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[Nvm
     return decorate
 
 
-class NvmlReadings:
+class NvmlReadings(Closing):
     """An open line to one GPU. A call that hangs ends the line: every later value is None.
 
     Of a driver that is slow and no more, each reading takes what it gets in ``READING_LIMIT_S``.
@@ -182,12 +182,6 @@ class NvmlReadings:
     def close(self) -> None:
         """Shut NVML down."""
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
 
     @_or(None)
     def _ask_once_more(self) -> None:

@@ -17,7 +17,7 @@ from gpubench.children import ask_child
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import plausible
-from gpubench.probe.backend import BackendReport, NoReadings, Problem
+from gpubench.probe.backend import BackendReport, Problem, WithoutReadings
 from gpubench.probe.opencl_child import Listed, Listing
 from gpubench.probe.plausible import Gate, taken
 from gpubench.specs import find_spec
@@ -57,7 +57,7 @@ def may_have_gpus(dev: Path = Path("/dev")) -> bool:
 
 
 @dataclass(frozen=True)
-class OpenClBackend:
+class OpenClBackend(WithoutReadings):
     """Whatever OpenCL reaches, GPUs and CPUs alike; it runs micro-benchmarks and no training step."""
 
     name: str = NAME
@@ -106,11 +106,6 @@ class OpenClBackend:
             else f"no OpenCL device found{f' ({why})' if why else ''}; install the OpenCL driver of its "
             "maker (for a CPU: PoCL, pip install pocl-binary-distribution)"
         )
-
-    def open_readings(self, device: DeviceProfile) -> NoReadings:
-        """Open nothing: OpenCL has no telemetry."""
-        del device
-        return NoReadings()
 
 
 BACKEND = OpenClBackend()

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from statistics import fmean
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe.backend import Readings
+from gpubench.probe.backend import Closing, Readings
 from gpubench.probe.probe import load_backends
 
 T = TypeVar("T", int, float, bool, tuple[str, ...])
@@ -33,7 +33,7 @@ def open_telemetry(device: DeviceProfile) -> Readings:
     return backend.open_readings(device)
 
 
-class GpuGroup:
+class GpuGroup(Closing):
     """The readings of all GPUs of one job. A value that one of them does not tell is unknown for all."""
 
     def __init__(self, devices: Sequence[DeviceProfile], *, whole: bool = True) -> None:
@@ -100,12 +100,6 @@ class GpuGroup:
     def close(self) -> None:
         """Let go of every device."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
 
 
 def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T | None:
