@@ -33,7 +33,7 @@ class Folder:
     path: Path
     refused: dict[str, str]
 
-    def get(self, field: str, names: str | Iterable[str], convert: Callable[[str], Any] = str) -> Any:
+    def get(self, field: str, names: str | Iterable[str], convert: Callable[[str], Any] = str) -> Any | None:
         """The converted text of the first of these files (shell patterns) that reads; else None."""
         patterns = [names] if isinstance(names, str) else list(names)
         reason = "no such file"
@@ -49,7 +49,7 @@ class Folder:
         self.refused[field] = f"{patterns[0]}: {reason}"
         return None
 
-    def number(self, field: str, names: str | Iterable[str], gate: Gate) -> Any:
+    def number(self, field: str, names: str | Iterable[str], gate: Gate) -> Any | None:
         """The same for a whole number, in SI units."""
         return self.get(field, names, lambda text: gate(int(text)))
 
@@ -92,10 +92,7 @@ class AmdReadings(NoReadings):
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use [B]."""
-        used: int | None = self._folder.number(
-            "memory_used_bytes", "mem_info_vram_used", plausible.MEMORY_USED
-        )
-        return used
+        return self._folder.number("memory_used_bytes", "mem_info_vram_used", plausible.MEMORY_USED)
 
 
 _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
@@ -152,7 +149,7 @@ class AmdSmiReadings(AmdReadings):
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization and memory; what is refused comes from the kernel."""
         smi = self._smi
-        told = {
+        told: dict[str, Any] = {
             "sm_clock_hz": self._get(
                 "sm_clock_hz", _CLOCK, lambda: self._clock(smi.AmdSmiClkType.GFX), "amdsmi_get_clock_info"
             ),
@@ -188,8 +185,7 @@ class AmdSmiReadings(AmdReadings):
             told = self._smi.amdsmi_get_energy_count(self._handle)
             return float(told["energy_accumulator"]) * float(told["counter_resolution"])
 
-        joules: float | None = self._get("energy_j", _ENERGY, ask, "amdsmi_get_energy_count")
-        return joules
+        return self._get("energy_j", _ENERGY, ask, "amdsmi_get_energy_count")
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the GPU; the library does not say which of them only draw."""
@@ -237,13 +233,12 @@ class AmdSmiReadings(AmdReadings):
 
     def ecc_uncorrected(self) -> int | None:
         """Read the count of uncorrected memory errors; only a change means anything."""
-        errors: int | None = self._get(
+        return self._get(
             "ecc_uncorrected",
             plausible.ERRORS,
             lambda: self._smi.amdsmi_get_gpu_total_ecc_count(self._handle)["uncorrectable_count"],
             "amdsmi_get_gpu_total_ecc_count",
         )
-        return errors
 
     def _clock(self, kind: Any) -> Any:
         return self._smi.amdsmi_get_clock_info(self._handle, kind)["clk"]
@@ -263,7 +258,7 @@ class AmdSmiReadings(AmdReadings):
         except smi.AmdSmiException:
             return smi.amdsmi_get_temp_metric(self._handle, smi.AmdSmiTemperatureType.HOTSPOT, now)
 
-    def _get(self, field: str, gate: Gate, ask: Callable[[], Any], what: str) -> Any:
+    def _get(self, field: str, gate: Gate, ask: Callable[[], Any], what: str) -> Any | None:
         """Return what the library tells, in SI units; None with the reason where it refuses or cannot be."""
         try:
             told = ask()

@@ -155,7 +155,6 @@ class Backend(Protocol):
 
     def devices(self) -> BackendReport:
         """List the devices that this backend's driver shows."""
-        ...
 
     def open_readings(self, device: DeviceProfile) -> Readings:
         """Open a line to one of them, for telemetry.
@@ -163,7 +162,6 @@ class Backend(Protocol):
         Raises:
             DeviceGoneError: If the driver no longer shows it.
         """
-        ...
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,42 +200,33 @@ class Readings(Protocol):
 
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization, memory, clock event reasons and idleness."""
-        ...
 
     def held_clocks_s(self) -> dict[str, float]:
         """Read for how long each policy has held the clocks down [s]; only differences mean anything.
 
         Keys: power, thermal, sync_boost, board_limit, low_utilization, reliability, as far as told.
         """
-        ...
 
     def energy_j(self) -> float | None:
         """Read the device's energy counter [J]; only differences mean anything."""
-        ...
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the device; blind in most containers, so empty proves nothing."""
-        ...
 
     def power_limits(self) -> PowerLimits:
         """Read the power limits."""
-        ...
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's own reserve [B]; None where it cannot be told apart."""
-        ...
 
     def ecc_uncorrected(self) -> int | None:
         """Read the count of uncorrected memory errors since the driver was loaded."""
-        ...
 
     def compute_mode(self) -> str | None:
         """Read who may use the device: default, exclusive_process, prohibited."""
-        ...
 
     def close(self) -> None:
         """Let go of the driver."""
-        ...
 
     def __enter__(self) -> Self: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -15,6 +15,8 @@ from gpubench.probe.identity import bus_id
 from gpubench.probe.nvml_session import Device, Refused, Session
 from gpubench.probe.plausible import Choice, ImplausibleError
 from gpubench.specs import find_spec
+
+T = TypeVar("T")
 
 # Selectors of the driver's own header, nvml.h.
 CLOCK_SM, CLOCK_MEMORY, SENSOR_GPU = 1, 2, 0
@@ -106,7 +108,7 @@ class Fields:
     device: Device | None
     unavailable: dict[str, str] = field(default_factory=dict)
 
-    def get(self, name: str, convert: Callable[[Any], Any], function: str, *arguments: Any) -> Any:
+    def get(self, name: str, convert: Callable[[Any], T], function: str, *arguments: Any) -> T | None:
         """The answer in SI units, or None with the reason noted under ``name``.
 
         Args:
@@ -117,14 +119,14 @@ class Fields:
         """
         return self.take(name, convert, function, self.session.ask(function, self.device, *arguments))
 
-    def take(self, name: str, convert: Callable[[Any], Any], function: str, answer: Any) -> Any:
+    def take(self, name: str, convert: Callable[[Any], T], function: str, answer: Any) -> T | None:
         """The same for an answer that is already there."""
         if isinstance(answer, Refused):
             self.unavailable[name] = answer.reason
             return None
         return plausible.taken(convert, answer, name, self.unavailable, function)
 
-    def memory(self, name: str, convert: Callable[[Any], Any]) -> Any:
+    def memory(self, name: str, convert: Callable[[Any], T]) -> T | None:
         """The same for the memory."""
         return self.take(name, convert, "nvmlDeviceGetMemoryInfo", self.session.memory(self.device))
 
@@ -325,7 +327,7 @@ def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None,
 
 
 def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
-    told: int | None = of.get("sm_count", _multiprocessors, "nvmlDeviceGetAttributes")
+    told = of.get("sm_count", _multiprocessors, "nvmlDeviceGetAttributes")
     if told is not None:
         return told
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)

@@ -102,8 +102,7 @@ class NvmlReadings(Closing):
     @_or(None)
     def energy_j(self) -> float | None:
         """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
-        joules: float | None = self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
-        return joules
+        return self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
 
     @_or({})
     def held_clocks_s(self) -> dict[str, float]:
@@ -160,24 +159,19 @@ class NvmlReadings(Closing):
         answer = self._session.memory(self._device)
         if not hasattr(answer, "reserved"):
             return None
-        used: int | None = self._fields.take(
-            "memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer
-        )
-        return used
+        return self._fields.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer)
 
     @_or(None)
     def ecc_uncorrected(self) -> int | None:
         """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
-        errors: int | None = self._fields.get(
+        return self._fields.get(
             "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
         )
-        return errors
 
     @_or(None)
     def compute_mode(self) -> str | None:
         """Read who may use the GPU."""
-        mode: str | None = self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
-        return mode
+        return self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
 
     def close(self) -> None:
         """Shut NVML down."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpubench.units import format_bytes
 
+T = TypeVar("T")
 _ALL_BITS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
@@ -78,8 +79,8 @@ class Choice:
 
 
 def taken(
-    convert: Callable[[Any], Any], native: Any, field: str, refused: dict[str, str], source: str = ""
-) -> Any:
+    convert: Callable[[Any], T], native: Any, field: str, refused: dict[str, str], source: str = ""
+) -> T | None:
     """Return what an answer means; None, with the reason noted under the field, where it cannot be.
 
     Args:
