@@ -102,6 +102,8 @@ def is_strict(case: Case) -> bool:
 
 def part_of(case: Case) -> str:
     """Name the part in which a case is tried."""
+    if case.execution is Execution.COMPILE:
+        return "compile"
     return "fp32" if is_strict(case) else "cases"
 
 

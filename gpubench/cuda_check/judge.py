@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
-from gpubench.cuda_check.cases import is_strict, may_be_unsupported
+from gpubench.cuda_check.cases import may_be_unsupported, part_of
 from gpubench.cuda_check.judge_proofs import (
     State,
     Verdict,
@@ -109,24 +110,6 @@ def _of_part(check: CudaCheck, log: PartLog) -> Iterator[Verdict]:
 # --- a few steps --------------------------------------------------------------------------------------
 
 
-def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the cases that share a process with the other precisions, eager and graph."""
-    rows = [r for r in check.cases if not _is_compiled(r) and not is_strict(r.case)]
-    yield from _of_rows(check, "cases", rows)
-
-
-def _of_strict(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge strict fp32: its errors, then its cases."""
-    yield from of_fp32(check)
-    rows = [r for r in check.cases if not _is_compiled(r) and is_strict(r.case)]
-    yield from _of_rows(check, "fp32", rows)
-
-
-def _of_compile(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the compiled cases: few enough that each one not tried, or not here, is named."""
-    yield from _of_rows(check, "compile", [r for r in check.cases if _is_compiled(r)])
-
-
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
     """Say what is wrong with a case; None where nothing is, or where it says nothing against the path.
 
@@ -152,42 +135,50 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
 
 def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
     if row.status is Status.UNSUPPORTED:
-        return may_be_unsupported(row.case) or (_is_compiled(row) and row.case.workload in UNCOMPILED)
+        compiled = row.case.execution is Execution.COMPILE
+        return may_be_unsupported(row.case) or (compiled and row.case.workload in UNCOMPILED)
     if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
         return False
     return row.expected_bytes > ROOMY * memory_bytes
 
 
-def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[Verdict]:
-    memory = check.device.memory_bytes
+def _of_strict(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge strict fp32: its errors, then its cases."""
+    yield from of_fp32(check)
+    yield from _of_rows("fp32", check)
+
+
+def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the cases of a part; of the compiled, which are few, each one not tried or not here is named."""
+    rows = [row for row in check.cases if part_of(row.case) == part]
     late = [label for label in check.left_out if _part_of(label) == part]
+    seen = [(row, fault_of(row, check.device.memory_bytes)) for row in rows]
+    excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if rows:
-        faults = [(row, fault) for row in rows if (fault := fault_of(row, memory)) is not None]
-        excused = [row for row in rows if row.status is not Status.OK and fault_of(row, memory) is None]
+        faults = [f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in seen if fault is not None]
         sound = len(rows) - len(faults) - len(excused)
         yield judged(
             part,
             f"a few steps of each case{' tried' if late else ''}",
             found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
             limit="loss within its precision",
-            wrong=_named([f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in faults]),
+            wrong=_named(faults),
         )
-    worst = max((row.graph_error for row in rows if row.graph_error is not None), default=None)
-    if worst is not None:
+    errors = [row.graph_error for row in rows if row.graph_error is not None]
+    if errors:
         what = "largest difference of losses from eager ones"
-        yield Verdict(part=part, what=what, state="shown", found=f"{worst:.1e}")
-    for row in rows:
-        if row.status is Status.UNSUPPORTED and fault_of(row, memory) is None:
+        yield Verdict(part=part, what=what, state="shown", found=f"{max(errors):.1e}")
+    for row in excused:
+        if row.status is Status.UNSUPPORTED:
             why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
             yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
     if late:
-        whole = len(rows) + len(late)
         reason = _named([*dict.fromkeys(check.left_out[label] for label in late)])
         yield Verdict(
             part=part,
             what="cases not tried",
             state="left out",
-            found=f"{len(late)} of {whole}",
+            found=f"{len(late)} of {len(rows) + len(late)}",
             reason=f"{', '.join(late)}: {reason}" if part == "compile" else reason,
         )
 
@@ -197,10 +188,6 @@ def _part_of(label: str) -> str:
     if f" {Execution.COMPILE} " in label:
         return "compile"
     return "fp32" if f" {Precision.FP32} " in label else "cases"
-
-
-def _is_compiled(row: CaseRow) -> bool:
-    return row.case.execution is Execution.COMPILE
 
 
 def _named(texts: Sequence[str]) -> str | None:
@@ -213,14 +200,31 @@ def _named(texts: Sequence[str]) -> str | None:
 
 
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge what became of each injected fault, and of the case after it."""
+    """Judge what became of each injected fault, and of the case after it.
+
+    A model that waits inside a capture is unsupported, and the reason is CUDA's own, not what followed.
+    """
     faults, memory = check.faults, check.device.memory_bytes
-    if faults.waiting is not None:
-        yield _waiting(faults.waiting)
+    if (row := faults.waiting) is not None:
+        right = row.status is Status.UNSUPPORTED and REFUSED in (row.reason or "")
+        yield judged(
+            "faults",
+            "a model that waits, captured",
+            found=row.status,
+            limit="unsupported, with its cause",
+            wrong=None if right else f"{row.status}: {row.reason}",
+        )
     if faults.after_waiting is not None:
         yield _sound("the case after the refused capture", faults.after_waiting, memory)
-    if faults.too_large is not None:
-        yield _too_large(faults, faults.too_large)
+    if (row := faults.too_large) is not None:
+        wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
+        yield judged(
+            "faults",
+            f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}",
+            found=str(row.status).replace("_", " "),
+            limit="out of memory",
+            wrong=None if row.status is Status.OUT_OF_MEMORY else wrong,
+        )
     if faults.after_too_large is not None:
         yield _sound("the case after the lack of memory", faults.after_too_large, memory)
     ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
@@ -228,33 +232,10 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
         yield _searched(faults)
 
 
-def _waiting(row: CaseRow) -> Verdict:
-    """A model that waits inside a capture is unsupported, and the reason is CUDA's own, not what followed."""
-    right = row.status is Status.UNSUPPORTED and REFUSED in (row.reason or "")
-    return judged(
-        "faults",
-        "a model that waits, captured",
-        found=row.status,
-        limit="unsupported, with its cause",
-        wrong=None if right else f"{row.status}: {row.reason}",
-    )
-
-
 def _sound(what: str, row: CaseRow, memory_bytes: int | None) -> Verdict:
     fault = fault_of(row, memory_bytes)
     found = "sound" if fault is None else "not sound"
     return judged("faults", what, found=found, limit="sound", wrong=fault)
-
-
-def _too_large(faults: FaultProof, row: CaseRow) -> Verdict:
-    wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
-    return judged(
-        "faults",
-        f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}",
-        found=str(row.status).replace("_", " "),
-        limit="out of memory",
-        wrong=None if row.status is Status.OUT_OF_MEMORY else wrong,
-    )
 
 
 def _searched(faults: FaultProof) -> Verdict:
@@ -290,17 +271,12 @@ def _of_scaling(check: CudaCheck) -> Iterator[Verdict]:
         missed: State = "left out" if late else "FAILED"  # a slow host is no fault of the job
         yield Verdict(part="scaling", what=what, state=missed, limit=limit, reason=reason)
         return
-    speedup = _speedup(several, one)
-    found, state = speedup.by("{:.3f}".format), state_of(speedup, limits)
-    yield Verdict(part="scaling", what=what, state=state, found=found, limit=limit)
-
-
-def _speedup(several: Measurement, one: Measurement) -> Interval:
-    """Ratio of two throughputs with the widest ends of their intervals; 0 and infinity where unknown."""
-    above, below = several.interval, one.interval
+    above, below = several.interval, one.interval  # the widest ends; 0 and infinity where unknown
     low = (above.low or 0.0) / (below.high or math.inf)
     high = math.inf if above.high is None or below.low is None else above.high / below.low
-    return Interval((above.value or 0.0) / (below.value or 0.0), low, high)
+    speedup = Interval((above.value or 0.0) / (below.value or 0.0), low, high)
+    found, state = speedup.by("{:.3f}".format), state_of(speedup, limits)
+    yield Verdict(part="scaling", what=what, state=state, found=found, limit=limit)
 
 
 def _came_late(row: Measurement) -> bool:
@@ -354,8 +330,8 @@ _JUDGES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
     "clock": of_clock,
     "graph": of_graph,
     "load": of_load,
-    "cases": _of_cases,
-    "compile": _of_compile,
+    "cases": partial(_of_rows, "cases"),
+    "compile": partial(_of_rows, "compile"),
     "faults": _of_faults,
     "fp32": _of_strict,
     "scaling": _of_scaling,

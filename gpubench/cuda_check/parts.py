@@ -26,7 +26,6 @@ from gpubench.models import (
     CudaCheck,
     DeviceProfile,
     Execution,
-    FaultProof,
     Launch,
     Measurement,
     PartLog,
@@ -337,8 +336,7 @@ def _search(work: Work, share: float) -> None:
 
 
 def _note(work: Work, **fields: object) -> None:
-    faults: FaultProof = msgspec.structs.replace(work.check.faults, **fields)
-    work.add(faults=faults)
+    work.add(faults=msgspec.structs.replace(work.check.faults, **fields))
 
 
 def _batched(case: Case, batch: int) -> Case:
