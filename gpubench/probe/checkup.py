@@ -153,14 +153,19 @@ def _visibility(
     try:
         visible = visible_devices(gpus, variables, unusable=broken)
     except (MisuseError, NoDeviceError) as error:
-        seen, _, fix = str(error).partition("; ")
-        yield fail(name, seen, fix)
+        yield _refused(name, str(error))
         return
     if visible:
         yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
         fix = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
         yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", fix)
+
+
+def _refused(name: str, message: str) -> Check:
+    """What an error says: what was seen; what to do."""
+    seen, _, fix = message.partition("; ")
+    return fail(name, seen, fix)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
@@ -179,8 +184,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
         others = count(state.process_count, "process") if state.process_count else None
         refusal = kept_out(device, state.compute_mode, others)
         if refusal is not None:
-            seen, _, fix = refusal.partition("; ")
-            yield fail(name, seen, fix)
+            yield _refused(name, refusal)
             state = msgspec.structs.replace(state, compute_mode=None)  # said already
     reasons = limits(device, state)
     if not reasons:

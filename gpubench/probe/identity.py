@@ -79,23 +79,21 @@ def check_same_device(
     Raises:
         NoDeviceError: If they differ: telemetry would be of another GPU.
     """
-    is_slice = (profile.uuid or "").startswith("MIG-")
-    blank = uuid_is_blank(profile.uuid) or uuid_is_blank(uuid)
-    if not blank and not is_slice:  # of a slice, CUDA releases differ in whose UUID they show
+    matched = matched_by(profile, uuid=uuid, pci_bus_id=pci_bus_id)
+    if matched == "UUID":
         _must_agree("UUID", _digits(profile.uuid), _digits(uuid))
     _must_agree("PCI bus id", bus_id(profile.pci_bus_id), bus_id(pci_bus_id))
     _must_agree("name", _normal(profile.name), _normal(name))
     _must_agree("SM count", profile.sm_count, sm_count)
     if profile.uuid is None or not uuid_is_blank(profile.uuid):
         return ()
-    matched = matched_by(profile, uuid=uuid, pci_bus_id=pci_bus_id)
     value = bus_id(profile.pci_bus_id) if matched == "PCI bus id" else f"by {matched}"
     return (Finding(kind=FindingKind.UUID_ALL_ZEROS, value=value),)
 
 
 def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | None) -> Identity:
     """Say by what a device that passes ``check_same_device`` is known to be the driver's one."""
-    is_slice = (profile.uuid or "").startswith("MIG-")
+    is_slice = (profile.uuid or "").startswith("MIG-")  # CUDA releases differ in whose UUID they show
     if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(uuid):
         return "UUID"
     if bus_id(profile.pci_bus_id) and bus_id(pci_bus_id):
