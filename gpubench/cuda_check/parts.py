@@ -123,7 +123,7 @@ def prove_precisions(work: Work) -> None:
 
 def _prove_precision(work: Work, precision: Precision) -> None:
     case = msgspec.structs.replace(work.plan.proof, precision=precision)
-    proven = _proven(work, messages.Prove(what="precision", reference=case.workload, case=case))
+    proven = _proven(work, "precision", case)
     if proven.precision is not None:
         work.add(precisions=(*work.check.precisions, proven.precision))
 
@@ -145,23 +145,23 @@ def _note_libraries(work: Work) -> None:
 
 def prove_clock(work: Work) -> None:
     """Hold the harness against a loop by hand and against device events."""
-    work.add(clock=_proven(work, _order(work, "clock", work.plan.proof)).clock)
+    work.add(clock=_proven(work, "clock", work.plan.proof).clock)
 
 
 def prove_graph(work: Work) -> None:
     """Hold replays of the harness against those of a graph captured by hand."""
     case = msgspec.structs.replace(work.plan.proof, execution=Execution.GRAPH)
-    work.add(graph=_proven(work, _order(work, "graph", case)).graph)
+    work.add(graph=_proven(work, "graph", case).graph)
 
 
 def prove_load(work: Work) -> None:
     """Hold the energy counter against the power shown, and rounds with telemetry against rounds without."""
-    work.add(load=_proven(work, _order(work, "load", work.plan.proof)).load)
+    work.add(load=_proven(work, "load", work.plan.proof).load)
 
 
-def _order(work: Work, what: messages.ProofName, case: Case) -> messages.Prove:
+def _proven(work: Work, what: messages.ProofName, case: Case) -> messages.Proven:
     amounts = work.plan.amounts
-    return messages.Prove(
+    order = messages.Prove(
         what=what,
         reference=case.workload,
         case=case,
@@ -170,12 +170,9 @@ def _order(work: Work, what: messages.ProofName, case: Case) -> messages.Prove:
         load_s=amounts.load_s,
         settle_s=amounts.settle_s,
     )
-
-
-def _proven(work: Work, order: messages.Prove) -> messages.Proven:
     proven = work.bench.prove(order, work.until_s)
     if proven.status is not Status.OK:
-        raise PartFailedError(f"{order.case.label}: {proven.status}: {proven.reason}", proven.traceback)
+        raise PartFailedError(f"{case.label}: {proven.status}: {proven.reason}", proven.traceback)
     return proven
 
 

@@ -191,8 +191,10 @@ def make_plan(
     compiled = tuple(
         trial_of(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
     )
+    capped = case_of(load_profiles()["cnn"], amp, Execution.EAGER)
+    runs = (quick[-1], scaling)
     expected_s = _expected(
-        device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
+        device, proof=proof, capped=capped, runs=runs, compiled=compiled, amounts=amounts, slower=slower
     )
     for name in expected_s.keys() & STARTS.keys():
         expected_s[name] += STARTS[name] * late_start_s
@@ -209,7 +211,7 @@ def make_plan(
         limit_s=None if full else LIMIT_S,
         amounts=amounts,
         proof=proof,
-        capped=case_of(load_profiles()["cnn"], amp, Execution.EAGER),
+        capped=capped,
         trials=trials,
         compiled=compiled,
         left_out=missing | dict.fromkeys(late, "no time within the limit: --full tries it"),
@@ -243,9 +245,6 @@ def quick_within(made: CheckPlan, device: DeviceProfile, left_s: Seconds) -> Pla
     return next((share for share in made.quick if run_s(share, device) <= room_s), made.quick[-1])
 
 
-# --- which cases ---------------------------------------------------------------------------------------
-
-
 def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
     """The case of the proofs: one whose pace the GPU sets, as large as the card has room and time for."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
@@ -262,13 +261,11 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
     return case_of(cnn, amp, Execution.EAGER)
 
 
-# --- the other parts -----------------------------------------------------------------------------------
-
-
 def _expected(
     device: DeviceProfile,
     *,
     proof: Case,
+    capped: Case,
     runs: tuple[Plan, Plan | None],
     compiled: Sequence[Trial],
     amounts: Amounts,
@@ -283,7 +280,6 @@ def _expected(
     block_s = step_s * steps_for(amounts.block_s, step_s, BATCH_COUNT)
     start_s = copy_s + 1.25 + block_s  # its warm-up; on two cards 1.6 to 1.8 s, and 2.1 by this
     comparison_s = 4 * amounts.fours * block_s
-    capped = case_of(load_profiles()["cnn"], proof.precision, Execution.EAGER)
     largest = msgspec.structs.replace(capped, batch_size=batch_of(capped, amounts.cap_bytes))
     search_s = 4 * (CASE_S + 1.0 + steps_take_s(largest, slower))
     measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * step_takes_s(largest, slower))
