@@ -124,13 +124,20 @@ def encode(check: CudaCheck) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def scrubbed(document: object) -> object:
+def scrubbed(document: Any) -> Any:
     """Return a document with every text scrubbed but the fixed vocabulary of a check.
 
     A user called ``nvidia`` on a host called ``h100`` keeps the keys of the catalog: what is public by
     itself tells nothing, and without it the file could not be judged.
     """
-    return _scrubbed(document, _vocabulary())
+    if isinstance(document, str):
+        is_fixed = document in _vocabulary() or _FORMS.fullmatch(document) or find_spec(document)
+        return document if is_fixed else scrub(document, LONGEST_TEXT)
+    if isinstance(document, dict):
+        return {key: scrubbed(part) for key, part in document.items()}
+    if isinstance(document, list | tuple):
+        return [scrubbed(part) for part in document]
+    return document
 
 
 @cache
@@ -160,17 +167,6 @@ def read_check(path: Path) -> CudaCheck:
             f"cuda-check up to {SCHEMA_VERSION}"
         )
     return check
-
-
-def _scrubbed(value: Any, known: frozenset[str]) -> Any:
-    if isinstance(value, str):
-        is_fixed = value in known or _FORMS.fullmatch(value) is not None or find_spec(value) is not None
-        return value if is_fixed else scrub(value, LONGEST_TEXT)
-    if isinstance(value, dict):
-        return {key: _scrubbed(part, known) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_scrubbed(part, known) for part in value]
-    return value
 
 
 def _safe(text: str) -> str:

@@ -40,7 +40,7 @@ def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session |
         return nvml_driver.binding_shadowed(str(pynvml.__file__))
     session = Session(nvml=pynvml, guard=Guard(limit_s), calls=[] if record else None)
     try:
-        opened = session.guarded(lambda: session.ask("nvmlInit"))
+        opened = session.guard.call(lambda: session.ask("nvmlInit"))
     except HungCallError as error:
         return nvml_driver.hung(error)
     session.library = nvml_driver.loaded_library()
@@ -107,7 +107,7 @@ class _Survey:
     def run(self) -> BackendReport:
         """Describe every GPU, and what it is doing."""
         try:
-            versions, count = self.session.guarded(self._list)
+            versions, count = self.session.guard.call(self._list)
         except HungCallError as error:
             self.hung = True
             self.problems.append(nvml_driver.hung(error))
@@ -146,7 +146,7 @@ class _Survey:
                 break
             look = _Look()
             try:
-                session.guarded(partial(_look_at, session, index, versions, look), DEVICE_LIMIT_S)
+                session.guard.call(partial(_look_at, session, index, versions, look), DEVICE_LIMIT_S)
                 silent = 0
             except HungCallError as error:
                 self.hung, silent = True, silent + 1

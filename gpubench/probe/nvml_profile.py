@@ -15,6 +15,7 @@ from gpubench.probe.identity import bus_id
 from gpubench.probe.nvml_session import Device, Refused, Session
 from gpubench.probe.plausible import Choice, ImplausibleError
 from gpubench.specs import find_spec
+from gpubench.units import format_bytes
 
 T = TypeVar("T")
 
@@ -195,8 +196,15 @@ def at_work(of: Fields) -> dict[str, Any]:
 
 
 def memory_used(memory: Any) -> int:
-    """Memory in use [B]; see ``plausible``."""
-    return plausible.used_of(int(memory.used), int(memory.total))
+    """Memory in use, which is part of the whole [B].
+
+    Raises:
+        ImplausibleError: If one of the two is impossible, or there is more in use than there is.
+    """
+    size, used = _total(memory), int(plausible.MEMORY_USED(int(memory.used)))
+    if used > size:
+        raise ImplausibleError(f"{format_bytes(used)} in use of {format_bytes(size)} is not possible")
+    return used
 
 
 def event_names(bits: int) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[Nvm
         def within(self: NvmlReadings) -> T:
             answer: T = copy(otherwise)
             with suppress(HungCallError):
-                answer = self._session.guarded(partial(read, self), READING_LIMIT_S)
+                answer = self._session.guard.call(partial(read, self), READING_LIMIT_S)
             return answer
 
         return within
@@ -194,7 +194,7 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     """
     index = profile.index or 0
     try:
-        device = session.guarded(lambda: _find(session, profile))
+        device = session.guard.call(lambda: _find(session, profile))
     except HungCallError as error:
         raise DeviceGoneError(nvml_driver.hung(error, index).line(), "driver_hung") from None
     if isinstance(device, Device):

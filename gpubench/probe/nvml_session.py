@@ -68,8 +68,9 @@ class Guard:
         """Return what ``function`` returns or raise what it raises.
 
         Args:
-            function: Work that announces each of its driver calls with ``begin``.
-            budget_s: Time for all of its calls together; after it ``begin`` answers no [s].
+            function: Work that announces each of its driver calls with ``begin``, as ``Session.ask`` does.
+            budget_s: Time for all of its calls together; after it ``begin`` answers no, and ``ask`` refuses
+                the calls that are left [s].
 
         Raises:
             HungCallError: If one of its calls, or one before, did not come back in time.
@@ -209,18 +210,6 @@ class Session:
         """A MIG slice of a device."""
         answer = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, index)
         return answer if isinstance(answer, Refused) else Device(answer, f"{parent.label}/{index}")
-
-    def guarded(self, work: Callable[[], T], budget_s: Seconds = math.inf) -> T:
-        """Do several calls on the guard's thread; each has its own time limit.
-
-        Args:
-            work: Calls ``ask`` as often as it likes.
-            budget_s: After this time ``ask`` refuses the calls that are left [s].
-
-        Raises:
-            HungCallError: If a call does not come back in time.
-        """
-        return self.guard.call(work, budget_s)
 
     def renewed(self) -> Session:
         """The same session on a thread of its own, after a call of this one's has not come back."""

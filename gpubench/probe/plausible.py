@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from gpubench.units import format_bytes
-
 T = TypeVar("T")
 _ALL_BITS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
@@ -123,18 +121,6 @@ _REVISION = replace(_CAPABILITY, least=0)
 PCIE_GENERATION = Gate("PCIe generation", "", 1, 9, whole=True)
 PCIE_WIDTH = Choice("PCIe width", {lanes: lanes for lanes in (1, 2, 4, 8, 12, 16, 32)})
 SWITCH = Choice("state of a switch", {0: False, 1: True})
-
-
-def used_of(used: int, total: int) -> int:
-    """Memory in use, which is part of the whole [B].
-
-    Raises:
-        ImplausibleError: If one of the two is impossible, or there is more in use than there is.
-    """
-    size, in_use = MEMORY(total), int(MEMORY_USED(used))
-    if in_use > size:
-        raise ImplausibleError(f"{format_bytes(in_use)} in use of {format_bytes(size)} is not possible")
-    return in_use
 
 
 def capability(pair: tuple[int, int]) -> tuple[int, int]:
