@@ -155,8 +155,8 @@ def _list_gpus(as_json: bool) -> None:
 
 
 def _list_mlperf(as_json: bool) -> None:
-    from gpubench.mlperf import load_mlperf, newest_and_fastest
     from gpubench.offers.snapshot import load_offers
+    from gpubench.readings import load_mlperf, newest_and_fastest
     from gpubench.recommend.mlperf import priced
 
     offers = load_offers(None).offers

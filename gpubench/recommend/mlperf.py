@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpubench.mlperf import PublishedRun
 from gpubench.models import Offer, Pricing
+from gpubench.readings import PublishedRun
 
 MINUTES_PER_HOUR = 60
 MOST_GPUS_OF_A_MACHINE = 8

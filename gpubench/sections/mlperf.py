@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
 from gpubench.labels import gpu_name, gpus, offer_name
-from gpubench.mlperf import LICENSE, load_mlperf, newest_and_fastest, rounds
 from gpubench.predict.scaling_fit import jobs
+from gpubench.readings import MLPERF_LICENSE, load_mlperf, newest_and_fastest, rounds
 from gpubench.recommend.mlperf import PricedRun, priced
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -34,7 +34,7 @@ def what() -> str:
         f"their own machine. Rounds: {span}; later ones are not in the table. {part_in_predictions()} "
         "The fastest run of the newest round of each GPU is shown; its cost is its hours times today's "
         "cheapest on-demand cloud price of as many GPUs, without start-up. Source: "
-        f"{LICENSE}."
+        f"{MLPERF_LICENSE}."
     )
 
 

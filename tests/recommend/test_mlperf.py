@@ -14,8 +14,8 @@ import pytest
 
 from gpubench.cli import listing
 from gpubench.errors import MisuseError
-from gpubench.mlperf import PublishedRun, load_mlperf, newest_and_fastest, rounds
 from gpubench.models import Offer, Pricing
+from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rounds
 from gpubench.recommend.mlperf import priced
 from gpubench.sections.mlperf import part_in_predictions, what
 from gpubench.shipped import data_text
