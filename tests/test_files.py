@@ -344,7 +344,7 @@ BESIDE = {
         "read_text"
     },  # /sys: sizes there are not true, each file has a reason of its own
     "probe/system.py": {"read_text"},  # /proc and /sys
-    "recommend/parcel.py": {"read_text"},  # what an installed distribution says of itself
+    "recommend/workdir.py": {"read_text"},  # what an installed distribution says of itself
     "record/lock.py": {"open"},  # the open descriptor is the lock
 }
 _METHODS = frozenset(

@@ -73,7 +73,7 @@ def verb(
             say(f"wrote {file}")
         say(f"Next: sh {files[-1]} rents, measures, downloads results, shuts down, re-ranks.")
     if as_json:
-        from gpubench.recommend.as_json import as_json as document
+        from gpubench.recommend.rank import as_json as document
 
         print_json(document(ranking))
         return

@@ -96,7 +96,7 @@ class Choice(Record, frozen=True, kw_only=True):
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
             any work is lost; None for other data.
-        feed_vcpus: How many vCPUs that takes, at ``recommend.photographs.IMAGES_PER_VCPU_S``, assumed.
+        feed_vcpus: How many vCPUs that takes, at ``recommend.limits.IMAGES_PER_VCPU_S``, assumed.
         extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
         also_at: The same GPU elsewhere, best first.
     """

@@ -78,7 +78,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of a ranking. ``samples_per_s`` is of the whole instance.
 
     Attributes:
-        rank: Shared by the rows of a band; see ``gpubench.recommend.ties.bands``.
+        rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``.
         expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
             row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
         tie: Whether the row cannot be told from the first of its band.

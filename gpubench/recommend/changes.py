@@ -1,23 +1,35 @@
-"""What makes the runner-up the better: a price, a speed, a share of work lost.
+"""What would change the choice: a price, a speed, a share of work lost, or a measurement before it.
 
-Found by asking the order itself at another price or speed: what start-up, billing increments, storage, egress
-and tax do to a threshold is then known in one place, ``objective``, and what a limit does in ``limits``.
+A threshold is found by asking the order itself at another price or speed: what start-up, billing
+increments, storage, egress and tax do to it is then known in one place, ``objective``, and what a limit does
+in ``limits``.
+
+What a measurement will say nobody knows before it is made; but the joint draws say how often it would change
+the choice, and how much that would save on average (the preposterior value of information).
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from gpubench.arrays import Indices
-from gpubench.models import Change, Pricing
+import msgspec
+import numpy as np
+
+from gpubench.arrays import Floats, Indices
+from gpubench.models import Change, FindingOut, Pricing, RankedOffer
+from gpubench.offers.columns import kinds_of
+from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.limits import limits_price, meets
 from gpubench.recommend.objective import sorted_by, standing
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.recommend.rows import Rows
+from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried, runs_of, trial_usd
 
 _FINEST = 1e-12
 """Relative width of the bracket that a threshold is narrowed to."""
@@ -88,3 +100,119 @@ def turn(is_better: Callable[[float], bool], start: float, factor: float) -> flo
         middle = (near + far) / 2
         near, far = (middle, far) if is_better(middle) else (near, middle)
     return far
+
+
+MOST_RIVALS = 24
+"""GPUs whose best offers the choice may change to."""
+MOST_MEASURED = 6
+"""GPUs whose measurement is weighed: the likeliest to be the best."""
+
+_CERTAIN = 1e-9
+"""Standard deviation of a logarithm, or of its square, below which a speed is known."""
+
+
+def finding_out(
+    request: RankRequest, pool: Candidates, order: Indices, rows: Rows, chances: Chances
+) -> FindingOut | None:
+    """Return the measurement of one GPU that is worth most; None where no rented one is left to measure.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        order: Rows of the pool, best first.
+        rows: The same as rows of the ranking.
+        chances: With the drawn costs of the first of them.
+    """
+    if sorted_by(request) != "cost":
+        return None
+    detailed = len(chances.scores)
+    best = [places[0] for places in rows.of_gpu.values() if places[0] < detailed][:MOST_RIVALS]
+    if len(best) < 2:
+        return None
+    costs = -chances.scores[best]
+    unsure = [
+        (place, row)
+        for place, row in zip(best, rows.at(best), strict=True)
+        if row.estimate.basis == "predicted" and len(_for_rent(rows, row.offer.gpu_key))
+    ]
+    unsure.sort(key=lambda each: -(each[1].p_best or 0.0))
+    found = []
+    for place, row in unsure[:MOST_MEASURED]:
+        drawn = pool.speeds.draws[pool.gpu[order[place]]]
+        found.append(_weigh(request, rows, row.offer.gpu_key, saving_usd(costs, np.log(drawn))))
+    return max(found, key=lambda each: each.net_usd, default=None)
+
+
+def saving_usd(costs: Floats, log_rate: Floats) -> float:
+    """Return what knowing one GPU's speed saves on average [USD].
+
+    Of each offer the cost that is to be expected, once the speed is known, is fitted as a quadratic of its
+    logarithm; the choice then goes to the least. What the fit makes of noise alone, of the same draws in
+    another order, is taken off.
+
+    Args:
+        costs: (R, D) cost of each offer in each joint draw [USD].
+        log_rate: (D,) logarithm of the speed in the same draws.
+    """
+    chosen_now = costs.mean(axis=1).min()
+    knowing, by_chance = (
+        chosen_now - _fitted(costs, each).min(axis=0).mean() for each in (log_rate, np.roll(log_rate, 1))
+    )
+    return float(max(0.0, knowing - max(0.0, by_chance)))
+
+
+def _fitted(costs: Floats, log_rate: Floats) -> Floats:
+    """Return the least-squares quadratic of each row, from terms that are made orthogonal to each other."""
+    terms = [np.ones_like(log_rate)]
+    for power in (1, 2):
+        term = (log_rate - log_rate.mean()) ** power
+        term = term - sum((term @ known / len(term)) * known for known in terms)
+        size = np.sqrt(term @ term / len(term))
+        if size > _CERTAIN:
+            terms.append(term / size)
+    basis = np.array(terms)
+    return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
+
+
+def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) -> FindingOut:
+    """Hold what a measurement is expected to save against what renting the GPU for it costs."""
+    there = _cheapest(rows, gpu_key)
+    return FindingOut(
+        gpu_key=gpu_key,
+        provider=there.offer.provider,
+        instance=there.offer.instance,
+        saving_usd=expected_usd,
+        cost_usd=trial_usd(request, there.expected_usd_per_hour, TRIAL_MINUTES),
+        minutes=TRIAL_MINUTES,
+        command=_command(request, there),
+    )
+
+
+def _for_rent(rows: Rows, gpu_key: str) -> Indices:
+    there = rows.of_gpu[gpu_key]
+    return there[~rows.is_owned[there]]
+
+
+def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
+    """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
+    for_rent = _for_rent(rows, gpu_key)
+    by_price = for_rent[np.argsort(rows.prices[for_rent], kind="stable")]
+    offers = rows.offers.take(by_price)
+    kinds = kinds_of(offers.provider, offers.pricing)  # all that is asked of an offer to be tried
+    first = np.sort(np.unique(kinds.codes, return_index=True)[1])
+    cheapest = rows.at(by_price[first])
+    return next(filter(can_be_tried, cheapest), cheapest[0])
+
+
+def _command(request: RankRequest, row: RankedOffer) -> str:
+    """Return what measures the question on this offer: a task file that rents it, else the same run there.
+
+    The question itself stays as it was asked, rivals and all: the task file asks it again at the end.
+    """
+    if can_be_tried(row):
+        asked = shlex.join(words_of(msgspec.structs.replace(request, limit=None)))
+        there = f"--try 1 --try-gpu {row.offer.gpu_key} --try-provider {shlex.quote(row.offer.provider)}"
+        return " ".join(part for part in ("gpubench rank", asked, there, "--out try") if part)
+    names = {name: name for name in request.workload_names}
+    runs = runs_of(row, request, names, minutes=TRY_MINUTES, results=None)
+    return " && ".join(f"gpubench run {shlex.join(words_of(run))}" for run in runs)

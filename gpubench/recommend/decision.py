@@ -1,35 +1,193 @@
-"""The decision: the choice, its runner-up, the three winners, and what would change it."""
+"""The decision: the choice with all that must be known before it is paid for, its runner-up, the winners."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from gpubench.arrays import Indices
 from gpubench.models import (
     Asks,
     BuyOrRent,
     Change,
     Choice,
     Decision,
+    Elsewhere,
+    FindingKind,
     FindingOut,
     GpuSpec,
     Job,
     Offer,
+    PriceLabel,
     Pricing,
     RankedOffer,
     Source,
 )
-from gpubench.offers.columns import kinds_of
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import AskKey
-from gpubench.recommend.break_even import pays
+from gpubench.profile.allowance import card_of
+from gpubench.recommend.buy_or_rent import pays
 from gpubench.recommend.chances import Chances
-from gpubench.recommend.choices import choice_of, source_by
+from gpubench.recommend.economics import delivered_share
+from gpubench.recommend.limits import IMAGES_PER_VCPU_S, share_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
+
+QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
+"""Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
+the others it is not known."""
+
+MOST_ELSEWHERE = 5
+
+
+def source_of(offer: Offer) -> Source:
+    """Return who has the machine."""
+    return source_by(offer.pricing, offer.kind)
+
+
+def source_by(pricing: Pricing, kind: str) -> Source:
+    """Return who has a machine that is paid and sold so."""
+    if pricing is Pricing.OWNED:
+        return "own"
+    return "marketplace" if kind == "marketplace" else "cloud"
+
+
+def choice_of(
+    request: RankRequest,
+    row: RankedOffer,
+    rows: Rows,
+    specs: Mapping[str, GpuSpec],
+    *,
+    photographs: Collection[str] = (),
+    machine: Ownership | None = None,
+    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
+) -> Choice:
+    """Return all that is known of one offer.
+
+    Args:
+        request: What was asked.
+        row: The offer's row.
+        rows: Every row of the ranking, best first: where else the same GPU is.
+        specs: The specification table.
+        photographs: Workloads that train on decoded photographs.
+        machine: Of owned hardware what it costs.
+        asks: What hosts of marketplaces ask for each GPU.
+    """
+    offer, estimate = row.offer, row.estimate
+    share = share_of(request, photographs)
+    lost = request.spot_lost if offer.pricing is Pricing.SPOT else 0.0
+    images_per_s = row.samples_per_s / delivered_share(lost) * share if share else None
+    margin = _memory_margin(row, specs.get(offer.gpu_key))
+    at_all = np.empty(0, dtype=np.int64)
+    same = rows.of_gpu.get(offer.gpu_key, at_all)
+    return Choice(
+        **{name: getattr(offer, name) for name in _OF_OFFER},
+        **{name: getattr(row, name) for name in _OF_ROW},
+        **(_chances(row, rows) if row.rank > 0 else {}),
+        rank=row.rank if row.rank > 0 else None,
+        source=source_of(offer),
+        price_usd_per_hour=float(offer.price_usd_per_hour),
+        price_label=_label(offer, machine),
+        machine_count=1 if machine is None else machine.machine_count,
+        purchase_usd=None if machine is None else machine.in_all_usd,
+        host_usd=None if machine is None else machine.host_usd * machine.machine_count,
+        assumed=() if machine is None else machine.assumed,
+        price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
+        price_doubt=rows.doubt(offer),
+        asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
+        regions=_regions(offer, rows.offers.take(same)),
+        needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
+        basis=estimate.basis,
+        memory_text=estimate.memory_text,
+        memory_margin_bytes=None if margin is None else round(margin[0]),
+        memory_margin_share=None if margin is None else margin[1],
+        batch_size=estimate.case.batch_size if not row.parts else None,
+        feed_images_per_s=images_per_s,
+        feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
+        extrapolated=any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in row.findings),
+        also_at=tuple(_elsewhere(offer, rows, same)),
+    )
+
+
+_PLACE = ("provider", "instance", "region", "gpu_count", "pricing")
+_OF_OFFER = (*_PLACE, "gpu_key", "price_date", "in_stock", "stock_date", "vcpus")
+_RANGES = ("expected_usd_per_hour", "samples_per_s", "hours", "cost_usd")
+_OF_ROW = (
+    *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
+    "price_age_days",
+    "parallel_mode",
+    "fits_memory",
+    "findings",
+)
+
+
+_OF_CHANCES = ("p_best", "p_best_independent", "p_near_best")
+
+
+def _chances(row: RankedOffer, rows: Rows) -> dict[str, Any]:
+    return {
+        **{name: getattr(row, name) for name in _OF_CHANCES},
+        "p_best_of_gpu": rows.p_best_of_gpu(row.offer),
+        "p_best_of_gpu_independent": rows.p_best_of_gpu(row.offer, independent=True),
+    }
+
+
+def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
+    if offer.pricing is not Pricing.OWNED:
+        return "single host" if offer.kind == "marketplace" else "list"
+    return "quote" if machine is None else _OF_CARDS[machine.condition]
+
+
+_OF_CARDS: Mapping[str, PriceLabel] = {
+    "new": "new",
+    "used": "used",
+    "launch price": "launch price",
+    "unstated": "unlabeled",
+    "quoted": "quote",
+}
+
+
+def _regions(offer: Offer, same: Offers) -> tuple[str, ...]:
+    """Return where this provider has so many of this GPU, paid alike; the offer's own region first."""
+    alike = (
+        same.provider.equals(offer.provider)
+        & same.gpu_count.equals(offer.gpu_count)
+        & same.pricing.equals(offer.pricing)
+    )
+    regions = (offer.region, *same.where(alike).region.cells())
+    return tuple(region for region in dict.fromkeys(regions) if region)
+
+
+def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:
+    """Yield the best offer of the GPU at each of the next providers."""
+    provider = rows.offers.take(same).provider
+    others = same[~provider.equals(offer.provider)]
+    _, first = np.unique(rows.offers.take(others).provider.codes, return_index=True)
+    for at in others[np.sort(first)[:MOST_ELSEWHERE]].tolist():
+        there = rows.offers[at]
+        expected_usd_per_hour, cost_usd = rows.price_and_cost(at)
+        yield Elsewhere(
+            **{name: getattr(there, name) for name in _PLACE},
+            price_usd_per_hour=float(there.price_usd_per_hour),
+            expected_usd_per_hour=expected_usd_per_hour,
+            cost_usd=cost_usd,
+        )
+
+
+def _memory_margin(row: RankedOffer, spec: GpuSpec | None) -> tuple[float, float] | None:
+    """Return what the card has above the upper end of the need: bytes, and as a share of the card."""
+    card = None if spec is None else card_of(spec)
+    needs = [part.device_bytes_high for part in row.parts or (row.estimate,)]
+    known = [need for need in needs if need is not None]
+    if card is None or len(known) < len(needs):
+        return None
+    free = card.usable_bytes - max(known)
+    return free, free / card.listed_bytes
 
 
 def decide(

@@ -86,7 +86,7 @@ def job_cost(
 def spot_break_even(on_demand_usd_per_hour: Figure, spot_usd_per_hour: Figure) -> Figure:
     """Return the share of work that may be lost before an hour's work on spot costs as much as on demand.
 
-    Of a job also what is paid once counts: ``spot.break_even``.
+    Of a job also what is paid once counts: ``spot.spot_break_even``.
 
     2.76 on demand against 2.00 spot: 2.76 / 2.00 - 1 = 0.38, so spot wins while lost work stays under 38 %.
     """

@@ -24,8 +24,7 @@ from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.owned import card_prices
 from gpubench.offers.table import NOT_RANKED
-from gpubench.recommend.factor_filters import factor_filters
-from gpubench.recommend.factors import cooling_of
+from gpubench.recommend.factors import cooling_of, factor_filters
 from gpubench.recommend.prices import Market as PriceMarket
 from gpubench.recommend.prices import expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest

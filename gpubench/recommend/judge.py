@@ -28,13 +28,13 @@ from gpubench.options import words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
-from gpubench.recommend.break_even import against_rent
+from gpubench.recommend.buy_or_rent import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
-from gpubench.recommend.candidates import Candidates, candidates_of
+from gpubench.recommend.candidates import Candidates, Work, candidates_of, work_of
 from gpubench.recommend.chances import Chances, chances_of
-from gpubench.recommend.changes import changes_of
-from gpubench.recommend.choices import choice_of
-from gpubench.recommend.decision import beside, decide
+from gpubench.recommend.changes import changes_of, finding_out
+from gpubench.recommend.decision import beside, choice_of, decide
+from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import (
     NO_FIGURE,
     Exclusion,
@@ -45,9 +45,7 @@ from gpubench.recommend.filters import (
     nothing_left,
     payment_filters,
 )
-from gpubench.recommend.finding_out import finding_out
-from gpubench.recommend.gather import Evidence
-from gpubench.recommend.job import Work, work_of
+from gpubench.recommend.limits import share_of
 from gpubench.recommend.notes import (
     assumed_of_owning,
     far_from_others,
@@ -63,11 +61,10 @@ from gpubench.recommend.notes import (
     on_the_price,
 )
 from gpubench.recommend.owning import Ownership, card_share
-from gpubench.recommend.photographs import share_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
-from gpubench.recommend.speeds import Drawer, Speeds, combine
+from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
 from gpubench.recommend.verdict import (
     NO_GPU_NEEDED,
     buying_sentences,
@@ -76,7 +73,6 @@ from gpubench.recommend.verdict import (
     prices_decide,
     verdict,
 )
-from gpubench.recommend.words import gpus_needed
 from gpubench.shared_options import asked_recipe
 from gpubench.units import plain, plural
 

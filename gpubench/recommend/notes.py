@@ -16,13 +16,14 @@ from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.offers.outliers import Market as Believable
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
+from gpubench.recommend.buy_or_rent import assumed_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.decision import second_best, to_pay
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import assumed_of, batches_of
+from gpubench.recommend.speeds import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
 

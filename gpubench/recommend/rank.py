@@ -1,24 +1,25 @@
-"""Rank offers by what a dollar buys: gather the evidence, then judge it in one pure function."""
+"""Rank offers by what a dollar buys: gather the evidence, judge it in one pure function, write JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Choice, Job, Ranking, UsageLine
+from gpubench.interval import Interval
+from gpubench.models import Choice, Job, RankedOffer, Ranking, UsageLine
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles
 from gpubench.recommend.buying import at_work
-from gpubench.recommend.gather import Evidence, Runs, gather, mean_power_w
+from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.judge import Sifted, first_choice, judge, sift
-from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
@@ -166,3 +167,43 @@ def _others(
         if found is not None:
             job, choice = found
             yield UsageLine(name=name, workloads=(workload,), job=job, choice=choice)
+
+
+def as_json(ranking: Ranking) -> dict[str, Any]:
+    """Return the document of ``gpubench rank --json``; keys are added freely and never renamed."""
+    return {
+        "schema_version": ranking.schema_version,
+        "as_of": ranking.as_of,
+        "objective": ranking.objective,
+        "sorted_by": ranking.sorted_by,
+        "unit": ranking.unit,
+        "by_reference": ranking.by_reference,
+        "throughput_unit": ranking.throughput_unit,
+        "value_unit": ranking.value_unit,
+        "reference_gpu_key": ranking.reference_gpu_key,
+        "verdict": ranking.verdict,
+        "decision": ranking.decision,
+        "notes": ranking.notes,
+        "decisive_notes": ranking.decisive_notes,
+        "cases": ranking.cases,
+        "rows": [row.flat() | _tokens(row) for row in ranking.rows],
+        "excluded": ranking.excluded,
+        "buy_or_rent": ranking.buy_or_rent,
+        "max_purchase_usd": ranking.max_purchase_usd,
+        "purchases": ranking.purchases,
+    }
+
+
+def _tokens(row: RankedOffer) -> dict[str, float | None]:
+    """What a million tokens costs, and what a generated one takes; no key where the input is no tokens."""
+    found: dict[str, float | None] = {}
+    for what, cost in token_costs(row).items():
+        found |= _flat(f"usd_per_million_tokens_{what.replace(' ', '_')}", cost)
+    times = generation_times(row.estimate)
+    if times is not None:
+        found |= _flat("first_token_s", times.first_token_s) | _flat("per_token_s", times.per_token_s)
+    return found
+
+
+def _flat(name: str, figure: Interval) -> dict[str, float | None]:
+    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}

@@ -17,13 +17,12 @@ from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, Rank
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.offers.table import OfferKey, offer_key
-from gpubench.recommend import economics, spot
+from gpubench.recommend import economics, objective
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
+from gpubench.recommend.limits import IMAGES_PER_VCPU_S, fed_rate
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
-from gpubench.recommend.pareto import Dominators
-from gpubench.recommend.photographs import IMAGES_PER_VCPU_S, fed_rate
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
@@ -241,7 +240,7 @@ class Rows(Sequence[RankedOffer]):
         }
         if both:
             spots, on_demand = np.array(rows)[list(both)], np.array(list(both.values()))
-            shares = spot.break_even(self._request, self._pool, spots, on_demand).tolist()
+            shares = objective.spot_break_even(self._request, self._pool, spots, on_demand).tolist()
             for at, share in zip(both, shares, strict=True):
                 found[at] = share
         return found
@@ -362,3 +361,43 @@ def _known(values: Floats) -> list[float | None]:
     if np.isnan(values).any():
         return [None if math.isnan(value) else value for value in plain]
     return list[float | None](plain)
+
+
+_AT_ONCE = 64
+
+
+class Dominators:
+    """Who dominates whom.
+
+    A row dominates another when it is no worse in time, cost and memory and better in at least one. Among
+    the rows that dominate, the cheapest is named, of several the fastest. Rows alike in all three do not
+    dominate each other.
+    """
+
+    def __init__(self, time: Floats, cost: Floats, memory: Floats, kinds: Indices) -> None:
+        """Sort rows by what they take.
+
+        Args:
+            time: (N,) time to train, less is better.
+            cost: (N,) cost to train, less is better.
+            memory: (N,) memory of one GPU, more is better; NaN is unknown and counts as none.
+            kinds: (N,) rows of one kind are alike in time and memory: the cheapest beats what another beats.
+        """
+        self._time, self._cost, self._level = time, cost, np.nan_to_num(memory, nan=0.0)
+        by_cost = np.argsort(cost, kind="stable")
+        cheapest = by_cost[np.unique(kinds[by_cost], return_index=True)[1]]
+        level = -self._level[cheapest]
+        self._able = cheapest[np.lexsort((cheapest, level, time[cheapest], cost[cheapest]))]
+
+    def of(self, rows: Indices) -> Indices:
+        """Return for each of these rows one that dominates it, or -1 where it is on the Pareto set."""
+        result = np.full(len(rows), -1, dtype=np.int64)
+        able = self._time[self._able], self._cost[self._able], self._level[self._able]
+        for start in range(0, len(rows), _AT_ONCE):
+            part = rows[start : start + _AT_ONCE, None]
+            time, cost, level = self._time[part], self._cost[part], self._level[part]
+            no_worse = (able[0] <= time) & (able[1] <= cost) & (able[2] >= level)
+            beats = no_worse & ~((able[0] == time) & (able[1] == cost) & (able[2] == level))
+            first = self._able[beats.argmax(axis=1)]
+            result[start : start + _AT_ONCE] = np.where(beats.any(axis=1), first, -1)
+        return result

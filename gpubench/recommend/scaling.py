@@ -1,16 +1,21 @@
-"""How much of n GPUs one data-parallel job gets: measured where it was, else modeled."""
+"""How n GPUs share one job: whether each has room for it, and how much of n GPUs the job gets.
+
+Measured where it was, else modeled.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpubench.models import (
     Case,
+    Checkpointing,
     Estimate,
     Execution,
     FindingKind,
@@ -20,7 +25,13 @@ from gpubench.models import (
     ParallelMode,
     Run,
     Status,
+    Verdict,
 )
+from gpubench.predict import memory
+from gpubench.predict.anchors import Reading
+from gpubench.predict.question import Question, Refusal
+from gpubench.predict.scaling import scaling
+from gpubench.profile.allowance import card_of
 from gpubench.recommend.speeds import mean_of
 
 _UNFIT = frozenset({FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS})
@@ -94,24 +105,115 @@ def scaling_of(
         return SINGLE
     if scaler is None or spec is None:
         return INDEPENDENT
-    models = {name: scaler(name, spec, gpu_count, part) for name, part in parts.items()}
-    as_alone = _mean({name: part.samples_per_s for name, part in parts.items()}, shares)
-    single = {name: part.samples_per_s * models[name].by_recipe for name, part in parts.items()}
-    alone = _mean(single, shares)
+    names = list(parts)
+    models = [scaler(name, spec, gpu_count, part) for name, part in parts.items()]
+    rates = np.array([part.samples_per_s for part in parts.values()])
+    single = rates * np.array([model.by_recipe for model in models])
+    alone = mean_of(single, names, shares)
     likely, low, high = (
-        _mean({name: single[name] * getattr(model, end) for name, model in models.items()}, shares) / alone
+        float(mean_of(single * np.array([getattr(model, end) for model in models]), names, shares) / alone)
         for end in ("likely", "low", "high")
     )
-    bases, modes = ({getattr(model, name) for model in models.values()} for name in ("basis", "mode"))
+    bases, modes = ({getattr(model, name) for model in models} for name in ("basis", "mode"))
     basis = bases.pop() if len(bases) == 1 else "modeled"
     return Scaling(
         likely,
         INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,
         math.log(high / low) / 2,
-        by_recipe=alone / as_alone,
+        by_recipe=float(alone / mean_of(rates, names, shares)),
         mode=ParallelMode.FSDP if ParallelMode.FSDP in modes else modes.pop(),
-        fits=tuple(model.fit for model in models.values()),
+        fits=tuple(model.fit for model in models),
     )
+
+
+class Seen(NamedTuple):
+    """What was measured, and the peaks of memory of a workload among it."""
+
+    measured: Sequence[Run]
+    peaks: Sequence[Reading]
+
+
+class OneOf(NamedTuple):
+    """The question by the recipe of a job of several GPUs, and what one of them does by it."""
+
+    question: Question
+    answer: Estimate | Refusal
+
+
+class Sharing(NamedTuple):
+    """How several GPUs share one job: memory of each where it is known, or why they have no room."""
+
+    mode: ParallelMode
+    fit: MemoryFit | None = None
+    reason: str | None = None
+
+
+def sharing_of(one: OneOf, spec: GpuSpec, gpu_count: int, seen: Seen) -> Sharing:
+    """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
+    alone = one.answer
+    if isinstance(alone, Refusal):
+        return Sharing(ParallelMode.FSDP, reason=alone.reason)
+    question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
+    whole = None
+    if alone.fewest_gpus == 1:
+        whole = _whole_on_each(question, spec, gpu_count, alone, seen)
+        if whole.reason is None:
+            return whole
+    fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
+    if fit is not None and measured_together(seen.measured, alone, gpu_count, ParallelMode.FSDP):
+        fit = fit.after_a_run(alone.case.batch_size)
+    if whole is not None and (fit is None or not fit.fits):
+        return whole
+    if fit is None or fit.fits:
+        return Sharing(ParallelMode.FSDP, fit)
+    case = question.profile.shared_by(alone.case, gpu_count, ParallelMode.FSDP)
+    return Sharing(ParallelMode.FSDP, reason=_short_of(case, fit))
+
+
+def _whole_on_each(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: Seen) -> Sharing:
+    """One job of which each GPU holds all weights, and the gradients of all in buckets."""
+    mode = ParallelMode.DDP
+    case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
+    card = card_of(spec)
+    if card is None:
+        return Sharing(mode)
+    need = memory.need_of(question, case, spec, seen.peaks)
+    if card.verdict_of(need.device) is Verdict.FITS:
+        # as nearly every one does: how large a batch could be is asked of the rest
+        there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
+        return Sharing(mode, there)
+    fit = memory.fit_of(question, case, spec, seen.peaks)
+    assert fit is not None  # the card's memory is known
+    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+        return Sharing(mode, fit.after_a_run(case.batch_size))
+    if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
+        # a job over several takes a somewhat smaller batch, at nearly the same rate
+        smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
+        return Sharing(mode, memory.fit_of(question, smaller, spec, seen.peaks))
+    return Sharing(mode, reason=_short_of(case, fit))
+
+
+def _short_of(case: Case, fit: MemoryFit) -> str:
+    """Why a job has no room on each of its GPUs."""
+    again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
+    return (
+        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
+    )
+
+
+def efficiency_of(
+    one: OneOf, spec: GpuSpec, gpu_count: int, mode: ParallelMode, measured: Sequence[Run]
+) -> Efficiency:
+    """Return how well so many GPUs share one job at the batch of one alone: measured, else modeled."""
+    alone = one.answer
+    assert isinstance(alone, Estimate)  # else there is no room, and nothing to scale
+    found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
+    found = found or measured_together(measured, alone, gpu_count, mode)
+    if found is not None:
+        return found
+    question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
+    model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=mode is ParallelMode.FSDP)
+    return Efficiency(model.efficiency, model.low, model.high, model.basis)
 
 
 def measured_efficiency(
@@ -188,7 +290,3 @@ def _readings(
         if measurement.case == case and measurement.status is Status.OK
         if not any(f.kind in unfit for f in measurement.findings)
     ]
-
-
-def _mean(rates: Mapping[str, float], shares: Mapping[str, float]) -> float:
-    return float(mean_of(np.array(list(rates.values())), list(rates), shares))

@@ -32,7 +32,7 @@ from gpubench.shared_options import asked_recipe
 from gpubench.units import format_percent, format_usd, plain
 
 if TYPE_CHECKING:
-    from gpubench.recommend.parcel import Parcel
+    from gpubench.recommend.workdir import Workdir
 
 CLOUDS = {
     "aws": "aws",
@@ -225,16 +225,16 @@ def write_task_files(
         raise MisuseError(
             f"--try: none of the ranked offers can be rented through SkyPilot: {'; '.join(passed[:3])}"
         )
-    from gpubench.recommend.parcel import pack  # reads how packages are installed: not before it is asked
+    from gpubench.recommend.workdir import pack  # reads how packages are installed: not before it is asked
 
-    parcel = pack(request.workload_names, wheel)
+    workdir = pack(request.workload_names, wheel)
     texts = {
-        f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, parcel, minutes=minutes)
+        f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, workdir, minutes=minutes)
         for number, row in enumerate(chosen, 1)
     }
     limit_s = task_limit_s(minutes)
     script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=limit_s)
-    for name, data in parcel.files.items():
+    for name, data in workdir.files.items():
         _write_below(folder, PurePosixPath(WORK, name), data)
     for name, text in texts.items():
         write_file(folder / name, text.encode(), hint=_HINT)
@@ -253,7 +253,7 @@ def _write_below(folder: Path, name: PurePosixPath, data: bytes) -> None:
     write_file(folder / name, data, hint=_HINT)
 
 
-def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> str:
+def task_text(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes: float) -> str:
     """Return one SkyPilot task as YAML, with what it likely costs in its head, and what at most."""
     offer = row.offer
     usual = minutes + SETUP_MINUTES + IDLE_MINUTES
@@ -268,7 +268,7 @@ def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes
         f"# About {usual:g} minutes and {format_usd(usual_usd)}: {ends}. "
         f"try.sh cuts it off after {limit_s / 60:g} minutes: at most {format_usd(most_usd)}{taxed}.\n"
     )
-    return head + "".join(_yaml(task_of(row, request, parcel, minutes=minutes)))
+    return head + "".join(_yaml(task_of(row, request, workdir, minutes=minutes)))
 
 
 def trial_usd(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
@@ -287,7 +287,7 @@ def most_usd_per_hour(row: RankedOffer) -> float:
     return round(row.expected_usd_per_hour * PRICE_SLACK, 2)
 
 
-def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> dict[str, Any]:
+def task_of(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes: float) -> dict[str, Any]:
     """Return one SkyPilot task as data: resources, the working folder, set-up, run."""
     offer = row.offer
     cloud = CLOUDS[offer.provider]
@@ -301,7 +301,7 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
     }
     if cloud not in WITHOUT_AUTOSTOP:
         resources["autostop"] = {"idle_minutes": IDLE_MINUTES, "down": True}
-    runs = runs_of(row, request, parcel.references, minutes=minutes)
+    runs = runs_of(row, request, workdir.references, minutes=minutes)
     limit_s = round(minutes * 60) // len(runs) + GRACE_S
     measure = (
         f"timeout {limit_s} ~/gpubench-venv/bin/gpubench run {shlex.join(words_of(run))}\n" for run in runs
@@ -310,7 +310,7 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
         "name": f"gpubench-{_slug(offer)}"[:35].rstrip("-"),
         "workdir": WORK,
         "resources": resources,
-        "setup": _SETUP.format(wheel=shlex.quote(f"./{parcel.wheel}[run]")),
+        "setup": _SETUP.format(wheel=shlex.quote(f"./{workdir.wheel}[run]")),
         "run": f"set -e\n{''.join(measure)}",
     }
 

@@ -127,6 +127,16 @@ def does_not_fit(estimate: Estimate) -> str:
     return f"{estimate.case.workload} at batch {estimate.case.batch_size:,} does not fit its memory; {fix}"
 
 
+def gpus_needed(fewest: int) -> str:
+    """Say how many GPUs a job needs for its memory: ``fits on 1``, ``needs 2 with FSDP``."""
+    return "fits on 1" if fewest == 1 else f"needs {fewest} with FSDP"
+
+
+def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
+    """The batch of each workload that a figure is made of, in their order."""
+    return tuple(estimate.case.batch_size for estimate in estimates)
+
+
 def _estimates(table: Answers, keys: Sequence[str]) -> list[Estimate]:
     chosen = (table[key] for key in keys)
     return [answer for answer in chosen if isinstance(answer, Estimate)]

@@ -23,14 +23,14 @@ from gpubench.models import (
     Sureness,
 )
 from gpubench.offers.dates import STALE_AFTER_DAYS
+from gpubench.recommend.buy_or_rent import buying_words, how_long_it_pays
 from gpubench.recommend.chances import NEAR
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
-from gpubench.recommend.own_devices import CPU_KEY
+from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import batches_of, buying_words, how_long_it_pays
+from gpubench.recommend.speeds import Speeds, batches_of
 from gpubench.units import (
     UNKNOWN,
     count,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gpubench.models import SCHEMA_VERSION, Measurement, RankedOffer, Run
-from gpubench.recommend.as_json import as_json as ranking_document
+from gpubench.recommend.rank import as_json as ranking_document
 from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain

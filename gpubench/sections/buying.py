@@ -10,7 +10,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus, hosts, machines
 from gpubench.models import Purchase, Ranking
 from gpubench.offers.dates import show_price_date
-from gpubench.recommend.words import assumptions
+from gpubench.recommend.buy_or_rent import assumptions
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import (

@@ -10,7 +10,7 @@ from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, tabl
 from gpubench.interval import stacked
 from gpubench.labels import PRICING_WORDS, gpus_of
 from gpubench.models import BuyOrRent
-from gpubench.recommend.words import assumed_of, assumptions, must_work, pays_after
+from gpubench.recommend.buy_or_rent import assumed_of, assumptions, must_work, pays_after
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import format_number, format_usd, listing, plain

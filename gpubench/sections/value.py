@@ -33,9 +33,9 @@ from gpubench.models import (
     UsageLine,
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
+from gpubench.recommend.speeds import batches_of, gpus_needed
 from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.recommend.verdict import caution, sureness_note, underfed
-from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.card import after_the_headline
 from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData

@@ -28,7 +28,7 @@ from gpubench.models import (
 )
 from gpubench.predict.question import Refusal
 from gpubench.recommend import judge as judging
-from gpubench.recommend.gather import Evidence
+from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.scaling import Efficiency
 from gpubench.specs import load_specs

@@ -8,10 +8,10 @@ import pytest
 from gpubench import rank
 from gpubench.errors import MisuseError
 from gpubench.models import Decision, FindingKind, Pricing
-from gpubench.recommend.gather import Evidence
+from gpubench.recommend.evidence import Evidence
+from gpubench.recommend.limits import IMAGES_PER_VCPU_S
 from gpubench.recommend.notes import assumed_of_owning
 from gpubench.recommend.owning import offer_of, ownerships
-from gpubench.recommend.photographs import IMAGES_PER_VCPU_S
 from gpubench.recommend.request import RankRequest, check
 from gpubench.sections.card import card_of
 from gpubench.sections.value import rank_words

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.recommend import economics as eco
-from gpubench.recommend import filters, request, words
+from gpubench.recommend import filters, request
 
 
 def test_value_and_its_inverse():
@@ -99,6 +99,6 @@ def test_at_the_break_even_owning_and_renting_cost_the_same(rent, running, purch
     assert hours * rent == pytest.approx(0.7 * purchase + hours * running)
 
 
-@pytest.mark.parametrize("module", [words, filters, request])
+@pytest.mark.parametrize("module", [filters, request])
 def test_the_examples_in_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0

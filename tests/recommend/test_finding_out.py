@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.models import Pricing
-from gpubench.recommend.finding_out import saving_usd
+from gpubench.recommend.changes import saving_usd
 from gpubench.recommend.skypilot import TRIAL_MINUTES
 
 from .builders import H100, L4, estimate, offer, rank_of

@@ -23,10 +23,10 @@ from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
 from gpubench.offers.sources import Complete, Quote
 from gpubench.recommend import economics
+from gpubench.recommend.buy_or_rent import must_work, pays_after
 from gpubench.recommend.buying import cards_needed
 from gpubench.recommend.owning import likely_hourly
 from gpubench.recommend.request import Range, RankRequest, check
-from gpubench.recommend.words import must_work, pays_after
 from gpubench.specs import load_specs
 
 from . import builders, test_owning

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpubench import rank
 from gpubench.models import Pricing, TaskKind
 from gpubench.profile import profile_of
-from gpubench.recommend.job import usual_job
+from gpubench.recommend.candidates import usual_job
 
 from .builders import A100, H100, L4, offer, rank_of
 

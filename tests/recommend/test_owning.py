@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.owned import card_prices
-from gpubench.recommend.break_even import break_even, pays
+from gpubench.recommend.buy_or_rent import break_even, must_work, pays, pays_after
 from gpubench.recommend.owning import (
     Ownership,
     hourly_range,
@@ -22,7 +22,6 @@ from gpubench.recommend.owning import (
     unpriced_offers,
 )
 from gpubench.recommend.request import Range, RankRequest, check
-from gpubench.recommend.words import must_work, pays_after
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, judge, log_normal, offer, said

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.recommend.pareto import Dominators
+from gpubench.recommend.rows import Dominators
 
 
 def dominators(time, cost, memory):

@@ -14,7 +14,6 @@ import pytest
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
 from gpubench.options import words_of
-from gpubench.recommend.parcel import Parcel, pack
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.skypilot import (
     ACCELERATORS,
@@ -29,6 +28,7 @@ from gpubench.recommend.skypilot import (
     task_text,
     write_task_files,
 )
+from gpubench.recommend.workdir import Workdir, pack
 from gpubench.specs import load_specs
 
 from .builders import H100, L4, RTX5090, T4, estimate, offer, rank_of
@@ -36,7 +36,9 @@ from .builders import H100, L4, RTX5090, T4, estimate, offer, rank_of
 yaml = pytest.importorskip("yaml")
 
 VGG16 = RankRequest(workloads=("vgg16",))
-PARCEL = Parcel({"gpubench-1-py3-none-any.whl": b"packed"}, "gpubench-1-py3-none-any.whl", {"vgg16": "vgg16"})
+PARCEL = Workdir(
+    {"gpubench-1-py3-none-any.whl": b"packed"}, "gpubench-1-py3-none-any.whl", {"vgg16": "vgg16"}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +47,14 @@ def _no_packing(monkeypatch, request):
     if "packs" not in request.fixturenames:
         names = {"references": {}, "wheel": PARCEL.wheel, "files": PARCEL.files}
         monkeypatch.setattr(
-            "gpubench.recommend.parcel.pack",
-            lambda workloads, wheel: Parcel(**names | {"references": {name: name for name in workloads}}),
+            "gpubench.recommend.workdir.pack",
+            lambda workloads, wheel: Workdir(**names | {"references": {name: name for name in workloads}}),
         )
 
 
 @pytest.fixture
 def packs():
-    """Let a test pack a parcel for real."""
+    """Let a test pack a workdir for real."""
 
 
 def row_of(given):
@@ -379,9 +381,9 @@ def test_a_wheel_that_is_given_is_the_one_that_is_installed(tmp_path):
     wheel = tmp_path / "gpubench-9.9-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("gpubench/__init__.py", "")
-    parcel = pack(("vgg16",), wheel)
-    assert parcel.files[parcel.wheel] == wheel.read_bytes()
-    assert parcel.wheel == wheel.name
+    workdir = pack(("vgg16",), wheel)
+    assert workdir.files[workdir.wheel] == wheel.read_bytes()
+    assert workdir.wheel == wheel.name
 
 
 @pytest.mark.usefixtures("packs")

@@ -90,16 +90,16 @@ def test_rows_of_an_own_model_turn_from_predicted_to_measured(cloud, project, tm
 
 
 def test_the_wheel_is_the_package_that_runs():
-    from gpubench.recommend.parcel import pack
+    from gpubench.recommend.workdir import pack
 
-    parcel = pack(["cnn"])
-    assert parcel == pack(["cnn"]), "the same code is the same wheel"
-    assert parcel.references == {"cnn": "cnn"}
+    workdir = pack(["cnn"])
+    assert workdir == pack(["cnn"]), "the same code is the same wheel"
+    assert workdir.references == {"cnn": "cnn"}
     import io
 
     import gpubench
 
-    with zipfile.ZipFile(io.BytesIO(parcel.files[parcel.wheel])) as wheel:
+    with zipfile.ZipFile(io.BytesIO(workdir.files[workdir.wheel])) as wheel:
         names = set(wheel.namelist())
         assert wheel.read("gpubench/__init__.py") == Path(gpubench.__file__).read_bytes()
     assert {"gpubench/data/gpus.csv", "gpubench/py.typed", "gpubench_workloads/cnn.py"} <= names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.recommend.ties import bands, chances, top_three
+from gpubench.recommend.chances import bands, chances, top_three
 
 
 def test_chances_are_counted_over_draws():

@@ -16,8 +16,7 @@ from gpubench.predict.decode import token_time
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles, profile_of
-from gpubench.recommend.as_json import as_json
-from gpubench.recommend.rank import rank
+from gpubench.recommend.rank import as_json, rank
 from gpubench.recommend.tokens import token_costs
 from gpubench.specs import require_spec
 from gpubench.units import format_duration

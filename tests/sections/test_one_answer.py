@@ -22,7 +22,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpus_of
 from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
-from gpubench.recommend.as_json import as_json
+from gpubench.recommend.rank import as_json
 from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData, of_ranking, of_run
 from gpubench.sections.section import own_sections

@@ -33,7 +33,7 @@ _DAY = (1980, 1, 1, 0, 0, 0)
 _KEEP_ALL = b"# Everything here travels, whatever a .gitignore above says.\n"
 
 
-class Parcel(NamedTuple):
+class Workdir(NamedTuple):
     """The content of a working folder.
 
     Attributes:
@@ -47,7 +47,7 @@ class Parcel(NamedTuple):
     references: Mapping[str, str]
 
 
-def pack(workloads: Sequence[str], wheel: Path | None = None) -> Parcel:
+def pack(workloads: Sequence[str], wheel: Path | None = None) -> Workdir:
     """Gather what a machine needs to measure workloads.
 
     Args:
@@ -65,7 +65,7 @@ def pack(workloads: Sequence[str], wheel: Path | None = None) -> Parcel:
         if is_own(reference):
             references[reference], sources = _own(reference)
             files.update(sources)
-    return Parcel(files, name, references)
+    return Workdir(files, name, references)
 
 
 def _own(reference: str) -> tuple[str, dict[str, bytes]]:

@@ -1,8 +1,11 @@
-"""The evidence behind a ranking: what was measured, what is predicted, at which batch."""
+"""The evidence behind a ranking: what was measured, what is predicted, at which batch.
+
+Devices that only the user's own runs know are among it: this CPU, a Mac, a card that is in no table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -12,38 +15,38 @@ import msgspec
 
 from gpubench.models import (
     Case,
-    Checkpointing,
     Estimate,
     Execution,
     GpuSpec,
-    MemoryFit,
+    Measurement,
     ParallelMode,
     Run,
     Status,
-    Verdict,
     WorkloadProfile,
 )
-from gpubench.predict import memory
-from gpubench.predict.anchors import Reading, peaks_of
+from gpubench.precisions import AMP
+from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
-from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of, profiles_of
-from gpubench.profile.allowance import card_of
-from gpubench.recommend import own_devices
-from gpubench.recommend.job import UsualJob, usual_job
+from gpubench.recommend.candidates import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import (
     INDEPENDENT,
     Efficiency,
+    OneOf,
     Scaler,
+    Seen,
+    Sharing,
+    efficiency_of,
     measured_efficiency,
-    measured_together,
+    sharing_of,
 )
 from gpubench.recommend.speeds import Answers
 from gpubench.recommend.tokens import generation_times
 from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
+from gpubench.units import count
 
 MOST_SHARING = 16
 """GPUs over which a job is shared out at most: those of the largest machine that most clouds have."""
@@ -56,6 +59,11 @@ class Runs(NamedTuple):
 
     own: tuple[Run, ...]
     reference: tuple[Run, ...]
+
+    @property
+    def every(self) -> tuple[Run, ...]:
+        """All of them, the user's own last."""
+        return (*self.reference, *self.own)
 
 
 Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
@@ -89,157 +97,72 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
-    recipe = asked_recipe(request)
-    profiles = profiles_of(request.workload_names, recipe)
+    profiles = profiles_of(request.workload_names, asked_recipe(request))
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
-
-    measured = (*runs.reference, *runs.own)
-
-    @cache
-    def seen(name: str) -> _Seen:
-        return _Seen(measured, peaks_of(questions[name], runs.own))
-
-    @cache
-    def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
-        question = _question(request, profile_of(name, recipe, gpu_count=fewest))
-        return question, _answers(request, question, specs, runs)
-
-    def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _OneOf:
-        """Ask again where a job of so many GPUs has another recipe than one alone."""
-        fewest = max((n for n, _ in profiles[name].checkpointing_from if n <= gpu_count), default=1)
-        question, answers = (
-            (questions[name], {spec.key: alone}) if fewest == 1 else from_so_many(name, fewest)
-        )
-        return _OneOf(question, answers[spec.key])
-
-    known: dict[tuple[str, str, int], _Together] = {}
-
-    def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
-        asked = name, spec.key, gpu_count  # twice: for room, and for how well they scale
-        if asked not in known:
-            known[asked] = _together(one_of(name, spec, gpu_count, alone), spec, gpu_count, seen(name))
-        return known[asked]
-
-    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        shared = together(name, spec, gpu_count, alone)
-        question, one = one_of(name, spec, gpu_count, alone)
-        assert isinstance(one, Estimate)  # else there is no room, and nothing to scale
-        found = measured_efficiency(
-            measured, one.case, spec.key, gpu_count, shared.mode
-        ) or measured_together(measured, one, gpu_count, shared.mode)
-        found = found or _modeled(question, spec, gpu_count, one, sharded=shared.mode is ParallelMode.FSDP)
-        by_recipe = one.samples_per_s / alone.samples_per_s  # 1 but for another recipe
-        return replace(found, by_recipe=by_recipe, mode=shared.mode, fit=shared.fit)
-
-    mode = ParallelMode.INDEPENDENT
-    at_once = [r for r in measured if any(m.case.parallel_mode is mode for m in r.measurements)]
-
-    def independent(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        del name
-        found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
-        return replace(found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis), mode=mode)
-
+    scaler, without_room = _sharers(request, questions, specs, runs)
+    one = next(iter(profiles.values()))
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
-        independent=independent if at_once else None,
-        without_room=lambda *asked: together(*asked).reason,
+        independent=_side_by_side(runs),
+        without_room=without_room,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
-        usual_job=_usual_job(request, profiles),
+        usual_job=usual_job(one, one.task_for(request.task)) if len(profiles) == 1 else None,
     )
 
 
-class _Together(NamedTuple):
-    """How several GPUs share one job: memory of each where it is known, or why they have no room."""
+def _sharers(
+    request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
+) -> tuple[Scaler, Refuser]:
+    """Return how well so many GPUs share one job, and why they have no room for it where they have none."""
 
-    mode: ParallelMode
-    fit: MemoryFit | None = None
-    reason: str | None = None
+    @cache
+    def seen(name: str) -> Seen:
+        return Seen(runs.every, peaks_of(questions[name], runs.own))
 
+    @cache
+    def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
+        question = _question(request, profile_of(name, asked_recipe(request), gpu_count=fewest))
+        return question, _answers(request, question, specs, runs)
 
-class _Seen(NamedTuple):
-    """What was measured, and the peaks of memory among it."""
+    def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
+        """Ask again where a job of so many GPUs has another recipe than one alone."""
+        rule = questions[name].profile.checkpointing_from
+        fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
+        if fewest == 1:
+            return OneOf(questions[name], alone)
+        question, answers = from_so_many(name, fewest)
+        return OneOf(question, answers[spec.key])
 
-    measured: Sequence[Run]
-    peaks: Sequence[Reading]
+    known: dict[tuple[str, str, int], tuple[OneOf, Sharing]] = {}
 
+    def shared(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> tuple[OneOf, Sharing]:
+        asked = name, spec.key, gpu_count  # twice: for room, and for how well they scale
+        if asked not in known:
+            one = one_of(name, spec, gpu_count, alone)
+            known[asked] = one, sharing_of(one, spec, gpu_count, seen(name))
+        return known[asked]
 
-class _OneOf(NamedTuple):
-    """The question by the recipe of a job of several GPUs, and what one of them does by it."""
+    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+        one, sharing = shared(name, spec, gpu_count, alone)
+        assert isinstance(one.answer, Estimate)  # else there is no room, and nothing to scale
+        found = efficiency_of(one, spec, gpu_count, sharing.mode, runs.every)
+        by_recipe = one.answer.samples_per_s / alone.samples_per_s  # 1 but for another recipe
+        return replace(found, by_recipe=by_recipe, mode=sharing.mode, fit=sharing.fit)
 
-    question: Question
-    answer: Estimate | Refusal
-
-
-def _together(one: _OneOf, spec: GpuSpec, gpu_count: int, seen: _Seen) -> _Together:
-    """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
-    alone = one.answer
-    if isinstance(alone, Refusal):
-        return _Together(ParallelMode.FSDP, reason=alone.reason)
-    question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
-    whole = None
-    if alone.fewest_gpus == 1:
-        whole = _whole_on_each(question, spec, gpu_count, alone, seen)
-        if whole.reason is None:
-            return whole
-    fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
-    if fit is not None and measured_together(seen.measured, alone, gpu_count, ParallelMode.FSDP):
-        fit = fit.after_a_run(alone.case.batch_size)
-    if whole is not None and (fit is None or not fit.fits):
-        return whole
-    if fit is None or fit.fits:
-        return _Together(ParallelMode.FSDP, fit)
-    case = question.profile.shared_by(alone.case, gpu_count, ParallelMode.FSDP)
-    return _Together(ParallelMode.FSDP, reason=_short_of(case, fit))
+    return scaler, lambda *asked: shared(*asked)[1].reason
 
 
-def _whole_on_each(
-    question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: _Seen
-) -> _Together:
-    """One job of which each GPU holds all weights, and the gradients of all in buckets."""
-    mode = ParallelMode.DDP
-    case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
-    card = card_of(spec)
-    if card is None:
-        return _Together(mode)
-    need = memory.need_of(question, case, spec, seen.peaks)
-    if card.verdict_of(need.device) is Verdict.FITS:
-        # as nearly every one does: how large a batch could be is asked of the rest
-        there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
-        return _Together(mode, there)
-    fit = memory.fit_of(question, case, spec, seen.peaks)
-    assert fit is not None  # the card's memory is known
-    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
-        return _Together(mode, fit.after_a_run(case.batch_size))
-    if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
-        # a job over several takes a somewhat smaller batch, at nearly the same rate
-        smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
-        return _Together(mode, memory.fit_of(question, smaller, spec, seen.peaks))
-    return _Together(mode, reason=_short_of(case, fit))
+def _side_by_side(runs: Runs) -> Scaler | None:
+    """Return how well a job on each of several GPUs goes on beside the others; None where no run tells."""
+    mode = ParallelMode.INDEPENDENT
+    at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
+    def independent(_name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+        found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
+        return replace(found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis), mode=mode)
 
-def _modeled(
-    question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, *, sharded: bool
-) -> Efficiency:
-    """How well so many GPUs share one job at the batch that one of them takes."""
-    question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
-    model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=sharded)
-    return Efficiency(model.efficiency, model.low, model.high, model.basis)
-
-
-def _short_of(case: Case, fit: MemoryFit) -> str:
-    """Why a job has no room on each of its GPUs."""
-    again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
-    return (
-        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
-    )
-
-
-def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) -> UsualJob | None:
-    if len(profiles) != 1:
-        return None
-    (profile,) = profiles.values()
-    return usual_job(profile, profile.task_for(request.task))
+    return independent if at_once else None
 
 
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
@@ -255,7 +178,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
         if isinstance(answer, Estimate)
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
-    for key, found in own_devices.measured(question, _fit_for(request, runs.own), known).items():
+    for key, found in measured_by_the_user(question, _fit_for(request, runs.own), known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
             answers[key] = found
@@ -265,8 +188,8 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
 def mean_power_w(runs: Runs) -> dict[str, float]:
     """Return the mean power of one GPU in training, by key, where a run measured it [W]."""
     seen: dict[str, list[float]] = {}
-    for run in (*runs.reference, *runs.own):
-        key = own_devices.device_key(run)
+    for run in runs.every:
+        key = device_key(run)
         for measurement in run.measurements:
             power = measurement.mean_power_w
             if key and measurement.status is Status.OK and power is not None:
@@ -309,7 +232,7 @@ def _fit_for(request: RankRequest, runs: Sequence[Run]) -> Sequence[Run]:
         return runs
     return [
         run
-        if own_devices.device_key(run) == own_devices.CPU_KEY
+        if device_key(run) == CPU_KEY
         else msgspec.structs.replace(
             run, measurements=tuple(m for m in run.measurements if m.at_largest_batch)
         )
@@ -350,3 +273,79 @@ def _is_faster(answer: Estimate | Refusal, known: Estimate | Refusal) -> bool:
     if not isinstance(answer, Estimate) or answer.fits_memory is False:
         return False
     return isinstance(known, Refusal) or answer.samples_per_s > known.samples_per_s
+
+
+CPU_KEY = "cpu"
+
+
+def device_key(run: Run) -> str | None:
+    """Return the key of a run's device: ``cpu`` for processors."""
+    return CPU_KEY if run.device.backend == CPU_KEY else run.device.gpu_key
+
+
+def measured_by_the_user(
+    question: Question, runs: Iterable[Run], known: Collection[str]
+) -> dict[str, Estimate]:
+    """Return what the user measured on devices that nothing else answers for, by key.
+
+    The case is the question's where it was measured; else what comes nearest: another execution (a CPU has
+    no graphs), then another batch. It stands in the estimate, so a reader sees the difference.
+
+    Args:
+        question: Workload, precision, execution, task and batch.
+        runs: This user's runs, oldest first; of equally near cases the newest counts.
+        known: Keys that are answered already.
+    """
+    best: dict[str, tuple[int, Measurement, Run]] = {}
+    for run in runs:
+        key = device_key(run)
+        if key is None or key in known:
+            continue
+        for measurement in run.measurements:
+            distance = _distance(question, measurement.case)
+            usable = measurement.status is Status.OK and measurement.samples_per_s is not None
+            if usable and distance is not None and (key not in best or distance <= best[key][0]):
+                best[key] = (distance, measurement, run)
+    return {key: _estimate(key, measurement, run) for key, (_, measurement, run) in best.items()}
+
+
+def _distance(question: Question, case: Case) -> int | None:
+    """Return how far a case is from the question; None where it answers another one."""
+    same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
+        question.profile.name,
+        question.profile.version,
+        question.task,
+        1,
+        question.framework,
+    )
+    if not same_work or case.recipe != question.profile.recipe.at(case.precision):
+        return None
+    distance = 2 * (case.batch_size != question.batch) + (case.execution != question.execution)
+    if question.precision == AMP:
+        return distance if case.precision.is_amp else distance + 4
+    return distance if case.precision == question.precision else None
+
+
+def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
+    assert measurement.samples_per_s is not None  # usable rows have a figure
+    return Estimate(
+        case=measurement.case,
+        gpu_key=key,
+        samples_per_s=measurement.samples_per_s,
+        low=measurement.samples_per_s_low,
+        high=measurement.samples_per_s_high,
+        basis="measured",
+        method=f"measured here{_threads(run, measurement)}",
+        evidence=(run.run_id,),
+        peak_memory_bytes=measurement.peak_memory_bytes,
+        fits_memory=True,
+        host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
+        findings=measurement.findings,
+        batch_choice=measurement.batch_choice,
+    )
+
+
+def _threads(run: Run, measurement: Measurement) -> str:
+    """How many threads a CPU worked with; a figure of a CPU means little without."""
+    threads = measurement.cpu_threads or run.environment.cpu_threads
+    return f" with {count(threads, 'thread')}" if device_key(run) == CPU_KEY and threads else ""

@@ -25,8 +25,14 @@ from gpubench.predict.memory import need_of
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles, profile_of
 from gpubench.profile.memory import MOST_BATCH
-from gpubench.recommend import own_devices
-from gpubench.recommend.gather import LATENCY_BATCHES, Runs, gather, mean_power_w, slow_latency_s
+from gpubench.recommend.evidence import (
+    LATENCY_BATCHES,
+    Runs,
+    gather,
+    mean_power_w,
+    measured_by_the_user,
+    slow_latency_s,
+)
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Efficiency, measured_efficiency, scaling_of
 from gpubench.record.store import write_run
@@ -119,10 +125,10 @@ def test_a_host_bound_row_of_an_unknown_device_names_its_cpu():
     )
     run = run_of("a-card-of-no-table", row)
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu="Some CPU"))
-    (found,) = own_devices.measured(question_of(), [run], load_specs()).values()
+    (found,) = measured_by_the_user(question_of(), [run], load_specs()).values()
     assert found.host_cpu == "Some CPU"
     calm = msgspec.structs.replace(run, measurements=(measurement(case_on(H100), 100.0),))
-    (found,) = own_devices.measured(question_of(), [calm], load_specs()).values()
+    (found,) = measured_by_the_user(question_of(), [calm], load_specs()).values()
     assert found.host_cpu is None
 
 
@@ -133,9 +139,9 @@ def test_the_nearest_case_of_an_unknown_device_is_taken():
     run = run_of(
         "npu-of-mine", measurement(far, 5), measurement(near, 9), measurement(other, 90), backend="mps"
     )
-    found = own_devices.measured(question_of(), [run], load_specs())
+    found = measured_by_the_user(question_of(), [run], load_specs())
     assert found["npu-of-mine"].samples_per_s == pytest.approx(9)
-    assert own_devices.measured(question_of(precision=Precision.TF32), [run], load_specs()) == {}
+    assert measured_by_the_user(question_of(precision=Precision.TF32), [run], load_specs()) == {}
 
 
 def test_an_amd_card_ranks_by_its_own_measurement_and_is_predicted_without():
