@@ -284,9 +284,9 @@ class Decision(Record, frozen=True, kw_only=True):
     job: Job | None
     choice: Choice
     runner_up: Choice | None
-    sureness: Sureness | None
-    sureness_independent: Sureness | None
-    sureness_at_these_prices: Sureness | None = None
+    sureness: Sureness
+    sureness_independent: Sureness
+    sureness_at_these_prices: Sureness
     changes: tuple[Change, ...] = ()
     rather_rent: Choice | None = None
     best_cloud: Choice | None = None

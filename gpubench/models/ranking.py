@@ -353,7 +353,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     offer_count: int | None = None
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
-    decision: Decision | None = None
+    decision: Decision
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
     purchases: tuple[Purchase, ...] = ()

@@ -1,8 +1,8 @@
 """Which offers can be told apart, and how sure their order is: ranks, ties, chances, regret.
 
 All of it is over joint draws. Offers of one GPU share its draw, so between them the price alone decides. Two
-GPUs differ by a draw each, and whatever moves all GPUs together (the error of a common anchor) is in every draw
-and cancels. Overlapping intervals are not the test: they count that common error twice.
+GPUs differ by a draw each, and whatever moves all GPUs together (the error of a common anchor) is in every
+draw and cancels. Overlapping intervals are not the test: they count that common error twice.
 """
 
 from __future__ import annotations

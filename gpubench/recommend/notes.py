@@ -58,9 +58,9 @@ def not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
     yield from _on_batches(request, pool)
 
 
-def how_to_measure(decision: Decision | None) -> Iterator[str]:
+def how_to_measure(decision: Decision) -> Iterator[str]:
     """Yield the command and the minutes of the measurement that is worth more than it costs."""
-    found = None if decision is None else decision.finding_out
+    found = decision.finding_out
     if found is not None and found.is_advised:
         net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
         yield (
@@ -69,11 +69,19 @@ def how_to_measure(decision: Decision | None) -> Iterator[str]:
         )
 
 
-def on_the_price(decision: Decision | None) -> Iterator[str]:
+def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
+    """Yield what to know of the choice: owning it instead, its price, and the photographs that it takes."""
+    choice, own = decision.choice, decision.best_to_own
+    if own is not None and choice.source != "own":
+        yield from _on_owning(request, choice, own)
+        if own.assumed:
+            yield f"Best to own assumes {listing(assumed_of([own]))}."
+    yield from _on_the_price(choice)
+    yield from _on_feeding(decision)
+
+
+def _on_the_price(choice: Choice) -> Iterator[str]:
     """Yield what stands beside the price of the choice: other hosts' asks, and the source's own note."""
-    choice = None if decision is None else decision.choice
-    if choice is None:
-        return
     asks = choice.asks
     if asks is not None and asks.ask_count > 1:
         low, middle, high = map(
@@ -109,12 +117,11 @@ def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
     )
 
 
-def on_owning(request: RankRequest, decision: Decision | None) -> Iterator[str]:
+def _on_owning(request: RankRequest, choice: Choice, own: Choice) -> Iterator[str]:
     """Yield why the choice is rented although owning would do the job for less."""
-    choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
-    if choice is None or own is None or choice.source == "own" or own.purchase_usd is None:
+    if own.purchase_usd is None or own.cost_usd is None or choice.cost_usd is None:
         return
-    if own.cost_usd is None or choice.cost_usd is None or own.cost_usd >= choice.cost_usd:
+    if own.cost_usd >= choice.cost_usd:
         return
     yield (
         f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own.cost_usd)}, against "
@@ -123,17 +130,8 @@ def on_owning(request: RankRequest, decision: Decision | None) -> Iterator[str]:
     )
 
 
-def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
-    """Yield what the cost of owning rests on where it stands beside rent, of what was not given."""
-    choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
-    if choice is not None and own is not None and choice.source != "own" and own.assumed:
-        yield f"Best to own assumes {listing(assumed_of([own]))}."
-
-
-def on_feeding(decision: Decision | None) -> Iterator[str]:
+def _on_feeding(decision: Decision) -> Iterator[str]:
     """Yield how many vCPUs prepare the photographs of what is paid for, and of a runner-up with too few."""
-    if decision is None:
-        return
     choice, other = to_pay(decision), second_best(decision)
     yield from _on_vcpus(choice)
     if other is not None and other.can_feed is False:

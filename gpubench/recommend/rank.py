@@ -15,8 +15,9 @@ from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles
 from gpubench.recommend.buying import at_work
+from gpubench.recommend.eligible import Sifted, sift
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
-from gpubench.recommend.judge import Sifted, first_choice, judge, sift
+from gpubench.recommend.judge import first_choice, judge
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
 from gpubench.recommend.tokens import generation_times, token_costs
@@ -78,7 +79,7 @@ def rank(request: RankRequest) -> Ranking:
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
         first = judge(asked, left(asked), _evidence_for(asked, runs))
-        if first.decision is None or first.decision.job is None:
+        if first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
     sifted = left(request)
@@ -145,7 +146,7 @@ def with_lines(
     """
     decision = ranking.decision
     named = request.workloads or request.mix or request.job_samples is not None
-    if named or request.relative or request.task != "train" or decision is None or decision.job is None:
+    if named or request.relative or request.task != "train" or decision.job is None:
         return ranking
     classic = UsageLine(
         name="classic", workloads=request.workload_names, job=decision.job, choice=decision.choice

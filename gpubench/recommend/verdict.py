@@ -89,8 +89,8 @@ def verdict(
     request: RankRequest,
     ranking: Ranking,
     rows: Rows,
-    fastest_and_cheapest: tuple[int, int],
     *,
+    fastest_and_cheapest: tuple[int, int],
     first: Sequence[str] = (),
     last: Sequence[str] = (),
 ) -> Said:
@@ -155,9 +155,9 @@ _TITLES: dict[SortedBy, str] = {
 }
 
 
-def only_purchases(decision: Decision | None) -> bool:
+def only_purchases(decision: Decision) -> bool:
     """Return whether all that was ranked is hardware to buy, so that the best is the best of those alone."""
-    return decision is not None and all(each.purchase_usd is not None for each in decision.by_gpu)
+    return all(each.purchase_usd is not None for each in decision.by_gpu)
 
 
 def _rather_rent(ranking: Ranking) -> str:
@@ -167,12 +167,9 @@ def _rather_rent(ranking: Ranking) -> str:
 
 def rather_rent(ranking: Ranking) -> str:
     """Return what to rent where the best to buy does not pay: "RTX 3090 at vast, $6.00 a job; buying ..."."""
-    decision = ranking.decision
-    if decision is None or decision.rather_rent is None:
-        return ""
-    rent = decision.rather_rent
-    weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
-    if weighed is None:
+    rent = ranking.decision.rather_rent
+    weighed = against_rent_by_the_hour(ranking.decision.choice, ranking.buy_or_rent)
+    if rent is None or weighed is None:
         return ""
     alone = rent.gpu_count == 1
     name = gpu_name(rent.gpu_key) if alone else gpus(rent.gpu_key, rent.gpu_count)
@@ -201,7 +198,7 @@ def _merit(ranking: Ranking, row: RankedOffer) -> str:
         return f"{ranking.value_of(row).compact()} {ranking.value_unit}"
     if ranking.sorted_by == "throughput":
         return _rate(ranking, row)
-    job = None if ranking.decision is None else ranking.decision.job
+    job = ranking.decision.job
     return f"{_job(row)} for {'the job' if job is None else plain(job.words, 80)}"
 
 
@@ -218,12 +215,9 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
 
 def _sureness(ranking: Ranking, total: int) -> str:
     """Say how sure the choice is, and what choosing now costs on average."""
-    decision = ranking.decision
-    if decision is None or decision.sureness is None:
-        return ""
     if total == 1:
         return f"It is {ONLY_OFFER}."
-    return f"{SURENESS}: {how_sure(ranking.sorted_by, decision)}."
+    return f"{SURENESS}: {how_sure(ranking.sorted_by, ranking.decision)}."
 
 
 def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> str:
@@ -239,8 +233,6 @@ def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> st
         of_the_gpu: Whether to tell the chance of the GPU as well.
     """
     sure, choice = decision.sureness, decision.choice
-    if sure is None:
-        return ""
     best = _best_of(by, decision)
     is_contest = len({each.gpu_key for each in decision.by_gpu}) > 1
     of_gpu = choice.p_best_of_gpu if of_the_gpu and is_contest else None
@@ -274,13 +266,15 @@ def _regret(by: SortedBy, sure: Sureness) -> str:
 def sureness_note(ranking: Ranking) -> str:
     """Return what the figures of ``how_sure`` mean, and what they are under independent errors."""
     decision = ranking.decision
-    if decision is None or decision.sureness is None or decision.sureness.p_best > CERTAIN:
+    if decision.sureness.p_best > CERTAIN:
         return ""
-    alone = decision.sureness_independent
     by = ranking.sorted_by
     best = _best_of(by, decision)
-    also = "" if alone is None else f" With independent errors: {_sureness_words(by, alone, best)}."
-    return f"{SURENESS}: in joint draws of throughput and price, against the {best} of each draw.{also}"
+    alone = _sureness_words(by, decision.sureness_independent, best)
+    return (
+        f"{SURENESS}: in joint draws of throughput and price, against the {best} of each draw. "
+        f"With independent errors: {alone}."
+    )
 
 
 _BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
@@ -323,7 +317,7 @@ def decisive_doubts(decision: Decision) -> list[Doubt]:
 
 def _doubts(ranking: Ranking) -> str:
     """Flag all that is doubtful where it decides."""
-    found = [] if ranking.decision is None else decisive_doubts(ranking.decision)
+    found = decisive_doubts(ranking.decision)
     return f"{CAUTION}: {'; '.join(each.text for each in found)}." if found else ""
 
 
@@ -345,8 +339,6 @@ def _feeds(vcpus: float | None, share: float | None) -> str:
 def _advice(ranking: Ranking) -> str:
     """Say what would make the choice surer: today's prices where their age decides, else a measurement."""
     decision = ranking.decision
-    if decision is None or decision.sureness is None:
-        return ""
     if prices_decide(decision):
         age = count(decision.choice.price_age_days or 0, "day")
         how = todays_price(decision.choice)
@@ -358,10 +350,8 @@ def _advice(ranking: Ranking) -> str:
     return f"Measuring {gpu_name(found.gpu_key)} first saves {net} on average, net of its {paid}."
 
 
-def prices_decide(decision: Decision | None) -> bool:
+def prices_decide(decision: Decision) -> bool:
     """Return whether today's prices would make the choice much surer, and that of the choice is old."""
-    if decision is None or decision.sureness is None or decision.sureness_at_these_prices is None:
-        return False
     is_old = (decision.choice.price_age_days or 0) > STALE_AFTER_DAYS
     return is_old and decision.sureness_at_these_prices.p_best - decision.sureness.p_best > PRICES_DECIDE
 

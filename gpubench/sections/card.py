@@ -113,7 +113,7 @@ def _sentences(ranking: Ranking) -> list[str]:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     on_the_card = [caution(ranking)]
-    if ranking.decision is None or ranking.decision.rather_rent is None:
+    if ranking.decision.rather_rent is None:
         on_the_card += [each for each in _sentences(ranking) if each.startswith(SURENESS)]
     return [each for each in _sentences(ranking)[1:] if each not in on_the_card]
 
@@ -126,7 +126,7 @@ def headline(ranking: Ranking, *, aged: bool = True) -> str:
         aged: Whether a price that is not current tells its age beside its date.
     """
     first = _sentences(ranking)[0]
-    if first.startswith(NO_GPU_NEEDED) or ranking.decision is None:
+    if first.startswith(NO_GPU_NEEDED):
         return first
     decision = ranking.decision
     answer = f"{offered(to_pay(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
@@ -136,9 +136,6 @@ def headline(ranking: Ranking, *, aged: bool = True) -> str:
 def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     """Yield the lines of the card in their order; the job by its name, or as "the job"."""
     decision = ranking.decision
-    if decision is None:
-        yield _by(ranking)
-        return
     yield _job(ranking, decision, named=named)
     weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
     if decision.rather_rent is not None and weighed is not None:
@@ -155,13 +152,6 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
 
 def _promised(*wordings: Fact) -> _Line:
     return _Line(_Tier.PROMISED, wordings)
-
-
-def _by(ranking: Ranking) -> _Line:
-    head = ranking.rows[0]
-    merit = f"{ranking.merit_of(head).words()} {merit_unit(ranking)}"
-    detail = f"{head.estimate.basis}, {plain(head.offer.price_date, 20)}"
-    return _promised(Fact(term="By", value=merit, detail=detail))
 
 
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
@@ -193,8 +183,6 @@ def _without_a_job(ranking: Ranking, decision: Decision) -> str:
 
 def _sureness(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     """How sure the offer is; where the table has the chance of its GPU, that one too, if there is room."""
-    if decision.sureness is None:
-        return
     if ranking.offer_count == 1:
         yield _promised(Fact(term=SURENESS, value=ONLY_OFFER))
         return

@@ -175,8 +175,6 @@ def _hurdles(choice: Choice) -> list[str]:
 def winners_in_full(ranking: Ranking) -> Facts:
     """The best cloud, marketplace and hardware to own, each with all that must be known before it is paid."""
     decision = ranking.decision
-    if decision is None:
-        return Facts(rows=())
     named = (
         ("Best cloud", decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),

@@ -150,7 +150,7 @@ def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
 
 
 def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
-    if data.every_offer or ranking.decision is None:
+    if data.every_offer:
         return True
     best_of_each = ranking.decision.by_gpu
     rented = any(each.source != "own" for each in best_of_each)
@@ -211,7 +211,7 @@ def _legend_in_short(shown: Table) -> list[str]:
 
 def _other_work(ranking: Ranking) -> list[str]:
     """The best offer for images and for language, where nobody has named a workload."""
-    return [_line(each) for each in ranking.decision.lines[1:]] if ranking.decision is not None else []
+    return [_line(each) for each in ranking.decision.lines[1:]]
 
 
 def _line(best: UsageLine) -> str:
@@ -341,10 +341,9 @@ def _time(row: RankedOffer) -> str:
 
 def _chances_of_gpus(ranking: Ranking) -> dict[str, tuple[float | None, float | None]]:
     """P(best) of each GPU to rent, whoever's offer it is, under joint errors and under independent ones."""
-    best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
     return {
         each.gpu_key: (each.p_best_of_gpu, each.p_best_of_gpu_independent)
-        for each in best_of_each
+        for each in ranking.decision.by_gpu
         if each.source != "own"
     }
 
@@ -384,8 +383,7 @@ def _batch(row: RankedOffer) -> str:
 
 def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
     """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
-    best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
-    elsewhere = {(each.gpu_key, each.source == "own"): each for each in best_of_each}
+    elsewhere = {(each.gpu_key, each.source == "own"): each for each in ranking.decision.by_gpu}
 
     def of(row: RankedOffer) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))

@@ -28,6 +28,7 @@ from gpubench.models import (
 )
 from gpubench.predict.question import Refusal
 from gpubench.recommend import judge as judging
+from gpubench.recommend.eligible import sift
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.scaling import Efficiency
@@ -125,7 +126,7 @@ def rank_of(
 
 def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
     """Sift offers and rank what is left."""
-    left = judging.sift(request, offers, **known)
+    left = sift(request, offers, **known)
     return judging.judge(request, left, evidence_for, drawer=drawer)
 
 

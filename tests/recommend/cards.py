@@ -44,13 +44,12 @@ def assert_card_is_whole(ranking: Ranking) -> None:
         assert all(fact.value for part in parts if isinstance(part, Facts) for fact in part.rows)
     headline, facts = card_of(ranking)
     decision = ranking.decision
-    if decision is None or headline.startswith(NO_GPU_NEEDED):
+    if headline.startswith(NO_GPU_NEEDED):
         return
     paid = decision.rather_rent or decision.choice
     _assert_what(headline, paid)
     _assert_job(facts["Job"], decision, paid, room=MOST_WORDS - len(words_of(*block.brief)))
-    if decision.sureness is not None:
-        assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
+    assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
     second = decision.choice if decision.rather_rent else decision.runner_up
     if second is not None:
         assert gpu_name(second.gpu_key) in facts["Runner-up"].value

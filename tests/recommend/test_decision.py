@@ -10,7 +10,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import Decision, FindingKind, Pricing
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.limits import IMAGES_PER_VCPU_S
-from gpubench.recommend.notes import assumed_of_owning
+from gpubench.recommend.notes import on_the_choice
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest, check
 from gpubench.sections.card import card_of
@@ -326,7 +326,8 @@ def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chose
 def test_all_that_owning_can_assume_is_a_note_that_is_not_cut():
     decision = rank("vgg16", limit=1, draws=1).decision
     own = msgspec.structs.replace(decision.best_to_own, assumed=(*EVERYTHING, *sorted(OF_A_HOST)))
-    (note,) = assumed_of_owning(msgspec.structs.replace(decision, best_to_own=own))
+    notes = on_the_choice(RankRequest(), msgspec.structs.replace(decision, best_to_own=own))
+    (note,) = (each for each in notes if each.startswith("Best to own assumes "))
     assert plain(note, MOST_OF_A_NOTE) == note
 
 

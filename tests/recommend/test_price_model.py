@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
-from gpubench.recommend import judge
+from gpubench.recommend import eligible
 from gpubench.recommend.chances import chances_of
 
 from .builders import A100, H100, L4, RTX5090, offer, rank_of
@@ -50,7 +50,7 @@ def ranked(market, **question):
         return seen[-1]
 
     listed = [offer(key, price, instance=str(at), **more) for at, (key, price, more) in enumerate(market)]
-    with patch.object(judge, "chances_of", spy):
+    with patch.object(eligible, "chances_of", spy):
         ranking = rank_of(listed, RATES, **{"draws": 4000, "samples": 1e9} | question)
     return ranking, -seen[0].scores
 

@@ -14,6 +14,8 @@ from gpubench.findings import Finding, FindingKind
 from gpubench.models import (
     BuyOrRent,
     Case,
+    Choice,
+    Decision,
     DeviceProfile,
     Environment,
     Estimate,
@@ -31,6 +33,7 @@ from gpubench.models import (
     Round,
     Run,
     Status,
+    Sureness,
     Switches,
     TaskKind,
     TelemetrySample,
@@ -377,6 +380,45 @@ _OFFERS = (
 )
 
 
+def decision(first: RankedOffer) -> Decision:
+    """Return the decision for a row, with nothing beside it."""
+    offer = first.offer
+    choice = Choice(
+        rank=first.rank,
+        source="marketplace" if offer.kind == "marketplace" else "cloud",
+        price_label="single host" if offer.kind == "marketplace" else "list",
+        price_usd_per_hour=float(offer.price_usd_per_hour),
+        basis=first.estimate.basis,
+        batch_size=first.estimate.case.batch_size,
+        **{
+            name: getattr(record, name)
+            for record, names in ((offer, _OF_OFFER), (first, _OF_ROW))
+            for name in names
+        },
+    )
+    sure = Sureness(p_best=0.5, p_near_best=0.7, regret_usd=None, regret_share=0.05)
+    return Decision(
+        job=None,
+        choice=choice,
+        runner_up=None,
+        sureness=sure,
+        sureness_independent=sure,
+        sureness_at_these_prices=sure,
+    )
+
+
+_OF_OFFER = ("provider", "instance", "region", "gpu_key", "gpu_count", "pricing", "price_date")
+_OF_ROW = (
+    "expected_usd_per_hour",
+    "expected_usd_per_hour_low",
+    "expected_usd_per_hour_high",
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "price_age_days",
+)
+
+
 def ranking(**changes) -> Ranking:
     raw = [
         (offer(key, usd, p, i, count=n, price_date=d), float(s), b, w)
@@ -395,6 +437,7 @@ def ranking(**changes) -> Ranking:
             "is 2.3× as dear an image, and 2.8× as fast."
         ),
         "notes": ("Predictions start from the H200 measured here.",),
+        "decision": decision(rows[0]),
     }  # fmt: skip
     return Ranking(**(fields | changes))
 
