@@ -18,7 +18,6 @@ from gpubench.offers.columns import kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.owning import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
@@ -49,11 +48,7 @@ def break_even(
 
 def pays(each: BuyOrRent) -> bool:
     """Return whether a machine pays within its life at its likely use, and its ranges do not all deny it."""
-    if each.verdict == "rent" or each.break_even_hours is None:
-        return False
-    if each.years is None or not each.utilization:
-        return True
-    return each.break_even_hours <= economics.useful_hours(each.years, each.utilization)
+    return each.verdict != "rent" and _payback(each)[0] == _PAYS
 
 
 def against_rent(
@@ -66,7 +61,13 @@ def against_rent(
         pool: Owned and rented offers; the rivals are its rented rows.
         owned: What owning each owned offer means, in the order of the answer.
     """
-    rivals = _rivals(request, pool)
+    _, money = time_and_cost(request, pool, slice(None))
+    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
+    rivals = [
+        int(np.argmin(np.where(paid.codes == code, money, np.inf)))
+        for code, (pricing, _) in enumerate(paid.values)
+        if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
+    ]
     row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     return tuple(
         _weigh(request, pool, machine, row_of[offer], rival)
@@ -75,23 +76,24 @@ def against_rent(
     )
 
 
-def _rivals(request: RankRequest, pool: Candidates) -> list[int]:
-    """Return the rent on demand that does the work for least, and so of each term of commitment."""
-    _, money = time_and_cost(request, pool, slice(None))
-    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
-    return [
-        int(np.argmin(np.where(paid.codes == code, money, np.inf)))
-        for code, (pricing, _) in enumerate(paid.values)
-        if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
-    ]
-
-
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     rent = _rent(request, pool, machine, rival)
-    committed = offer.pricing is Pricing.RESERVED
-    uses = _uses(owned, committed=committed)
-    favorable, likely, unfavorable = _corners(owned, rent, uses, committed=committed)
+    is_committed = offer.pricing is Pricing.RESERVED
+    # From the corner that favors owning to that which favors renting. A commitment is paid day and night, so
+    # that little use makes its useful hour dear: there, little use favors owning, else much use does.
+    uses = owned.utilization if is_committed else owned.utilization[::-1]
+    rents = [
+        economics.committed_usd_per_useful_hour(usd, use) if is_committed else usd
+        for usd, use in zip(rent[::-1], uses, strict=True)
+    ]
+    favorable, likely, unfavorable = (
+        break_even(owned, usd, resale=resale, utilization=use, tariff=tariff)
+        for usd, use, resale, tariff in zip(rents, uses, owned.resale_usd[::-1], owned.tariff, strict=True)
+    )
+    verdict: Literal["buy", "rent", "depends"] = "depends" if _pays(favorable, uses[0]) else "rent"
+    if _pays(unfavorable, uses[2]):
+        verdict = "buy"
     low, high = hourly_range(owned)
     return BuyOrRent(
         gpu_key=owned.gpu_key,
@@ -105,14 +107,14 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         usd_per_hour_high=high,
         against=f"{gpus_of(offer)} at {offer_name(offer)}",
         against_pricing=offer.pricing,
-        equivalent_usd_per_hour=_useful_rent(rent.likely, uses.likely, committed=committed),
+        equivalent_usd_per_hour=rents[1],
         break_even_hours=likely.hours,
         break_even_hours_low=favorable.hours,
         break_even_hours_high=unfavorable.hours,
         break_even_utilization=likely.utilization,
         break_even_utilization_low=favorable.utilization,
         break_even_utilization_high=unfavorable.utilization,
-        verdict=_verdict(favorable, unfavorable, uses),
+        verdict=verdict,
         quoted=owned.source == QUOTED,
         condition=owned.condition,
         host_usd=owned.host_usd,
@@ -150,44 +152,6 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, pair: Indices, rat
     usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
     at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
     return np.asarray(at_once * usd / job_hours[0])
-
-
-def _uses(owned: Ownership, *, committed: bool) -> Range:
-    """Return the use of the corner that favors owning, of the likely one, and of the other.
-
-    A commitment is paid day and night, so that little use makes its useful hour dear: there, little use
-    favors owning. Against rent by the hour, much use does.
-    """
-    use = owned.utilization
-    return use if committed else Range(use.high, use.likely, use.low)
-
-
-def _corners(owned: Ownership, rent: Range, uses: Range, *, committed: bool) -> list[BreakEven]:
-    """Return the break-even where all favors owning, at the likely values, and where all favors renting."""
-    rents = (rent.high, rent.likely, rent.low)
-    resales = (owned.resale_usd.high, owned.resale_usd.likely, owned.resale_usd.low)
-    tariffs = (owned.tariff.low, owned.tariff.likely, owned.tariff.high)
-    return [
-        break_even(
-            owned,
-            _useful_rent(price, use, committed=committed),
-            resale=resale,
-            utilization=use,
-            tariff=tariff,
-        )
-        for price, resale, use, tariff in zip(rents, resales, uses, tariffs, strict=True)
-    ]
-
-
-def _useful_rent(usd_per_hour: float, use: float, *, committed: bool) -> float:
-    return economics.committed_usd_per_useful_hour(usd_per_hour, use) if committed else usd_per_hour
-
-
-def _verdict(favorable: BreakEven, unfavorable: BreakEven, uses: Range) -> Literal["buy", "rent", "depends"]:
-    """Say what holds over the whole of the ranges: buy, rent, or that it depends on them."""
-    if _pays(unfavorable, uses.high):
-        return "buy"
-    return "depends" if _pays(favorable, uses.low) else "rent"
 
 
 def _pays(point: BreakEven, use: float) -> bool:
@@ -290,10 +254,10 @@ def _payback(each: BuyOrRent) -> tuple[str, str]:
         return _NEVER, ""
     if each.years is None or not each.utilization:
         return _PAYS, f"{format_number(each.break_even_hours)} h of work"
-    life = f"{each.years * HOURS_PER_YEAR / HOURS_PER_MONTH:.3g} months"
-    if each.break_even_hours > useful_hours(each.years, each.utilization):
+    life = f"{each.years * economics.HOURS_PER_YEAR / economics.HOURS_PER_MONTH:.3g} months"
+    if each.break_even_hours > economics.useful_hours(each.years, each.utilization):
         return _PAYS_NOT, life
-    months = each.break_even_hours / each.utilization / HOURS_PER_MONTH
+    months = each.break_even_hours / each.utilization / economics.HOURS_PER_MONTH
     return _PAYS, f"{math.ceil(months - _WHOLE_MONTH)} of {life}"
 
 

@@ -59,13 +59,10 @@ def _with_a_host(machine: Ownership) -> bool:
     return machine.condition != "quoted" and machine.host_usd > 0
 
 
-def _in_a_default_host(machine: Ownership) -> bool:
-    return machine.condition != "quoted" and "host_usd" in machine.assumed
-
-
 def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
     del request
-    if spec is None or not _in_a_default_host(machine) or cooling_of(spec) == "active":
+    in_a_default_host = machine.condition != "quoted" and "host_usd" in machine.assumed
+    if spec is None or not in_a_default_host or cooling_of(spec) == "active":
         return None
     return "it has no fan of its own: give the price of a server for it with --host-usd"
 
@@ -191,42 +188,44 @@ def purchases_of(
 ) -> tuple[Purchase, ...]:
     """Return the owned ones among the rows as purchases, in their order."""
     found = rows.at([at for at, offer in owned_rows(rows) if offer in owned])
-    return tuple(_purchase(row, owned[row.offer], specs.get(row.offer.gpu_key)) for row in found)
+    purchases = []
+    for row in found:
+        machine, spec = owned[row.offer], specs.get(row.offer.gpu_key)
+        purchases.append(
+            Purchase(
+                gpu_key=machine.gpu_key,
+                gpu_count=machine.gpu_count,
+                condition=machine.condition,
+                machine_count=machine.machine_count,
+                cards_usd=machine.in_all_usd - machine.hosts_usd,
+                host_usd=machine.hosts_usd,
+                purchase_usd=machine.in_all_usd,
+                price_date=machine.price_date,
+                source=machine.source,
+                rank=row.rank,
+                p_best=row.p_best,
+                board_power_w=_board_power_w(machine, spec),
+                slots=_slots(machine, spec),
+                memory_free=memory_free(row, spec),
+                samples_per_s=row.samples_per_s,
+                samples_per_s_low=row.samples_per_s_low,
+                samples_per_s_high=row.samples_per_s_high,
+                score=row.score,
+                score_low=row.score_low,
+                score_high=row.score_high,
+                usd_per_hour=float(row.offer.price_usd_per_hour),
+                hours=row.hours,
+                utilization=machine.utilization.likely,
+                cards_needed=cards_needed(machine),
+                assumed=machine.assumed,
+            )
+        )
+    return tuple(purchases)
 
 
 def owned_rows(rows: Rows) -> list[tuple[int, Offer]]:
     """Return the rows of owned hardware, with their offers."""
     return [(at, rows.offers[at]) for at in rows.owned.tolist()]
-
-
-def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Purchase:
-    return Purchase(
-        gpu_key=machine.gpu_key,
-        gpu_count=machine.gpu_count,
-        condition=machine.condition,
-        machine_count=machine.machine_count,
-        cards_usd=machine.in_all_usd - machine.host_usd * machine.machine_count,
-        host_usd=machine.host_usd * machine.machine_count,
-        purchase_usd=machine.in_all_usd,
-        price_date=machine.price_date,
-        source=machine.source,
-        rank=row.rank,
-        p_best=row.p_best,
-        board_power_w=_board_power_w(machine, spec),
-        slots=_slots(machine, spec),
-        memory_free=memory_free(row, spec),
-        samples_per_s=row.samples_per_s,
-        samples_per_s_low=row.samples_per_s_low,
-        samples_per_s_high=row.samples_per_s_high,
-        score=row.score,
-        score_low=row.score_low,
-        score_high=row.score_high,
-        usd_per_hour=float(row.offer.price_usd_per_hour),
-        hours=row.hours,
-        utilization=machine.utilization.likely,
-        cards_needed=cards_needed(machine),
-        assumed=machine.assumed,
-    )
 
 
 def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:

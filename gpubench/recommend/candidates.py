@@ -218,7 +218,8 @@ def candidates_of(
 ) -> Candidates:
     """Lay offers out as columns; each offer's GPU must be among ``speeds``."""
     row_of = {key: row for row, key in enumerate(speeds.keys)}
-    memory_of = [_memory(specs.get(key)) for key in speeds.keys]
+    known = [specs.get(key) for key in speeds.keys]
+    memory = [np.nan if spec is None or spec.memory_bytes is None else spec.memory_bytes for spec in known]
     gpu = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)[
         offers.gpu_key.codes
     ]
@@ -244,7 +245,7 @@ def candidates_of(
         gpu=gpu,
         count=count,
         price=prices.expected,
-        memory=np.array(memory_of)[gpu],
+        memory=np.array(memory, dtype=float)[gpu],
         is_owned=offers.is_owned,
         pace=pace,
         delivered=delivered,
@@ -297,7 +298,3 @@ def drawn_rates(
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(error * spread[scaled][:, None])
     return rate
-
-
-def _memory(spec: GpuSpec | None) -> float:
-    return float("nan") if spec is None or spec.memory_bytes is None else float(spec.memory_bytes)

@@ -84,20 +84,6 @@ def _third(scores: Floats) -> Floats:
     return np.asarray(np.partition(scores, -_THREE, axis=0)[-_THREE])
 
 
-def chances(scores: Floats) -> tuple[Floats, Floats]:
-    """Return P(best) and P(among the best three) of each row; larger scores are better.
-
-    Rows that share the best score of a draw share that win, so P(best) sums to 1.
-
-    Args:
-        scores: (N, D) score of row i in joint draw d.
-
-    Returns:
-        Two arrays (N,), 0 to 1.
-    """
-    return leaders_of(scores).wins(len(scores)), top_three(scores)
-
-
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
     """Return rank and tie of each row, rows being in order of merit.
 
@@ -203,7 +189,9 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     scores = drawn_merits(request, pool, rows, together, price=price)
     leaders = leaders_of(scores)
     p_best[able], p_top3[able] = leaders.wins(len(rows)), top_three(scores)
-    p_near[able] = _near(request, scores, leaders.best)
+    p_near[able] = [
+        np.count_nonzero(_losses(request, row, leaders.best) <= NEAR) / len(leaders.best) for row in scores
+    ]
 
     apart = drawn(request, pool, rows, independent=True)
     alone = drawn_merits(request, pool, rows, apart, price=price, out=expected)
@@ -235,11 +223,6 @@ def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Float
     if sorted_by(request) in {"cost", "time"}:
         return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
     return np.asarray(best / scores - 1)
-
-
-def _near(request: RankRequest, scores: Floats, best: Floats) -> list[float]:
-    """Return how often each row loses no more than ``NEAR``."""
-    return [np.count_nonzero(_losses(request, row, best) <= NEAR) / len(best) for row in scores]
 
 
 def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness:

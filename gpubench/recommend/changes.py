@@ -139,7 +139,18 @@ def finding_out(
     found = []
     for place, row in unsure[:MOST_MEASURED]:
         drawn = pool.speeds.draws[pool.gpu[order[place]]]
-        found.append(_weigh(request, rows, row.offer.gpu_key, saving_usd(costs, np.log(drawn))))
+        there = _cheapest(rows, row.offer.gpu_key)
+        found.append(
+            FindingOut(
+                gpu_key=row.offer.gpu_key,
+                provider=there.offer.provider,
+                instance=there.offer.instance,
+                saving_usd=saving_usd(costs, np.log(drawn)),
+                cost_usd=trial_usd(request, there.expected_usd_per_hour, TRIAL_MINUTES),
+                minutes=TRIAL_MINUTES,
+                command=_command(request, there),
+            )
+        )
     return max(found, key=lambda each: each.net_usd, default=None)
 
 
@@ -172,20 +183,6 @@ def _fitted(costs: Floats, log_rate: Floats) -> Floats:
             terms.append(term / size)
     basis = np.array(terms)
     return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
-
-
-def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) -> FindingOut:
-    """Hold what a measurement is expected to save against what renting the GPU for it costs."""
-    there = _cheapest(rows, gpu_key)
-    return FindingOut(
-        gpu_key=gpu_key,
-        provider=there.offer.provider,
-        instance=there.offer.instance,
-        saving_usd=expected_usd,
-        cost_usd=trial_usd(request, there.expected_usd_per_hour, TRIAL_MINUTES),
-        minutes=TRIAL_MINUTES,
-        command=_command(request, there),
-    )
 
 
 def _for_rent(rows: Rows, gpu_key: str) -> Indices:

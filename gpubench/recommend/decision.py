@@ -45,12 +45,7 @@ the others it is not known."""
 MOST_ELSEWHERE = 5
 
 
-def source_of(offer: Offer) -> Source:
-    """Return who has the machine."""
-    return source_by(offer.pricing, offer.kind)
-
-
-def source_by(pricing: Pricing, kind: str) -> Source:
+def source_of(pricing: Pricing, kind: str) -> Source:
     """Return who has a machine that is paid and sold so."""
     if pricing is Pricing.OWNED:
         return "own"
@@ -83,20 +78,30 @@ def choice_of(
     lost = request.spot_lost if offer.pricing is Pricing.SPOT else 0.0
     images_per_s = row.samples_per_s / delivered_share(lost) * share if share else None
     margin = _memory_margin(row, specs.get(offer.gpu_key))
-    at_all = np.empty(0, dtype=np.int64)
-    same = rows.of_gpu.get(offer.gpu_key, at_all)
+    same = rows.of_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
+    chances, bought = dict[str, Any](), dict[str, Any]()
+    if row.rank > 0:
+        chances = {
+            **{name: getattr(row, name) for name in ("p_best", "p_best_independent", "p_near_best")},
+            "p_best_of_gpu": rows.p_best_of_gpu(offer),
+            "p_best_of_gpu_independent": rows.p_best_of_gpu(offer, independent=True),
+        }
+    if machine is not None:
+        bought = {
+            "machine_count": machine.machine_count,
+            "purchase_usd": machine.in_all_usd,
+            "host_usd": machine.hosts_usd,
+            "assumed": machine.assumed,
+        }
     return Choice(
         **{name: getattr(offer, name) for name in _OF_OFFER},
         **{name: getattr(row, name) for name in _OF_ROW},
-        **(_chances(row, rows) if row.rank > 0 else {}),
+        **chances,
+        **bought,
         rank=row.rank if row.rank > 0 else None,
-        source=source_of(offer),
+        source=source_of(offer.pricing, offer.kind),
         price_usd_per_hour=float(offer.price_usd_per_hour),
         price_label=_label(offer, machine),
-        machine_count=1 if machine is None else machine.machine_count,
-        purchase_usd=None if machine is None else machine.in_all_usd,
-        host_usd=None if machine is None else machine.host_usd * machine.machine_count,
-        assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         price_doubt=rows.doubt(offer),
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
@@ -124,17 +129,6 @@ _OF_ROW = (
     "fits_memory",
     "findings",
 )
-
-
-_OF_CHANCES = ("p_best", "p_best_independent", "p_near_best")
-
-
-def _chances(row: RankedOffer, rows: Rows) -> dict[str, Any]:
-    return {
-        **{name: getattr(row, name) for name in _OF_CHANCES},
-        "p_best_of_gpu": rows.p_best_of_gpu(row.offer),
-        "p_best_of_gpu_independent": rows.p_best_of_gpu(row.offer, independent=True),
-    }
 
 
 def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
@@ -279,11 +273,14 @@ def against_rent_by_the_hour(choice: Choice, buy_or_rent: Iterable[BuyOrRent]) -
     if choice.source != "own":
         return None
     one = (choice.instance, choice.gpu_key, choice.gpu_count, Pricing.ON_DEMAND)
-    return next((each for each in buy_or_rent if one == _weighed(each)), None)
-
-
-def _weighed(each: BuyOrRent) -> tuple[object, ...]:
-    return (each.instance, each.gpu_key, each.gpu_count, each.against_pricing)
+    return next(
+        (
+            each
+            for each in buy_or_rent
+            if one == (each.instance, each.gpu_key, each.gpu_count, each.against_pricing)
+        ),
+        None,
+    )
 
 
 def _is_cheaper(rent: Choice, own: Choice) -> bool:
@@ -326,6 +323,6 @@ def beside(row: RankedOffer) -> RankedOffer:
 
 def _best(rows: Rows, source: Source) -> RankedOffer | None:
     alike = kinds_of(rows.offers.pricing, rows.offers.kind)
-    of_source = [source_by(*each) == source for each in alike.values]
+    of_source = [source_of(*each) == source for each in alike.values]
     among = np.flatnonzero(np.array(of_source, dtype=bool)[alike.codes])
     return rows[int(among[0])] if len(among) else None

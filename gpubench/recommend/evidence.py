@@ -216,13 +216,6 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
     return answer(question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most)
 
 
-def _at_batch(
-    batch_size: int, question: Question, specs: Iterable[GpuSpec], runs: Runs
-) -> dict[str, Estimate | Refusal]:
-    question = msgspec.structs.replace(question, batch_size=batch_size)
-    return estimate(question, list(specs), own=runs.own, reference=runs.reference)
-
-
 def _fit_for(request: RankRequest, runs: Sequence[Run]) -> Sequence[Run]:
     """Leave out rows at a fixed batch where the largest is asked for; a CPU has no other.
 
@@ -247,7 +240,9 @@ def _within_latency(
     batches = (question.batch,) if isinstance(request.batch_size, int) else LATENCY_BATCHES
     best: dict[str, Estimate | Refusal] = {}
     for batch_size in batches:
-        for key, answer in _at_batch(batch_size, question, specs, runs).items():
+        asked = msgspec.structs.replace(question, batch_size=batch_size)
+        answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference)
+        for key, answer in answers.items():
             known = best.get(key)
             if isinstance(answer, Estimate) and slow_latency_s(answer) > limit_s:
                 what = "a token of each of" if answer.case.new_tokens else "a batch of"
@@ -327,7 +322,10 @@ def _distance(question: Question, case: Case) -> int | None:
 
 
 def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
+    """Return what was measured as an answer; a figure of a CPU means little without its threads."""
     assert measurement.samples_per_s is not None  # usable rows have a figure
+    threads = measurement.cpu_threads or run.environment.cpu_threads
+    on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
     return Estimate(
         case=measurement.case,
         gpu_key=key,
@@ -335,7 +333,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         low=measurement.samples_per_s_low,
         high=measurement.samples_per_s_high,
         basis="measured",
-        method=f"measured here{_threads(run, measurement)}",
+        method=f"measured here{on}",
         evidence=(run.run_id,),
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,
@@ -343,9 +341,3 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         findings=measurement.findings,
         batch_choice=measurement.batch_choice,
     )
-
-
-def _threads(run: Run, measurement: Measurement) -> str:
-    """How many threads a CPU worked with; a figure of a CPU means little without."""
-    threads = measurement.cpu_threads or run.environment.cpu_threads
-    return f" with {count(threads, 'thread')}" if device_key(run) == CPU_KEY and threads else ""

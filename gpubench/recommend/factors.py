@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from gpubench.errors import MisuseError
@@ -11,6 +12,9 @@ from gpubench.names import nearest, normalize
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import GIB, format_number, plain
+
+Reason = Callable[[Offer, GpuSpec | None], str | None]
+_GIGA = 1e9
 
 FAST_FP64 = 0.25
 """Share of the FP32 rate from which FP64 counts as fast: data-center parts have 1/2, GeForce 1/64."""
@@ -34,42 +38,6 @@ _MODULES = ("SXM", "OAM", "superchip", "system on chip", "module")
 _PASSIVE_LINES = frozenset({"Tesla", "Data Center", "Instinct"})
 
 
-def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's factors as they stand beside its row; unknown is None."""
-    if spec is None:
-        return dict.fromkeys(_FACTORS)
-    return {
-        "memory_bytes": spec.memory_bytes,
-        "memory_type": spec.memory_type,
-        "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
-        "core_count": spec.cuda_core_count,
-        "tensor_core_count": spec.tensor_core_count,
-        "architecture": spec.architecture,
-        "line": spec.line,
-        "ecc": ecc_of(spec),
-        "fp64_share": fp64_share(spec),
-        "link": link_of(spec),
-        "cooling": cooling_of(spec),
-        "board_power_w": spec.board_power_w,
-    }
-
-
-_FACTORS = (
-    "memory_bytes",
-    "memory_type",
-    "memory_bandwidth_bytes_per_s",
-    "core_count",
-    "tensor_core_count",
-    "architecture",
-    "line",
-    "ecc",
-    "fp64_share",
-    "link",
-    "cooling",
-    "board_power_w",
-)
-
-
 def lines_meant(word: str) -> tuple[str, ...]:
     """Return the lines of the table that a word means, itself where it is one of them."""
     return LINES.get(normalize(word), (word,))
@@ -87,6 +55,11 @@ def fp64_share(spec: GpuSpec) -> float | None:
     if spec.fp64_flops_per_s is None or not spec.fp32_flops_per_s:
         return None
     return spec.fp64_flops_per_s / spec.fp32_flops_per_s
+
+
+def has_fast_fp64(spec: GpuSpec) -> bool:
+    """Return whether FP64 counts as fast; where it is not known it does not."""
+    return (fp64_share(spec) or 0) >= FAST_FP64
 
 
 def link_of(spec: GpuSpec) -> str | None:
@@ -112,8 +85,25 @@ def cooling_of(spec: GpuSpec) -> str | None:
     return "passive" if spec.line in _PASSIVE_LINES or "server" in spec.key else "active"
 
 
-Reason = Callable[[Offer, GpuSpec | None], str | None]
-_GIGA = 1e9
+_FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
+    "memory_bytes": attrgetter("memory_bytes"),
+    "memory_type": attrgetter("memory_type"),
+    "memory_bandwidth_bytes_per_s": attrgetter("memory_bandwidth_bytes_per_s"),
+    "core_count": attrgetter("cuda_core_count"),
+    "tensor_core_count": attrgetter("tensor_core_count"),
+    "architecture": attrgetter("architecture"),
+    "line": attrgetter("line"),
+    "ecc": ecc_of,
+    "fp64_share": fp64_share,
+    "link": link_of,
+    "cooling": cooling_of,
+    "board_power_w": attrgetter("board_power_w"),
+}
+
+
+def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
+    """Return a GPU's factors as they stand beside its row; unknown is None."""
+    return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
@@ -124,12 +114,6 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     Raises:
         MisuseError: If a line, architecture or memory type is named that the table does not know.
     """
-    yield from _figures(request)
-    yield from _names(request)
-    yield from _features(request)
-
-
-def _figures(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     for name, field, bound, scale, unit in (
         ("--min-memory-gib", "memory_bytes", request.min_memory_gib, GIB, "GiB of memory"),
         ("--min-bandwidth-gbps", "memory_bandwidth_bytes_per_s", request.min_bandwidth_gbps, _GIGA, "GB/s"),
@@ -140,9 +124,6 @@ def _figures(request: RankRequest) -> Iterator[tuple[str, Reason]]:
             yield name, _at_least(field, bound, scale, unit)
     if request.max_watts is not None:
         yield "--max-watts", _at_most_watts(request.max_watts)
-
-
-def _names(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     if request.lines:
         wanted = [line for word in request.lines for line in lines_meant(word)]
         yield "--line", _one_of("line", wanted, LINES)
@@ -150,15 +131,13 @@ def _names(request: RankRequest) -> Iterator[tuple[str, Reason]]:
         yield "--architecture", _one_of("architecture", request.architectures, ())
     if request.memory_type is not None:
         yield "--memory-type", _memory_type(request.memory_type)
-
-
-def _features(request: RankRequest) -> Iterator[tuple[str, Reason]]:
-    if request.ecc:
-        yield "--ecc", _must(ecc_of, "no memory that corrects errors, or not known")
-    if request.fp64:
-        yield "--fp64", _must(lambda spec: (fp64_share(spec) or 0) >= FAST_FP64, "no fast FP64, or not known")
-    if request.nvlink:
-        yield "--nvlink", _must(has_nvlink, "no NVLink, or only with a bridge that is sold apart")
+    for name, is_wanted, holds, otherwise in (
+        ("--ecc", request.ecc, ecc_of, "no memory that corrects errors, or not known"),
+        ("--fp64", request.fp64, has_fast_fp64, "no fast FP64, or not known"),
+        ("--nvlink", request.nvlink, has_nvlink, "no NVLink, or only with a bridge that is sold apart"),
+    ):
+        if is_wanted:
+            yield name, _must(holds, otherwise)
     if request.cooling is not None:
         cooling = request.cooling
         yield "--cooling", _must(lambda spec: cooling_of(spec) == cooling, f"its cooling is not {cooling}")

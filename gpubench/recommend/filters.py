@@ -119,18 +119,16 @@ def _reasons(of: Filter, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterat
 
 def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded."""
-    return tuple(
-        ExcludedOffer(provider=provider, instance=instance, gpu_key=gpu_key, reason=reason)
-        for _, of_one in groupby(fallen, key=lambda each: id(each.among))
-        for provider, instance, gpu_key, reason in _named(list(of_one))
-    )
-
-
-def _named(fallen: Sequence[Exclusion]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield of exclusions from one table who sells each, its name there, its GPU, and why it fell."""
-    there = fallen[0].among.take([each.at for each in fallen])
-    reasons = (each.reason for each in fallen)
-    yield from zip(there.provider.cells(), there.instances, there.gpu_key.cells(), reasons, strict=True)
+    found: list[ExcludedOffer] = []
+    for _, of_one_table in groupby(fallen, key=lambda each: id(each.among)):
+        of_one = list(of_one_table)
+        there = of_one[0].among.take([each.at for each in of_one])
+        columns = there.provider.cells(), there.instances, there.gpu_key.cells()
+        found += (
+            ExcludedOffer(provider=provider, instance=instance, gpu_key=gpu_key, reason=each.reason)
+            for provider, instance, gpu_key, each in zip(*columns, of_one, strict=True)
+        )
+    return tuple(found)
 
 
 def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
@@ -161,18 +159,14 @@ def _fix(fallen: Sequence[Exclusion]) -> str:
         others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
         return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
     if last is not None and last.option == NO_FIGURE:
-        return f"among them, {_with_reason(_most_alike([e for e in fallen if e.option == NO_FIGURE]))}"
+        unknown = [each for each in fallen if each.option == NO_FIGURE]
+        usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
+        return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}"
     return "relax one of these"
 
 
 def _with_reason(fallen: Exclusion) -> str:
     return f"{gpus_of(fallen.offer)} at {offer_name(fallen.offer)}: {plain(fallen.reason)}"
-
-
-def _most_alike(fallen: Sequence[Exclusion]) -> Exclusion:
-    """The last of those that fell for the reason that most of them have."""
-    reason, _ = Counter(each.reason for each in fallen).most_common(1)[0]
-    return next(each for each in reversed(fallen) if each.reason == reason)
 
 
 def filters_of(
@@ -201,7 +195,10 @@ def filters_of(
     if request.regions:
         active.append(_region_filter(request.regions, offers))
     if request.gpus:
-        active.append(_gpu_filter(request.gpus, offers))
+        keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
+        active.append(
+            Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
+        )
     active += _figure_filters(request, market)
     active += [Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request)]
     if request.buys:
@@ -273,7 +270,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
         own = {key for key in keys if words and words <= set(key.split("-"))}  # what no table of ours has
         meant = set(known_keys(name)) or own
         if not meant:
-            near = ", ".join(nearest_keys(name)) or _near(name, keys)
+            near = ", ".join(nearest_keys(name) or nearest(name, keys)) or "none; `gpubench list` names them"
             raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {near}")
         if len(meant) > 1 and not meant & keys:
             is_sold = any(each.gpu_key in meant for each in card_prices())
@@ -284,10 +281,6 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             )
         matched |= meant & keys or meant
     return frozenset(matched)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    return ", ".join(nearest(name, known)) or "none; `gpubench list` names them"
 
 
 def _kind(offer: Offer, _: GpuSpec | None) -> str | None:
@@ -349,15 +342,6 @@ def _region_filter(wanted: Sequence[str], offers: Offers) -> Filter:
         return None if any(is_in(here, name) for name in names) else f"in region {plain(here)}"
 
     return Filter("--region", reason, fields=("region", "pricing"))
-
-
-def _gpu_filter(wanted: Sequence[str], offers: Offers) -> Filter:
-    keys = match_gpus(wanted, sorted(offers.gpu_key.present))
-
-    def reason(offer: Offer, _: GpuSpec | None) -> str | None:
-        return None if offer.gpu_key in keys else "another GPU"
-
-    return Filter("--gpu", reason, fields=("gpu_key",))
 
 
 def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:

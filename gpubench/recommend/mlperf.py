@@ -8,8 +8,8 @@ import msgspec
 
 from gpubench.models import Offer, Pricing
 from gpubench.readings import PublishedRun
+from gpubench.recommend.economics import MINUTES_PER_HOUR
 
-MINUTES_PER_HOUR = 60
 MOST_GPUS_OF_A_MACHINE = 8
 
 

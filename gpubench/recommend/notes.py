@@ -9,7 +9,7 @@ from datetime import date
 import numpy as np
 
 from gpubench.labels import gpu_name, gpus
-from gpubench.models import Choice, Decision, Estimate, GpuSpec, ParallelMode, Pricing
+from gpubench.models import Choice, Decision, GpuSpec, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
@@ -55,7 +55,16 @@ def not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
             "No price left to rank is a commitment, so --reserved adds none; "
             "gpubench offers refresh --provider azure reads Azure's."
         )
-    yield from _on_batches(request, pool)
+    if request.batch_size == "max":
+        yield (
+            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favors much "
+            "memory. Not comparable with the ranking at an equal batch."
+        )
+        return
+    offered = set(pool.offers.gpu_key.present)  # this CPU is none of them
+    of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
+    if request.max_latency_ms is None and len({batches_of(p) for key, p in of_each if key in offered}) > 1:
+        yield "Not every device was measured at the batch asked for: see the column batch."
 
 
 def how_to_measure(decision: Decision) -> Iterator[str]:
@@ -232,22 +241,6 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
             "Hours and cost are at the geometric mean of several workloads, which no job is: "
             "name one workload, or give --mix."
         )
-
-
-def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
-    if request.batch_size == "max":
-        yield (
-            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favors much "
-            "memory. Not comparable with the ranking at an equal batch."
-        )
-    elif request.max_latency_ms is None and len({batches_of(parts) for parts in _offered(pool)}) > 1:
-        yield "Not every device was measured at the batch asked for: see the column batch."
-
-
-def _offered(pool: Candidates) -> Iterator[tuple[Estimate, ...]]:
-    """The estimates of every GPU that an offer has; this CPU is none of them."""
-    keys = set(pool.offers.gpu_key.present)
-    return (parts for key, parts in zip(pool.speeds.keys, pool.speeds.parts, strict=True) if key in keys)
 
 
 def _on_scaling(pool: Candidates) -> Iterator[str]:

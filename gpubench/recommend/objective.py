@@ -104,9 +104,12 @@ class Drawn(NamedTuple):
 
 def drawn(request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False) -> Drawn:
     """Draw what the merits of these rows rest on; with ``independent`` the error of each GPU is its own."""
-    machines, which = _machines(pool, rows)
+    columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.is_owned)
+    kinds = np.stack([column[rows] for column in columns], axis=1)  # all that parts rows but their price
+    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    machines = rows[first]
     rate = drawn_job_rates(request, pool, machines, independent=independent)
-    return Drawn(_before_price(request, pool, rate, machines), which)
+    return Drawn(_before_price(request, pool, rate, machines), which.reshape(-1))
 
 
 def drawn_merits(
@@ -148,14 +151,6 @@ def drawn_job_rates(
     if work is not None and work.drawn is not None and work.drawn_independent is not None:
         rate *= work.samples / (work.drawn_independent if independent else work.drawn)
     return rate
-
-
-def _machines(pool: Candidates, rows: Indices) -> tuple[Indices, Indices]:
-    """Return one row of each machine among these, and which of them each row is like in all but its price."""
-    columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.is_owned)
-    kinds = np.stack([column[rows] for column in columns], axis=1)
-    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
-    return rows[first], which.reshape(-1)
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:

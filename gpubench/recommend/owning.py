@@ -76,6 +76,11 @@ class Ownership:
         """What all of them cost [USD]."""
         return self.purchase_usd * self.machine_count
 
+    @property
+    def hosts_usd(self) -> float:
+        """What the counted share of all their hosts costs [USD]."""
+        return self.host_usd * self.machine_count
+
 
 class Hourly(NamedTuple):
     """Cost of a useful hour [USD]."""
@@ -237,11 +242,16 @@ def _read(text: str, specs: Mapping[str, GpuSpec], own_keys: Iterable[str]) -> O
 def _at_dated_prices(
     request: RankRequest, specs: Mapping[str, GpuSpec], power_w: Mapping[str, float], quoted: set[str]
 ) -> Iterator[Ownership]:
+    counts: tuple[int, ...] = (1,)
+    if request.count is not None:
+        counts = (request.count,)
+    elif request.max_purchase_usd is not None or request.jobs_per_month is not None:
+        counts = (1, 2)
     for each in card_prices():
         if each.gpu_key in quoted or each.gpu_key not in specs:
             continue
         whole = is_a_computer(specs[each.gpu_key])
-        for count in (1,) if whole else _counts(request):
+        for count in (1,) if whole else counts:
             owned = Owned(
                 gpu_key=each.gpu_key,
                 gpu_count=count,
@@ -267,12 +277,6 @@ def host_power_w(gpu_key: str) -> float:
     """Return what the machine around a card draws at work [W]; a kit, this CPU, a Mac is the machine: 0."""
     spec = find_spec(gpu_key)
     return 0.0 if spec is None or is_a_computer(spec) else HOST_W
-
-
-def _counts(request: RankRequest) -> tuple[int, ...]:
-    if request.count is not None:
-        return (request.count,)
-    return (1, 2) if request.max_purchase_usd is not None or request.jobs_per_month is not None else (1,)
 
 
 def _resolve(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpubench.arrays import Flags, Floats, Indices
+from gpubench.arrays import Floats, Indices
 from gpubench.models import Asks, Offer
 from gpubench.offers.columns import Column, Offers, kinds_of
 from gpubench.offers.dates import (
@@ -69,11 +69,6 @@ class Prices:
         return Z90 * self.sigma
 
 
-class _Ask(NamedTuple):
-    expected: float
-    sigma: float
-
-
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Lay out what is expected of each offer's price; hardware that the buyer quotes costs what it costs.
 
@@ -86,7 +81,8 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     for row in np.flatnonzero(every.is_owned).tolist():
         moving[row] = market.card_share.get(every[row], 0.0)
     sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
-    by_host = _by_host(every, market)
+    hosts = every.kind.equals("marketplace") & (every.price > 0)
+    by_host = hosts & kinds_of(every.gpu_key, every.pricing).is_in(market.asks.__contains__)
     for row in np.flatnonzero(by_host).tolist():
         asks = market.asks[every.gpu_key.at(row), every.pricing.at(row)]
         expected[row], sigma[row] = _ask(
@@ -97,30 +93,22 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
 
     def name(group: int) -> tuple[str, ...]:
-        *seller, ask = groups.values[group]
-        return tuple(map(str, (*seller, *(_of_ask(every[ask - 1]) if ask else ()))))
+        *named, ask = groups.values[group]
+        if ask:  # what tells the ask of a host from others of this provider for the GPU
+            o = every[ask - 1]
+            named += (o.instance, o.region, o.gpu_count, o.price_usd_per_hour, o.price_date)
+        return tuple(map(str, named))
 
     return Prices(expected, sigma, groups.codes, name)
 
 
-def _of_ask(offer: Offer) -> tuple[object, ...]:
-    """Return what tells the ask of a host from others of this provider for the GPU."""
-    return offer.instance, offer.region, offer.gpu_count, offer.price_usd_per_hour, offer.price_date
-
-
-def _by_host(offers: Offers, market: Market) -> Flags:
-    """Return which prices are one host's ask beside those of others."""
-    hosts = offers.kind.equals("marketplace") & (offers.price > 0)
-    return hosts & kinds_of(offers.gpu_key, offers.pricing).is_in(market.asks.__contains__)
-
-
 def expected_usd_per_hour(offer: Offer, market: Market) -> float:
     """Return what a buyer should expect to pay for an offer [USD/h of the instance]."""
-    asks = _asks_beside(offer, market)
-    if asks is None:
-        return float(offer.price_usd_per_hour)
-    age = age_days(offer.price_date, market.today)
-    return _ask(float(offer.price_usd_per_hour), offer.gpu_count, asks, age).expected
+    listed = float(offer.price_usd_per_hour)
+    asks = market.asks.get((offer.gpu_key, offer.pricing))
+    if asks is None or offer.kind != "marketplace" or listed <= 0:
+        return listed
+    return _ask(listed, offer.gpu_count, asks, age_days(offer.price_date, market.today))[0]
 
 
 class DrawnPrices(NamedTuple):
@@ -161,15 +149,8 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
     return DrawnPrices(prices.expected[rows], moves, which.reshape(-1))
 
 
-def _asks_beside(offer: Offer, market: Market) -> Asks | None:
-    """Return what hosts ask for the GPU of an ask; None for a list price."""
-    if offer.kind != "marketplace" or offer.price_usd_per_hour <= 0:
-        return None
-    return market.asks.get((offer.gpu_key, offer.pricing))
-
-
-def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> _Ask:
-    """Return what to expect of an ask that is so old: fresh it is as listed, old as any other host's.
+def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
+    """Return what to expect of an ask that is so old, and its sigma: fresh it is as listed, old as any other.
 
     Its logarithm returns to the middle of all asks, by one half in a half-life, and meanwhile spreads as far
     as asks do: 0.20 where the middle is 0.40 is after one half-life expected at sqrt(0.20 x 0.40) = 0.283.
@@ -177,4 +158,4 @@ def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> _Ask:
     kept = 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)
     listed = math.log(usd_per_hour)
-    return _Ask(math.exp(middle + (listed - middle) * kept), spread_of(asks) * math.sqrt(1 - kept**2))
+    return math.exp(middle + (listed - middle) * kept), spread_of(asks) * math.sqrt(1 - kept**2)

@@ -42,7 +42,9 @@ def rank(request: RankRequest) -> Ranking:
         >>> ranking.rows[0].rank
         1
     """
-    request = _named(check(request))
+    request = check(request)
+    if request.reference_gpu != DEFAULT_REFERENCE_GPU:
+        request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     from gpubench.offers.snapshot import load_offers
 
     today = day_of(request.as_of)
@@ -100,13 +102,6 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
     rows = count(len(table.set_aside), "price row")
     are = "is" if len(table.set_aside) == 1 else "are"
     return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
-
-
-def _named(request: RankRequest) -> RankRequest:
-    """Return the request with the reference GPU by its key."""
-    if request.reference_gpu == DEFAULT_REFERENCE_GPU:
-        return request
-    return msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:

@@ -25,7 +25,7 @@ from gpubench.recommend.limits import IMAGES_PER_VCPU_S, fed_rate
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
+from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.specs import load_specs
 
 
@@ -252,7 +252,8 @@ class Rows(Sequence[RankedOffer]):
         rates = pool.rate[rows], pool.rate_low[rows], pool.rate_high[rows]
         value, low, high = value_with_ends(pool, rows, rates)
         price_factor = np.exp(pool.prices.half_width[rows])
-        reference = _reference_rate(self._request, pool.speeds)
+        row = pool.speeds.row_of_one(self._request.reference_gpu)
+        reference = math.nan if row is None else float(pool.speeds.samples_per_s[row])
         columns: dict[str, Sequence[Any]] = {
             "rank": [chances.ranks[at] for at in chosen.tolist()],
             "tie": [chances.ties[at] for at in chosen.tolist()],
@@ -349,11 +350,6 @@ def _latency_s(parts: Sequence[Estimate]) -> float | None:
     if len(parts) != 1 or parts[0].case.task is not TaskKind.INFER:
         return None
     return parts[0].case.batch_size / parts[0].samples_per_s
-
-
-def _reference_rate(request: RankRequest, speeds: Speeds) -> float:
-    row = speeds.row_of_one(request.reference_gpu)
-    return math.nan if row is None else float(speeds.samples_per_s[row])
 
 
 def _known(values: Floats) -> list[float | None]:

@@ -291,9 +291,10 @@ def task_of(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes
     """Return one SkyPilot task as data: resources, the working folder, set-up, run."""
     offer = row.offer
     cloud = CLOUDS[offer.provider]
-    place = f"{cloud}/{offer.region}" if offer.region and _is_region(cloud, offer.region) else cloud
+    # a region that the cloud knows, and not "eu" or a country
+    known = cloud in {"aws", "azure", "gcp"} and _REGION.fullmatch(offer.region or "")
     resources: dict[str, Any] = {
-        "infra": place,
+        "infra": f"{cloud}/{offer.region}" if known else cloud,
         **_machine(cloud, offer),
         "use_spot": offer.pricing is Pricing.SPOT,
         "max_hourly_cost": most_usd_per_hour(row),
@@ -448,11 +449,6 @@ def _script(
             "",
         ]
     )
-
-
-def _is_region(cloud: str, region: str) -> bool:
-    """Return whether a region of ours is one that the cloud knows, and not "eu" or a country."""
-    return cloud in {"aws", "azure", "gcp"} and _REGION.fullmatch(region) is not None
 
 
 def _slug(offer: Offer) -> str:

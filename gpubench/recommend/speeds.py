@@ -83,11 +83,15 @@ def combine(
     refusals = _refusals(answers)
     tables = list(answers.values())
     keys = tuple(key for key in tables[0] if key not in refusals and all(key in table for table in tables))
-    by_workload = [_estimates(table, keys) for table in answers.values()]
+    by_workload = [
+        [answer for key in keys if isinstance(answer := table[key], Estimate)] for table in answers.values()
+    ]
     names = list(answers)
     parts = tuple(zip(*by_workload, strict=True)) if keys else ()
     point, low, high = (
-        mean_of(np.array([[_bound(e, field) for e in row] for row in by_workload]), names, shares)
+        mean_of(
+            np.array([[getattr(e, field) for e in row] for row in by_workload], dtype=float), names, shares
+        )
         for field in ("samples_per_s", "low", "high")
     )
     drawn, independent = (
@@ -135,16 +139,6 @@ def gpus_needed(fewest: int) -> str:
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
     """The batch of each workload that a figure is made of, in their order."""
     return tuple(estimate.case.batch_size for estimate in estimates)
-
-
-def _estimates(table: Answers, keys: Sequence[str]) -> list[Estimate]:
-    chosen = (table[key] for key in keys)
-    return [answer for answer in chosen if isinstance(answer, Estimate)]
-
-
-def _bound(estimate: Estimate, field: str) -> float:
-    value = getattr(estimate, field)
-    return math.nan if value is None else float(value)
 
 
 def mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
@@ -201,16 +195,17 @@ def with_fits(parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None]) -> 
     """Return the estimates of single workloads, each with the memory of its fit where there is one."""
     if not any(fits):
         return parts
-    return tuple(part if fit is None else _with_fit(part, fit) for part, fit in zip(parts, fits, strict=True))
-
-
-def _with_fit(part: Estimate, fit: MemoryFit) -> Estimate:
-    return msgspec.structs.replace(
-        part,
-        peak_memory_bytes=round(fit.need.allocated.value or 0),
-        memory_text=fit.text(),
-        largest_batch=max(fit.largest_batch, part.largest_batch or 0),
-        **fit.need.device_figures(),
+    return tuple(
+        part
+        if fit is None
+        else msgspec.structs.replace(
+            part,
+            peak_memory_bytes=round(fit.need.allocated.value or 0),
+            memory_text=fit.text(),
+            largest_batch=max(fit.largest_batch, part.largest_batch or 0),
+            **fit.need.device_figures(),
+        )
+        for part, fit in zip(parts, fits, strict=True)
     )
 
 

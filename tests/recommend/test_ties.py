@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.recommend.chances import bands, chances, top_three
+from gpubench.recommend.chances import bands, leaders_of, top_three
 
 
 def test_chances_are_counted_over_draws():
     """Row 0 wins draws 1 and 2, row 1 wins draw 3, and they share draw 4: 2.5 and 1.5 of 4."""
     scores = np.array([[3, 3, 1, 2], [1, 2, 3, 2], [0, 0, 0, 0], [0.5, 0.1, 0.1, 0.1]])
-    p_best, p_top3 = chances(scores)
+    p_best, p_top3 = leaders_of(scores).wins(len(scores)), top_three(scores)
     assert p_best.tolist() == [0.625, 0.375, 0, 0]
     assert p_best.sum() == 1
     assert p_top3.tolist() == [1, 1, 0, 1]
 
 
 def test_three_or_fewer_are_all_in_the_top_three():
-    assert chances(np.array([[2.0], [1.0]]))[1].tolist() == [1, 1]
+    assert top_three(np.array([[2.0], [1.0]])).tolist() == [1, 1]
 
 
 def test_a_row_far_down_is_among_the_best_three_of_some_draws():
@@ -52,4 +52,4 @@ def test_a_wide_row_below_a_certain_loser_is_not_lifted_over_it():
 def test_equal_offers_tie():
     scores = np.ones((3, 10))
     assert bands(scores, [0, 0, 0]) == ([1, 1, 1], [True, True, True])
-    assert chances(scores)[0].tolist() == pytest.approx([1 / 3] * 3)
+    assert leaders_of(scores).wins(3).tolist() == pytest.approx([1 / 3] * 3)
