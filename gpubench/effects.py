@@ -317,7 +317,17 @@ def document(run: Run) -> dict[str, Any]:
     every = results_of(run)
     results = on_all_threads(every)
     return {
-        "amp": [_amp_document(pair) for pair in against_fp32(amp_effects(results))],
+        "amp": [
+            {
+                "case": pair.of.case,
+                "baseline": pair.to.case,
+                "speedup": pair.interval,
+                "memory_ratio": pair.memory_ratio,
+                "loss_gap": pair.loss_gap.value if pair.loss_gap else None,
+                "curve_steps": pair.curve_steps,
+            }
+            for pair in against_fp32(amp_effects(results))
+        ],
         "scaling": [
             {"case": pair.of.case, "speedup": pair.interval, "efficiency": pair.efficiency}
             for pair in scaling_effects(results)
@@ -345,17 +355,6 @@ def document(run: Run) -> dict[str, Any]:
             {"case": pair.of.case, "baseline": pair.to.case, "throughput": pair.interval}
             for pair in framework_effects(results)
         ],
-    }
-
-
-def _amp_document(pair: Effect) -> dict[str, Any]:
-    return {
-        "case": pair.of.case,
-        "baseline": pair.to.case,
-        "speedup": pair.interval,
-        "memory_ratio": pair.memory_ratio,
-        "loss_gap": pair.loss_gap.value if pair.loss_gap else None,
-        "curve_steps": pair.curve_steps,
     }
 
 

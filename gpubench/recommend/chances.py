@@ -266,21 +266,16 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     instance = (pool.count * pool.pace * pool.delivered)[order]
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
-    less, more = _ends_of_work(pool)
+    less = more = 1.0  # the ends of what drawn work makes of a rate: see ``objective.drawn_job_rates``
+    work = pool.work
+    if work is not None and work.drawn is not None and work.drawn_independent is not None:
+        ratios = work.samples / np.concatenate([work.drawn, work.drawn_independent])
+        less, more = float(ratios.min()), float(ratios.max())
     at_best = merit(request, pool, fast * instance * error * more, order, price / move)
     at_worst = merit(request, pool, slow * instance / error * less, order, price * move)
     third = np.partition(at_worst, -_CHANCES)[-_CHANCES]
     is_far = _losses(request, at_best, at_worst.max()) > NEAR
     return np.asarray((at_best >= third) | ~is_far)
-
-
-def _ends_of_work(pool: Candidates) -> tuple[float, float]:
-    """Return the least and the most that drawn work makes of a rate: see ``objective.drawn_merits``."""
-    work = pool.work
-    if work is None or work.drawn is None or work.drawn_independent is None:
-        return 1.0, 1.0
-    ratios = work.samples / np.concatenate([work.drawn, work.drawn_independent])
-    return float(ratios.min()), float(ratios.max())
 
 
 def _place_among_like(kinds: Indices) -> Indices:

@@ -288,7 +288,11 @@ def _runnable(
             return listed or speeds.refusals.get(gpu_key, none)
         short = next((part for part in parts[gpu_key].values() if gpu_count < part.fewest_gpus), None)
         if short is not None:
-            return _too_few(short, gpu_count)
+            there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
+            return (
+                f"{short.case.workload} at batch {short.case.batch_size:,} does not fit on {there}: it "
+                f"{gpus_needed(short.fewest_gpus)}"
+            )
         if one_job is None or spec is None or gpu_count == 1:
             return None
         found = (one_job(name, spec, gpu_count, part) for name, part in parts[gpu_key].items())
@@ -304,14 +308,6 @@ def _runnable(
         return offers.where(runs), list(fallen)
 
     return parted
-
-
-def _too_few(known: Estimate, gpu_count: int) -> str:
-    there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
-    return (
-        f"{known.case.workload} at batch {known.case.batch_size:,} does not fit on {there}: it "
-        f"{gpus_needed(known.fewest_gpus)}"
-    )
 
 
 def _pool_of(

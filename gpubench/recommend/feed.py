@@ -9,7 +9,6 @@ import msgspec
 
 from gpubench.measure.feeding import Consumption, Feeding, feeding
 from gpubench.measure.pipeline import CLIP_FRAMES, PipelineReport, measure_pipeline
-from gpubench.models import DeviceProfile
 from gpubench.options import check_fields
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
@@ -44,7 +43,8 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
     """
     request = check_fields(request or FeedRequest())
     device, remark = select_device(request.device)
-    keys = tuple(require_spec(name).key for name in request.gpus) or _default_gpus(device)
+    here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
+    keys = tuple(require_spec(name).key for name in request.gpus) or here
     consumptions, refused = consumed_by(keys, request.results)
     frames = CLIP_FRAMES if request.clips else 1
     pipeline = measure_pipeline(device, workers=request.workers, frames=frames)
@@ -85,7 +85,3 @@ def consumed_by(
                     )
                 )
     return tuple(found), tuple(refused)
-
-
-def _default_gpus(device: DeviceProfile) -> tuple[str, ...]:
-    return (device.gpu_key,) if device.gpu_key is not None else EXAMPLES

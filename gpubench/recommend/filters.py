@@ -186,7 +186,11 @@ def filters_of(
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
     active = [
-        Filter("being historic or a GPU without its machine", _kind, fields=("kind",)),
+        Filter(
+            "being historic or a GPU without its machine",
+            lambda offer, _: NOT_RANKED.get(offer.kind),
+            fields=("kind",),
+        ),
         Filter("a price of 0 or less", _price, suspects=lambda o: ~((o.price > 0) & np.isfinite(o.price))),
     ]
     active += _owned_filters(request, owned_w)
@@ -281,10 +285,6 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             )
         matched |= meant & keys or meant
     return frozenset(matched)
-
-
-def _kind(offer: Offer, _: GpuSpec | None) -> str | None:
-    return NOT_RANKED.get(offer.kind)
 
 
 def _price(offer: Offer, _: GpuSpec | None) -> str | None:

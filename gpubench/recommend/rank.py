@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -146,13 +146,7 @@ def with_lines(
     classic = UsageLine(
         name="classic", workloads=request.workload_names, job=decision.job, choice=decision.choice
     )
-    lines = (classic, *_others(request, first_choice))
-    return msgspec.structs.replace(ranking, decision=msgspec.structs.replace(decision, lines=lines))
-
-
-def _others(
-    request: RankRequest, first_choice: Callable[[RankRequest], tuple[Job, Choice] | None]
-) -> Iterator[UsageLine]:
+    lines = [classic]
     for name, workload in OTHERS:
         if workload not in load_profiles():
             continue
@@ -162,7 +156,8 @@ def _others(
             continue
         if found is not None:
             job, choice = found
-            yield UsageLine(name=name, workloads=(workload,), job=job, choice=choice)
+            lines.append(UsageLine(name=name, workloads=(workload,), job=job, choice=choice))
+    return msgspec.structs.replace(ranking, decision=msgspec.structs.replace(decision, lines=tuple(lines)))
 
 
 def as_json(ranking: Ranking) -> dict[str, Any]:

@@ -291,11 +291,14 @@ def task_of(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes
     """Return one SkyPilot task as data: resources, the working folder, set-up, run."""
     offer = row.offer
     cloud = CLOUDS[offer.provider]
+    machine = {"accelerators": f"{_accelerator(offer)}:{offer.gpu_count}"}
+    if cloud in INSTANCE_CLOUDS and re.fullmatch(r"[\w.-]+", offer.instance, re.ASCII):
+        machine = {"instance_type": offer.instance}
     # a region that the cloud knows, and not "eu" or a country
     known = cloud in {"aws", "azure", "gcp"} and _REGION.fullmatch(offer.region or "")
     resources: dict[str, Any] = {
         "infra": f"{cloud}/{offer.region}" if known else cloud,
-        **_machine(cloud, offer),
+        **machine,
         "use_spot": offer.pricing is Pricing.SPOT,
         "max_hourly_cost": most_usd_per_hour(row),
         "disk_size": 64,
@@ -366,13 +369,6 @@ uv venv --python 3.12 ~/gpubench-venv
 uv pip install --quiet --python ~/gpubench-venv/bin/python {wheel}
 """
 """Installs the wheel beside whatever Python the image has: gpubench needs 3.11 or newer."""
-
-
-def _machine(cloud: str, offer: Offer) -> dict[str, str]:
-    """Return what chooses the machine: the cloud's own name of it, else GPU and count."""
-    if cloud in INSTANCE_CLOUDS and re.fullmatch(r"[\w.-]+", offer.instance, re.ASCII):
-        return {"instance_type": offer.instance}
-    return {"accelerators": f"{_accelerator(offer)}:{offer.gpu_count}"}
 
 
 def _accelerator(offer: Offer) -> str | None:

@@ -14,7 +14,6 @@ from gpubench.models import (
     Case,
     Choice,
     Decision,
-    Estimate,
     FindingKind,
     Pricing,
     RankedOffer,
@@ -104,12 +103,13 @@ def verdict(
         first: What comes before everything: that no GPU is needed.
         last: What comes after it: buying, and the CPU here.
     """
-    head = rows[0]
+    head, rent = rows[0], rather_rent(ranking)
+    sure = how_sure(ranking.sorted_by, ranking.decision)
     sentences = [
         *first,
         _best(request, ranking, head),
-        _rather_rent(ranking),
-        _sureness(ranking, len(rows)),
+        f"{RATHER_RENT}: {rent}." if rent else "",
+        f"It is {ONLY_OFFER}." if len(rows) == 1 else f"{SURENESS}: {sure}.",
         _doubts(ranking),
         _advice(ranking),
         _host_bound(head),
@@ -160,11 +160,6 @@ def only_purchases(decision: Decision) -> bool:
     return all(each.purchase_usd is not None for each in decision.by_gpu)
 
 
-def _rather_rent(ranking: Ranking) -> str:
-    found = rather_rent(ranking)
-    return f"{RATHER_RENT}: {found}." if found else ""
-
-
 def rather_rent(ranking: Ranking) -> str:
     """Return what to rent where the best to buy does not pay: "RTX 3090 at vast, $6.00 a job; buying ..."."""
     rent = ranking.decision.rather_rent
@@ -211,13 +206,6 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
     if ranking.by_reference and ranking.reference_gpu_key:
         return f"{figure} times one {gpu_name(ranking.reference_gpu_key)}"
     return f"{figure} {ranking.throughput_unit}"
-
-
-def _sureness(ranking: Ranking, total: int) -> str:
-    """Say how sure the choice is, and what choosing now costs on average."""
-    if total == 1:
-        return f"It is {ONLY_OFFER}."
-    return f"{SURENESS}: {how_sure(ranking.sorted_by, ranking.decision)}."
 
 
 def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> str:
@@ -285,8 +273,10 @@ def _share(probability: float) -> str:
 
 
 def _tie(leading: Sequence[RankedOffer]) -> str:
-    """Name the other GPUs that cannot be told from the first."""
-    rivals = _rivals(leading)
+    """Name the other GPUs that cannot be told from the first, likeliest first."""
+    tied = sorted((row for row in leading[1:] if row.tie), key=lambda row: -(row.p_best or 0.0))
+    rivals = dict.fromkeys(gpus_of(row.offer) for row in tied)
+    rivals.pop(gpus_of(leading[0].offer), None)
     return f"Statistically tied with {listing(rivals, most=2)}." if rivals else ""
 
 
@@ -307,8 +297,9 @@ def decisive_doubts(decision: Decision) -> list[Doubt]:
     decisive = [each for each in (to_pay(decision), second_best(decision)) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
     prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    few = underfed(to_pay(decision))
     return [
-        *_underfed(to_pay(decision)),
+        *([Doubt(f"{few} of that speed", few.partition(" ")[2].partition(" ")[2])] if few else []),
         *([Doubt("; ".join(prices), "doubtful price")] if prices else []),
         *([Doubt(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Doubt(decision.unfitted, "few measurements")] if decision.unfitted else []),
@@ -319,12 +310,6 @@ def _doubts(ranking: Ranking) -> str:
     """Flag all that is doubtful where it decides."""
     found = decisive_doubts(ranking.decision)
     return f"{CAUTION}: {'; '.join(each.text for each in found)}." if found else ""
-
-
-def _underfed(choice: Choice) -> list[Doubt]:
-    """Say that the vCPUs of the choice prepare fewer photographs than its GPUs take."""
-    text = underfed(choice)
-    return [Doubt(f"{text} of that speed", text.partition(" ")[2].partition(" ")[2])] if text else []
 
 
 def underfed(choice: Choice) -> str:
@@ -365,14 +350,6 @@ def todays_price(choice: Choice) -> str:
 
     reads_it = choice.provider in refreshed_providers()
     return "gpubench offers refresh" if reads_it else "see the provider's page"
-
-
-def _rivals(leading: Sequence[RankedOffer]) -> list[str]:
-    """Return the other GPUs that cannot be told from the head of the ranking, likeliest first."""
-    tied = sorted((row for row in leading[1:] if row.tie), key=lambda row: -(row.p_best or 0.0))
-    names = dict.fromkeys(gpus_of(row.offer) for row in tied)
-    names.pop(gpus_of(leading[0].offer), None)
-    return list(names)
 
 
 def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
@@ -443,18 +420,14 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
     case = f" ({_work(best.estimate.case)})" if one else ""
     sentence = f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}"
     if batches_of(theirs) != batches_of(mine):
-        which = "" if one else f" ({listing(_unlike_batches(theirs, mine), most=3)})"
+        unlike = [
+            f"{plain(t.case.workload, 40)} {t.case.batch_size:,} against {m.case.batch_size:,}"
+            for t, m in zip(theirs, mine, strict=True)
+            if t.case.batch_size != m.case.batch_size
+        ]
+        which = "" if one else f" ({listing(unlike, most=3)})"
         sentence += f"; batches differ{which}, so these are two different jobs"
     return [f"{sentence}."]
-
-
-def _unlike_batches(theirs: Sequence[Estimate], mine: Sequence[Estimate]) -> list[str]:
-    """The workloads that the two did at different batches, with both."""
-    return [
-        f"{plain(t.case.workload, 40)} {t.case.batch_size:,} against {m.case.batch_size:,}"
-        for t, m in zip(theirs, mine, strict=True)
-        if t.case.batch_size != m.case.batch_size
-    ]
 
 
 def _how(speeds: Speeds, row: int) -> str:
@@ -478,14 +451,11 @@ def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
     return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
 
 
-def _to_buy(each: BuyOrRent) -> str:
-    """Name a machine as it is sold: 2x RTX 3090 (used) with a host."""
-    condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
-    return f"{gpus(each.gpu_key, each.gpu_count)}{condition}{' with a host' if each.host_usd else ''}"
-
-
 def _buying(each: BuyOrRent) -> str:
-    machine = f"{_to_buy(each)} for ${each.purchase_usd:,.0f}"
+    """Name a machine as it is sold, 2x RTX 3090 (used) with a host, and what to do with it."""
+    condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
+    host = " with a host" if each.host_usd else ""
+    machine = f"{gpus_of(each)}{condition}{host} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: {buying_words(each)}."

@@ -13,7 +13,7 @@ import importlib.util
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,7 +121,13 @@ def _packed() -> tuple[str, bytes]:
     except importlib.metadata.PackageNotFoundError:
         raise MisuseError("gpubench is not installed here: give a wheel of it with --wheel FILE") from None
     told = f"gpubench-{installed.version}.dist-info"
-    files = {name: data for package in _PACKAGES for name, data in _package(package)}
+    files: dict[str, bytes] = {}
+    for package in _PACKAGES:
+        root = _folder(package)
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                name = f"{package}/{path.relative_to(root).as_posix()}"
+                files[name] = read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
     for name in ("METADATA", "entry_points.txt"):
         files[f"{told}/{name}"] = (installed.read_text(name) or "").encode()
     files[f"{told}/WHEEL"] = _WHEEL.encode()
@@ -132,14 +138,6 @@ def _packed() -> tuple[str, bytes]:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, _DAY), data, zipfile.ZIP_DEFLATED)
     return f"gpubench-{installed.version}-py3-none-any.whl", packed.getvalue()
-
-
-def _package(package: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a package, with their names in a wheel."""
-    for path in sorted((root := _folder(package)).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            name = f"{package}/{path.relative_to(root).as_posix()}"
-            yield name, read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
 
 
 def _folder(package: str) -> Path:
