@@ -155,6 +155,11 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return math.isclose(self.expected_usd_per_hour, listed, rel_tol=1e-9)
 
     @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """The estimate of each workload: ``parts``, and of a single one ``estimate`` itself."""
+        return self.parts or (self.estimate,)
+
+    @property
     def hourly_usd(self) -> Interval:
         """What to expect to pay for the instance [USD/h]."""
         return Interval(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,8 @@ def purchase_filters(request: RankRequest, owned: Mapping[Offer, Ownership]) -> 
     return [_filter(option, reason, request, owned) for option, reason in _LIMITS.items()]
 
 
+Limit = TypeVar("Limit", int, float)
+
 _Reason: TypeAlias = Callable[[RankRequest, Ownership, GpuSpec | None], str | None]
 
 
@@ -54,9 +56,10 @@ def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[O
     return Filter(option, of, owned=True)
 
 
-def _with_a_host(machine: Ownership) -> bool:
-    """Whether a host is bought too, which is of the default size unless told otherwise."""
-    return machine.condition != "quoted" and machine.host_usd > 0
+def _limit(given: Limit | None, default: Limit, machine: Ownership) -> Limit | None:
+    """Return the limit of a host: what is given, else the default one's where a host is bought too."""
+    is_bought_too = machine.condition != "quoted" and machine.host_usd > 0
+    return default if given is None and is_bought_too else given
 
 
 def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
@@ -68,9 +71,7 @@ def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
 
 
 def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
-    rating = request.psu_watts
-    if rating is None and _with_a_host(machine):
-        rating = DEFAULT_HOST.psu_w
+    rating = _limit(request.psu_watts, DEFAULT_HOST.psu_w, machine)
     if rating is None:
         return None
     cards_w, host_w = _board_power_w(machine, spec), host_power_w(machine.gpu_key)
@@ -83,9 +84,7 @@ def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) 
 
 
 def _too_wide(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
-    room = request.slots
-    if room is None and _with_a_host(machine):
-        room = DEFAULT_HOST.slots
+    room = _limit(request.slots, DEFAULT_HOST.slots, machine)
     if room is None or (taken := _slots(machine, spec)) <= room:
         return None
     return f"its cards take {taken:g} slots, above {room} (--slots)"
@@ -233,8 +232,7 @@ def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
 
     None where memory in use is not known of one: what its tensors take is another figure.
     """
-    parts = row.parts or (row.estimate,)
-    used = [part.device_bytes for part in parts]
+    used = [each.device_bytes for each in row.estimates]
     known = [each for each in used if each is not None]
     if spec is None or spec.memory_bytes is None or len(known) < len(used):
         return None

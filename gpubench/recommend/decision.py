@@ -176,7 +176,7 @@ def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:
 def _memory_margin(row: RankedOffer, spec: GpuSpec | None) -> tuple[float, float] | None:
     """Return what the card has above the upper end of the need: bytes, and as a share of the card."""
     card = None if spec is None else card_of(spec)
-    needs = [part.device_bytes_high for part in row.parts or (row.estimate,)]
+    needs = [part.device_bytes_high for part in row.estimates]
     known = [need for need in needs if need is not None]
     if card is None or len(known) < len(needs):
         return None

@@ -82,6 +82,11 @@ class Sifted:
     owned: Mapping[Offer, Ownership]
     for_sale: Mapping[Offer, Ownership]
 
+    @property
+    def machines(self) -> Mapping[Offer, Ownership]:
+        """What owning means, for owned hardware and for what could be bought."""
+        return {**self.for_sale, **self.owned}
+
 
 def sift(
     request: RankRequest,
@@ -199,7 +204,7 @@ def eligible(
     }
     runnable = _runnable(request, evidence, speeds, parts, left.specs)
     kept, unknown = runnable(left.kept)
-    kept, dear = within_the_sum(request, kept, {**left.for_sale, **left.owned})
+    kept, dear = within_the_sum(request, kept, left.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
     fallen = [*left.fallen, *unknown, *dear]

@@ -82,7 +82,7 @@ def judge(
         left.specs,
         changes=changes_of(request, pool, found.order, rows, found.photograph_share),
         job=None if pool.work is None else pool.work.job,
-        machines={**left.for_sale, **left.owned},
+        machines=left.machines,
         to_own=_best_to_own(left, found),
         to_rent=_to_rent(left, found, priced) if left.owned else (),
         buy_or_rent=beside_rent,

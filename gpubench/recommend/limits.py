@@ -84,17 +84,18 @@ def misses(request: RankRequest, pool: Candidates, photograph_share: float = 0.0
         likely_usd = np.where(is_hungry, fed_usd, likely_usd)
         dear_usd = np.where(is_hungry, np.maximum(dear_usd, fed_dear_usd), dear_usd)
     found: dict[int, Exclusion] = {}
+
+    def miss(row: int, option: str, reason: str) -> None:
+        if is_hungry[row]:
+            reason += f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
+        found.setdefault(row, Exclusion(pool.offers, row, option, reason))
+
     for row in _above(slow, request.deadline_hours):
-        reason = f"takes {_h(likely[row])}, {_h(slow[row])} if slow: above {_h(request.deadline_hours)}"
-        reason += _hungry(pool, row) if is_hungry[row] else ""
-        found[row] = Exclusion(pool.offers, row, "--deadline-hours", reason)
+        takes, if_slow, limit = (_h(each) for each in (likely[row], slow[row], request.deadline_hours))
+        miss(row, "--deadline-hours", f"takes {takes}, {if_slow} if slow: above {limit}")
     for row in _above(dear_usd, request.budget_usd):
-        reason = (
-            f"costs {format_usd(likely_usd[row])}, up to {format_usd(dear_usd[row])}: "
-            f"above {format_usd(request.budget_usd)}"
-        )
-        reason += _hungry(pool, row) if is_hungry[row] else ""
-        found.setdefault(row, Exclusion(pool.offers, row, "--budget-usd", reason))
+        usd, most, limit = map(format_usd, (likely_usd[row], dear_usd[row], request.budget_usd))
+        miss(row, "--budget-usd", f"costs {usd}, up to {most}: above {limit}")
     return found
 
 
@@ -107,10 +108,6 @@ def meets(request: RankRequest, pool: Candidates, photograph_share: float = 0.0)
 def limits_price(request: RankRequest) -> bool:
     """Return whether a price alone can make an offer miss what was asked."""
     return request.budget_usd is not None or request.max_usd_per_hour is not None
-
-
-def _hungry(pool: Candidates, row: int) -> str:
-    return f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
 
 
 def _above(values: Floats, limit: float | None) -> list[int]:

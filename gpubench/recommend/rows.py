@@ -257,19 +257,19 @@ class Rows(Sequence[RankedOffer]):
         columns: dict[str, Sequence[Any]] = {
             "rank": [chances.ranks[at] for at in chosen.tolist()],
             "tie": [chances.ties[at] for at in chosen.tolist()],
-            "p_best": _known(chances.p_best[chosen]),
-            "p_best_independent": _known(chances.p_best_independent[chosen]),
-            "p_near_best": _known(chances.p_near_best[chosen]),
-            "p_top3": _known(chances.p_top3[chosen]),
+            "p_best": _none_for_nan(chances.p_best[chosen]),
+            "p_best_independent": _none_for_nan(chances.p_best_independent[chosen]),
+            "p_near_best": _none_for_nan(chances.p_near_best[chosen]),
+            "p_top3": _none_for_nan(chances.p_top3[chosen]),
             "expected_usd_per_hour": price.tolist(),
             "expected_usd_per_hour_low": (price / price_factor).tolist(),
             "expected_usd_per_hour_high": (price * price_factor).tolist(),
             "samples_per_s": pool.rate[rows].tolist(),
-            "samples_per_s_low": _known(pool.rate_low[rows]),
-            "samples_per_s_high": _known(pool.rate_high[rows]),
+            "samples_per_s_low": _none_for_nan(pool.rate_low[rows]),
+            "samples_per_s_high": _none_for_nan(pool.rate_high[rows]),
             "samples_per_usd": value.tolist(),
-            "samples_per_usd_low": _known(low),
-            "samples_per_usd_high": _known(high),
+            "samples_per_usd_low": _none_for_nan(low),
+            "samples_per_usd_high": _none_for_nan(high),
             "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
             "scaling_efficiency": [pool.scaling(row).efficiency for row in rows],
         }
@@ -280,8 +280,10 @@ class Rows(Sequence[RankedOffer]):
         )
         per_usd = value_with_ends(pool, rows, scores)
         for suffix, score, hours_per_usd in zip(("", "_low", "_high"), scores, per_usd, strict=True):
-            columns[f"score{suffix}"] = _known(score)
-            columns[f"reference_hours_per_usd{suffix}"] = _known(hours_per_usd / economics.SECONDS_PER_HOUR)
+            columns[f"score{suffix}"] = _none_for_nan(score)
+            columns[f"reference_hours_per_usd{suffix}"] = _none_for_nan(
+                hours_per_usd / economics.SECONDS_PER_HOUR
+            )
         return columns | _job_columns(self._request, pool, rows)
 
     def _pareto(self, chosen: Indices) -> dict[str, Sequence[Any]]:
@@ -322,8 +324,8 @@ def _job_columns(request: RankRequest, pool: Candidates, rows: Indices) -> dict[
     likely, fast, slow = job_rates(pool)
     costs = cost_with_ends(request, pool, rows)
     for suffix, rate, usd in zip(("", "_low", "_high"), (likely, fast, slow), costs, strict=True):
-        columns[f"hours{suffix}"] = _known(hours(request, pool, rate[rows], rows))
-        columns[f"cost_usd{suffix}"] = _known(usd)
+        columns[f"hours{suffix}"] = _none_for_nan(hours(request, pool, rate[rows], rows))
+        columns[f"cost_usd{suffix}"] = _none_for_nan(usd)
     return columns
 
 
@@ -352,7 +354,7 @@ def _latency_s(parts: Sequence[Estimate]) -> float | None:
     return parts[0].case.batch_size / parts[0].samples_per_s
 
 
-def _known(values: Floats) -> list[float | None]:
+def _none_for_nan(values: Floats) -> list[float | None]:
     plain: list[float] = values.tolist()
     if np.isnan(values).any():
         return [None if math.isnan(value) else value for value in plain]

@@ -339,7 +339,7 @@ def runs_of(
         results: Where they go there; None is the usual folder.
     """
     batches: dict[int | Literal["max"] | None, list[str]] = {}
-    for name, part in zip(request.workload_names, row.parts or (row.estimate,), strict=True):
+    for name, part in zip(request.workload_names, row.estimates, strict=True):
         batch = request.batch_size if request.max_latency_ms is None else part.case.batch_size
         batches.setdefault(batch, []).append(references[name])
     together = row.offer.gpu_count if request.one_job_over_all_gpus else 1

@@ -415,7 +415,7 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
     figures = (float(each[row]) for each in (speeds.samples_per_s, speeds.low, speeds.high))
     cpu = Interval(*(None if math.isnan(figure) else figure for figure in figures))
     times = gpu.times(cpu.inverse()).text()
-    theirs, mine = best.parts or (best.estimate,), speeds.parts[row]
+    theirs, mine = best.estimates, speeds.parts[row]
     one = len(mine) == 1
     case = f" ({_work(best.estimate.case)})" if one else ""
     sentence = f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}"

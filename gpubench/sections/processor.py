@@ -110,7 +110,7 @@ def _expected(
     if data.ranking is None or not data.ranking.rows:
         return []
     best = data.ranking.rows[0]
-    estimates = {_key(e.case): e for e in best.parts or (best.estimate,)}
+    estimates = {_key(e.case): e for e in best.estimates}
     return [(c, best, estimates[_key(c.cpu.case)]) for c in found if _key(c.cpu.case) in estimates]
 
 

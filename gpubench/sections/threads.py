@@ -112,7 +112,7 @@ def _gpus(data: ReportData, case: Case) -> tuple[Beside, ...]:
 def _ranked(data: ReportData, case: Case) -> Iterator[Beside]:
     rows = () if data.ranking is None else data.ranking.rows
     for row in rows:
-        for estimate in row.parts or (row.estimate,):
+        for estimate in row.estimates:
             if row.offer.gpu_count == 1 and _same_work(estimate.case, case):
                 name = gpu_name(row.offer.gpu_key)
                 yield Beside(name=name, case=estimate.case, interval=estimate.interval, basis=estimate.basis)

@@ -245,7 +245,7 @@ def offers(
     """
     timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
-    batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
+    batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
     paid_first = _paid_first(data)
@@ -378,7 +378,7 @@ def _token_latency(row: RankedOffer) -> str:
 
 
 def _batch(row: RankedOffer) -> str:
-    return " ".join(f"{batch:,}" for batch in batches_of(row.parts or (row.estimate,)))
+    return " ".join(f"{batch:,}" for batch in batches_of(row.estimates))
 
 
 def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
