@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +32,7 @@ from gpubench.profile.allowance import card_of
 from gpubench.recommend.buy_or_rent import pays
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import delivered_share
-from gpubench.recommend.limits import IMAGES_PER_VCPU_S, share_of
+from gpubench.recommend.limits import IMAGES_PER_VCPU_S
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
@@ -58,9 +57,9 @@ def choice_of(
     rows: Rows,
     specs: Mapping[str, GpuSpec],
     *,
-    photographs: Collection[str] = (),
-    machine: Ownership | None = None,
-    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
+    photograph_share: float,
+    machine: Ownership | None,
+    asks: Mapping[AskKey, Asks],
 ) -> Choice:
     """Return all that is known of one offer.
 
@@ -69,14 +68,13 @@ def choice_of(
         row: The offer's row.
         rows: Every row of the ranking, best first: where else the same GPU is.
         specs: The specification table.
-        photographs: Workloads that train on decoded photographs.
+        photograph_share: Of the samples, which the vCPUs of a host must prepare.
         machine: Of owned hardware what it costs.
         asks: What hosts of marketplaces ask for each GPU.
     """
     offer, estimate = row.offer, row.estimate
-    share = share_of(request, photographs)
     lost = request.spot_lost if offer.pricing is Pricing.SPOT else 0.0
-    images_per_s = row.samples_per_s / delivered_share(lost) * share if share else None
+    images_per_s = row.samples_per_s / delivered_share(lost) * photograph_share if photograph_share else None
     margin = _memory_margin(row, specs.get(offer.gpu_key))
     same = rows.of_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
     chances, bought = dict[str, Any](), dict[str, Any]()
@@ -190,15 +188,15 @@ def decide(
     chances: Chances,
     specs: Mapping[str, GpuSpec],
     *,
-    changes: Iterable[Change] = (),
-    job: Job | None = None,
-    machines: Mapping[Offer, Ownership] = MappingProxyType({}),
-    to_own: RankedOffer | None = None,
-    to_rent: Sequence[Choice] = (),
-    buy_or_rent: Iterable[BuyOrRent] = (),
-    photographs: Collection[str] = (),
-    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
-    measurement: FindingOut | None = None,
+    changes: Iterable[Change],
+    job: Job | None,
+    machines: Mapping[Offer, Ownership],
+    to_own: RankedOffer | None,
+    to_rent: Sequence[Choice],
+    buy_or_rent: Iterable[BuyOrRent],
+    photograph_share: float,
+    asks: Mapping[AskKey, Asks],
+    measurement: FindingOut | None,
 ) -> Decision:
     """Return what to pay for.
 
@@ -213,7 +211,7 @@ def decide(
         to_own: The best hardware to buy where none is among the rows.
         to_rent: Beside hardware to own, the best to rent on demand of each source, best first.
         buy_or_rent: How owned hardware compares with renting.
-        photographs: Workloads that train on decoded photographs.
+        photograph_share: Of the samples, which the vCPUs of a host must prepare.
         asks: What hosts of marketplaces ask for each GPU.
         measurement: The one that is worth most before choosing.
     """
@@ -221,8 +219,15 @@ def decide(
     def choice(row: RankedOffer | None) -> Choice | None:
         if row is None:
             return None
-        machine = machines.get(row.offer)
-        return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
+        return choice_of(
+            request,
+            row,
+            rows,
+            specs,
+            photograph_share=photograph_share,
+            machine=machines.get(row.offer),
+            asks=asks,
+        )
 
     best = rows.at(rows.best_to_rent_and_to_own)
     by_gpu = tuple(found for row in best if (found := choice(row)))

@@ -154,7 +154,7 @@ class Eligible:
     Attributes:
         request: What was asked; where no job can be assumed, of relative units.
         fallen: What was left out, and why.
-        photographs: Workloads that train on decoded photographs, ``photograph_share`` of the samples.
+        photograph_share: Of the samples, which the vCPUs of a host must prepare.
         runnable: Parts offers into those that run the job and those that cannot, or may not.
         pool_of: Lays offers out as columns.
     """
@@ -165,7 +165,6 @@ class Eligible:
     rows: Rows
     chances: Chances
     fallen: list[Exclusion]
-    photographs: frozenset[str]
     photograph_share: float
     runnable: Callable[[Offers], tuple[Offers, list[Exclusion]]]
     pool_of: Callable[[Offers], Candidates]
@@ -236,7 +235,6 @@ def eligible(
         rows=rows,
         chances=chances,
         fallen=fallen,
-        photographs=evidence.photographs,
         photograph_share=photograph_share,
         runnable=runnable,
         pool_of=pool_of,

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
-from gpubench.models import Choice, Job, Pricing, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Decision, Job, Pricing, RankedOffer, Ranking
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import against_rent
@@ -75,21 +75,7 @@ def judge(
         priced = found.pool_of(Offers.joined(pool.offers, others))
     ranked = {offer: left.owned[offer] for _, offer in owned_rows(rows) if offer in left.owned}
     beside_rent = against_rent(request, found.within_limits(priced.offers), ranked) if left.owned else ()
-    decision = decide(
-        request,
-        rows,
-        found.chances,
-        left.specs,
-        changes=changes_of(request, pool, found.order, rows, found.photograph_share),
-        job=None if pool.work is None else pool.work.job,
-        machines=left.machines,
-        to_own=_best_to_own(left, found),
-        to_rent=_to_rent(left, found, priced) if left.owned else (),
-        buy_or_rent=beside_rent,
-        photographs=found.photographs,
-        asks=market.asks,
-        measurement=finding_out(request, pool, found.order, rows, found.chances),
-    )
+    decision = _decision(left, found, priced, beside_rent)
     decisive = (
         *notes,
         *left_out_as_outliers(left.doubted_as_asked),
@@ -120,6 +106,28 @@ def judge(
         decisive_notes=len(decisive),
     )
     return _said(ranking, found)
+
+
+def _decision(
+    left: Sifted, found: Eligible, priced: Candidates, beside_rent: Iterable[BuyOrRent]
+) -> Decision:
+    """Return what to pay for; ``priced`` are the offers with all rent that owned hardware is held against."""
+    request, pool, order, rows = found.request, found.pool, found.order, found.rows
+    return decide(
+        request,
+        rows,
+        found.chances,
+        left.specs,
+        changes=changes_of(request, pool, order, rows, found.photograph_share),
+        job=None if pool.work is None else pool.work.job,
+        machines=left.machines,
+        to_own=_best_to_own(left, found),
+        to_rent=_to_rent(left, found, priced) if left.owned else (),
+        buy_or_rent=beside_rent,
+        photograph_share=found.photograph_share,
+        asks=left.market.asks,
+        measurement=finding_out(request, pool, order, rows, found.chances),
+    )
 
 
 def _units(request: RankRequest, speeds: Speeds) -> dict[str, Any]:
@@ -220,7 +228,7 @@ def _choice(left: Sifted, found: Eligible, rows: Rows) -> Choice:
         beside(rows[0]),
         rows,
         left.specs,
-        photographs=found.photographs,
+        photograph_share=found.photograph_share,
         machine=left.owned.get(rows.offers[0]),
         asks=left.market.asks,
     )
