@@ -227,7 +227,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a smaller batch fits in either; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
-        "its vCPUs prepare fewer photographs than its GPUs take (assumed)",
+        "its vCPUs prepare fewer photographs than its GPUs take (assumed): it ranks at what they prepare",
         "gpubench feed measures a host; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (

@@ -87,7 +87,7 @@ class Choice(Record, frozen=True, kw_only=True):
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
-        samples_per_s: Of the whole instance.
+        samples_per_s: Of the whole instance, where its vCPUs feed less than its GPUs do as they feed it.
         hours, cost_usd: Of the job, start-up and everything else included.
         p_best: Probability of being the best; ``_independent`` counts the error of each GPU as its own.
         p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
@@ -96,7 +96,7 @@ class Choice(Record, frozen=True, kw_only=True):
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
             any work is lost; None for other data.
-        feed_vcpus: How many vCPUs that takes, at ``recommend.limits.IMAGES_PER_VCPU_S``, assumed.
+        feed_vcpus: How many vCPUs that takes, at ``recommend.candidates.IMAGES_PER_VCPU_S``, assumed.
         extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
         also_at: The same GPU elsewhere, best first.
     """

@@ -75,9 +75,10 @@ class Estimate(Record, frozen=True, kw_only=True):
 
 
 class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One row of a ranking. ``samples_per_s`` is of the whole instance.
+    """One row of a ranking. ``samples_per_s`` is of the whole instance, with all that follows from it.
 
     Attributes:
+        samples_per_s: The lesser of what its GPUs do, ``gpus_samples_per_s``, and what its vCPUs feed.
         rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``.
         expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
             row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
@@ -110,6 +111,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples_per_s: float
     samples_per_s_low: float | None
     samples_per_s_high: float | None
+    gpus_samples_per_s: float
     samples_per_usd: float
     samples_per_usd_low: float | None
     samples_per_usd_high: float | None

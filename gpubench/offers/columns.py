@@ -140,7 +140,7 @@ class Columns:
         return found
 
 
-CODED = ("provider", "region", "gpu_key", "gpu_count", "pricing", "term_years", "kind", "price_date")
+CODED = ("provider", "region", "gpu_key", "gpu_count", "vcpus", "pricing", "term_years", "kind", "price_date")
 
 
 class Offers(Sequence[Offer]):
@@ -252,6 +252,11 @@ class Offers(Sequence[Offer]):
     def gpu_count(self) -> Column[int]:
         """How many GPUs each has."""
         return self.column("gpu_count")
+
+    @cached_property
+    def vcpus(self) -> Column[float | None]:
+        """How many vCPUs each has."""
+        return self.column("vcpus")
 
     @cached_property
     def pricing(self) -> Column[Pricing]:

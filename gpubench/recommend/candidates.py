@@ -5,7 +5,8 @@ Hours and dollars are of the job that was asked for, else of a default that ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -32,6 +33,9 @@ IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
 REFERENCE_HOURS = 24.0
 """Hours of the reference GPU, where a workload has no job that everybody knows."""
+IMAGES_PER_VCPU_S = 150.0
+"""Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
+decoding not counted. That verb measures a host of one's own."""
 
 
 class UsualJob(msgspec.Struct, frozen=True):
@@ -121,9 +125,36 @@ def _many(samples: float) -> str:
     return f"{samples:,.0f}" if samples == round(samples) and samples < 1e7 else Interval(samples).words()
 
 
+def share_of(request: RankRequest, photographs: Collection[str]) -> float:
+    """Return which share of the samples are photographs; 0 where nothing need be prepared.
+
+    Of several workloads at their geometric mean no job is made, so that nothing need be fed.
+
+    Args:
+        request: What was asked.
+        photographs: Workloads that train on decoded photographs.
+    """
+    names = request.workload_names
+    if request.mix:
+        return sum(request.mix[name] for name in names if name in photographs) / sum(request.mix.values())
+    return float(len(names) == 1 and names[0] in photographs)
+
+
+def _fed_rates(offers: Offers, share: float) -> Floats:
+    """Return the samples/s that the vCPUs of each keep up with; infinite where no limit is known."""
+    if not share:
+        return np.full(len(offers), np.inf)
+    return offers.vcpus.figures(
+        lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / share
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
+
+    A rate is the lesser of what the GPUs do and what the vCPUs feed, ``fed``, infinite where nobody knows.
+    They must keep up with the GPUs while these work, so that of lost work both lose the same share.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
     work is lost, and part of every rate. ``pace`` is what each GPU of an instance does over one alone: the
@@ -146,6 +177,7 @@ class Candidates:
     pace: Floats
     delivered: Floats
     spread: Floats
+    fed: Floats
     rate: Floats
     rate_low: Floats
     rate_high: Floats
@@ -161,7 +193,21 @@ class Candidates:
     @property
     def kind(self) -> Indices:
         """What each is but for its price: offers of one kind are as fast, and as long in starting."""
-        return 4 * self.machine + 2 * (self.delivered < 1) + self.is_owned
+        kinds = 4 * self.machine + 2 * (self.delivered < 1) + self.is_owned
+        if np.isinf(self.fed).all():
+            return kinds
+        fed, hosts = np.unique(self.fed, return_inverse=True)
+        return kinds * len(fed) + hosts
+
+    @property
+    def gpus_rate(self) -> Floats:
+        """What the GPUs of each do where they are fed."""
+        return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered
+
+    @property
+    def is_hungry(self) -> Flags:
+        """Which have vCPUs that feed less than their GPUs do."""
+        return self.fed < self.gpus_rate
 
     def alone(
         self,
@@ -192,6 +238,7 @@ class Candidates:
             offers=self.offers.take(one),
             price=expected,
             prices=prices,
+            fed=self.fed[one] * kept,
             **columns | {"delivered": columns["delivered"] * kept},
             **{name: getattr(self, name)[one] * faster for name in _RATES},
         )
@@ -213,10 +260,14 @@ def candidates_of(
     market: Market,
     *,
     spot_lost: float = 0.0,
+    photograph_share: float = 0.0,
     reference_gpu: str | None = None,
     work: Work | None = None,
 ) -> Candidates:
-    """Lay offers out as columns; each offer's GPU must be among ``speeds``."""
+    """Lay offers out as columns; each offer's GPU must be among ``speeds``.
+
+    Of the samples ``photograph_share`` must be prepared by the vCPUs of a host.
+    """
     row_of = {key: row for row, key in enumerate(speeds.keys)}
     known = [specs.get(key) for key in speeds.keys]
     memory = [np.nan if spec is None or spec.memory_bytes is None else spec.memory_bytes for spec in known]
@@ -230,9 +281,11 @@ def candidates_of(
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
     lost = np.where(offers.pricing.equals(Pricing.SPOT), spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
+    fed = _fed_rates(offers, photograph_share) * delivered
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up = _of_ratio(speeds, reference_gpu)
+    fed_low, fed_high = (fed * end for end in _of_the_reference(speeds, reference_gpu))
     below, above, ratio_below, ratio_above = (
         np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
     )
@@ -250,11 +303,12 @@ def candidates_of(
         pace=pace,
         delivered=delivered,
         spread=half_width / Z90,
-        rate=rate,
-        rate_low=rate * np.exp(-below),
-        rate_high=rate * np.exp(above),
-        ratio_low=rate * np.exp(-ratio_below),
-        ratio_high=rate * np.exp(ratio_above),
+        fed=fed,
+        rate=np.minimum(rate, fed),
+        rate_low=np.minimum(rate * np.exp(-below), fed),
+        rate_high=np.minimum(rate * np.exp(above), fed),
+        ratio_low=np.minimum(rate * np.exp(-ratio_below), fed_low),
+        ratio_high=np.minimum(rate * np.exp(ratio_above), fed_high),
         prices=prices,
         work=work,
     )
@@ -281,6 +335,15 @@ def _of_ratio(speeds: Speeds, reference_gpu: str | None) -> tuple[Floats, Floats
     return down, up
 
 
+def _of_the_reference(speeds: Speeds, reference_gpu: str | None) -> tuple[float, float]:
+    """Return the factors by which a certain rate reaches down and up as a ratio to the reference GPU."""
+    row = None if reference_gpu is None else speeds.row_of_one(reference_gpu)
+    if row is None:
+        return 1.0, 1.0
+    slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _RATIO_ENDS)
+    return min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
+
+
 def drawn_rates(
     request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
 ) -> Floats:
@@ -297,4 +360,8 @@ def drawn_rates(
         error = random_of(request.seed, "scaling", pool.speeds.keys[gpu]).standard_normal(request.draws)
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(error * spread[scaled][:, None])
+    fed = pool.fed[rows]
+    bound = np.flatnonzero(np.isfinite(fed))
+    if len(bound):
+        rate[bound] = np.minimum(rate[bound], fed[bound][:, None])
     return rate

@@ -39,9 +39,7 @@ _FIRST = 1e-6
 """Where the search begins for the threshold of what is nothing yet: dollars an hour, share of lost work."""
 
 
-def changes_of(
-    request: RankRequest, pool: Candidates, order: Indices, rows: Rows, photograph_share: float = 0.0
-) -> Iterator[Change]:
+def changes_of(request: RankRequest, pool: Candidates, order: Indices, rows: Rows) -> Iterator[Change]:
     """Yield what would make the runner-up the better of the two; nothing where there is none.
 
     A first offer that no longer meets the deadline, the budget or the ceiling on the price is no answer, so
@@ -52,7 +50,6 @@ def changes_of(
         pool: The offers.
         order: Rows of the pool, best first.
         rows: The same as rows of the ranking.
-        photograph_share: Of the samples, which the vCPUs of a host must prepare.
     """
     if rows.runner_up is None:
         return
@@ -61,7 +58,7 @@ def changes_of(
 
     def is_better(**other: float) -> bool:
         mine = pool.alone(first, **other)
-        return standing(request, mine, 0) > theirs and meets(request, mine, photograph_share)
+        return standing(request, mine, 0) > theirs and meets(request, mine)
 
     offer, price, rate = rows.offers[0], float(pool.price[first]), float(pool.rate[first])
     change = partial(Change, gpu_key=offer.gpu_key, provider=offer.provider)

@@ -30,9 +30,9 @@ from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import AskKey
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.buy_or_rent import pays
+from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import delivered_share
-from gpubench.recommend.limits import IMAGES_PER_VCPU_S
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
@@ -74,7 +74,9 @@ def choice_of(
     """
     offer, estimate = row.offer, row.estimate
     lost = request.spot_lost if offer.pricing is Pricing.SPOT else 0.0
-    images_per_s = row.samples_per_s / delivered_share(lost) * photograph_share if photograph_share else None
+    images_per_s = (
+        row.gpus_samples_per_s / delivered_share(lost) * photograph_share if photograph_share else None
+    )
     margin = _memory_margin(row, specs.get(offer.gpu_key))
     same = rows.of_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
     chances, bought = dict[str, Any](), dict[str, Any]()

@@ -28,7 +28,7 @@ from gpubench.predict.draws import draw
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.buying import purchase_filters, within_the_sum
-from gpubench.recommend.candidates import Candidates, Work, candidates_of, work_of
+from gpubench.recommend.candidates import Candidates, Work, candidates_of, share_of, work_of
 from gpubench.recommend.chances import Chances, chances_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import (
@@ -40,7 +40,6 @@ from gpubench.recommend.filters import (
     nothing_left,
     payment_filters,
 )
-from gpubench.recommend.limits import share_of
 from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
@@ -171,7 +170,7 @@ class Eligible:
 
     def within_limits(self, offers: Offers) -> Candidates:
         """Return those of other offers that meet the limits of the job, as columns."""
-        return _within_limits(self.request, offers, self.pool_of, self.photograph_share)[0]
+        return _within_limits(self.request, offers, self.pool_of)[0]
 
 
 def eligible(
@@ -208,12 +207,12 @@ def eligible(
         _refuse_never_predicted(request, unknown)
     fallen = [*left.fallen, *unknown, *dear]
     _require(kept, left.every, fallen)
+    photograph_share = share_of(request, evidence.photographs)
     work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool_of(request, left, evidence, speeds, parts=parts, work=work)
-    photograph_share = share_of(request, evidence.photographs)
-    pool, missed = _within_limits(request, kept, pool_of, photograph_share)
+    pool, missed = _within_limits(request, kept, pool_of)
     fallen += missed
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
@@ -226,7 +225,6 @@ def eligible(
         market=left.market,
         possible=left.possible,
         doubts=left.doubts,
-        photograph_share=photograph_share,
     )
     return Eligible(
         request=request,
@@ -337,6 +335,7 @@ def _pool_of(
             scalings,
             left.market,
             spot_lost=request.spot_lost,
+            photograph_share=share_of(request, evidence.photographs),
             reference_gpu=request.reference_gpu,
             work=work,
         )
@@ -348,11 +347,10 @@ def _within_limits(
     request: RankRequest,
     kept: Offers,
     pool_of: Callable[[Offers], Candidates],
-    photograph_share: float,
 ) -> tuple[Candidates, list[Exclusion]]:
     """Return the offers that meet the limits of the job, as columns, and why others do not."""
     pool = pool_of(kept)
-    misses = limits.misses(request, pool, photograph_share)
+    misses = limits.misses(request, pool)
     if not misses:
         return pool, []
     meets = np.ones(len(kept), dtype=bool)

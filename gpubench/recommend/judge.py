@@ -118,7 +118,7 @@ def _decision(
         rows,
         found.chances,
         left.specs,
-        changes=changes_of(request, pool, order, rows, found.photograph_share),
+        changes=changes_of(request, pool, order, rows),
         job=None if pool.work is None else pool.work.job,
         machines=left.machines,
         to_own=_best_to_own(left, found),
@@ -217,7 +217,6 @@ def _with_first(left: Sifted, found: Eligible, pool: Candidates, order: Indices)
         chances_of(found.request, pool, order[:1]),
         market=left.market,
         doubts=left.doubts,
-        photograph_share=found.photograph_share,
     )
 
 

@@ -151,7 +151,7 @@ def _on_vcpus(choice: Choice) -> Iterator[str]:
     if choice.feed_images_per_s is None or choice.feed_vcpus is None:
         return
     has = "how many it has is not known" if choice.vcpus is None else f"it has {choice.vcpus:g}"
-    few = ": too few" if choice.can_feed is False else ""
+    few = ": too few, so it ranks at what they prepare" if choice.can_feed is False else ""
     images_per_s, vcpus = format_number(choice.feed_images_per_s), format_number(choice.feed_vcpus, 2)
     yield (
         f"{gpus(choice.gpu_key, choice.gpu_count)} takes {images_per_s} photographs/s, which about {vcpus} "

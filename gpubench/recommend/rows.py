@@ -21,7 +21,6 @@ from gpubench.recommend import economics, objective
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
-from gpubench.recommend.limits import IMAGES_PER_VCPU_S, fed_rate
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
@@ -46,7 +45,6 @@ class Rows(Sequence[RankedOffer]):
         market: Market,
         possible: Offers | None = None,
         doubts: Mapping[OfferKey, str] = MappingProxyType({}),
-        photograph_share: float = 0.0,
     ) -> None:
         """Keep the columns that rows are made of.
 
@@ -58,12 +56,10 @@ class Rows(Sequence[RankedOffer]):
             market: What is expected of prices, and the day that their ages count to.
             possible: The same offers however they are paid: what spot prices are held against.
             doubts: Why prices that rank are doubted; it comes first in the note of such an offer.
-            photograph_share: Of the samples, which the vCPUs of a host must prepare.
         """
         self.offers = pool.offers.take(order)
         self._request, self._pool, self._order, self._chances = request, pool, order, chances
         self._doubts = doubts
-        self._photograph_share = photograph_share
         self._ages = {day: age_days(day, market.today) for day in pool.offers.price_date.present}
         self._stale = {age: _stale(age) for age in self._ages.values()}
         self._on_demand = _on_demand(possible, market) if request.spot and possible is not None else {}
@@ -74,6 +70,7 @@ class Rows(Sequence[RankedOffer]):
             "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
         }
         self._time, self._money = time_and_cost(request, pool, order)
+        self._gpus_rate = pool.gpus_rate
         self._memory = np.nan_to_num(pool.memory[order], nan=0.0)
 
     def __len__(self) -> int:
@@ -185,9 +182,7 @@ class Rows(Sequence[RankedOffer]):
             "price_age_days": ages,
             "spot_break_even": self._spot_break_even(offers, rows),
             "findings": [
-                estimates[gpu].findings
-                + self._stale[age]
-                + self._feed_bound(offer, float(self._pool.rate[row] / self._pool.delivered[row]))
+                estimates[gpu].findings + self._stale[age] + self._feed_bound(offer, row)
                 for offer, row, gpu, age in zip(offers, rows, gpus, ages, strict=True)
             ],
             "parallel_mode": [self._pool.scaling(row).mode for row in rows],
@@ -199,11 +194,11 @@ class Rows(Sequence[RankedOffer]):
         """Return why the price of an offer is doubted, in a few words; None where it is believed."""
         return self._doubts.get(offer_key(offer)) if self._doubts else None
 
-    def _feed_bound(self, offer: Offer, rate: float) -> tuple[Finding, ...]:
-        if rate <= fed_rate(offer, self._photograph_share):
+    def _feed_bound(self, offer: Offer, row: int) -> tuple[Finding, ...]:
+        takes, fed = float(self._gpus_rate[row]), float(self._pool.fed[row])
+        if offer.vcpus is None or takes <= fed:
             return ()
-        vcpus = rate * self._photograph_share / IMAGES_PER_VCPU_S
-        return (Finding(kind=FindingKind.FEED_BOUND, value=vcpus, limit=offer.vcpus),)
+        return (Finding(kind=FindingKind.FEED_BOUND, value=offer.vcpus * takes / fed, limit=offer.vcpus),)
 
     def _noted(self, offer: Offer) -> Offer:
         doubt = self.doubt(offer)
@@ -267,6 +262,7 @@ class Rows(Sequence[RankedOffer]):
             "samples_per_s": pool.rate[rows].tolist(),
             "samples_per_s_low": _none_for_nan(pool.rate_low[rows]),
             "samples_per_s_high": _none_for_nan(pool.rate_high[rows]),
+            "gpus_samples_per_s": self._gpus_rate[rows].tolist(),
             "samples_per_usd": value.tolist(),
             "samples_per_usd_low": _none_for_nan(low),
             "samples_per_usd_high": _none_for_nan(high),

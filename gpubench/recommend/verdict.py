@@ -299,7 +299,7 @@ def decisive_doubts(decision: Decision) -> list[Doubt]:
     prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
     few = underfed(to_pay(decision))
     return [
-        *([Doubt(f"{few} of that speed", few.partition(" ")[2].partition(" ")[2])] if few else []),
+        *([Doubt(f"{few} of its GPUs", few.partition(" ")[2].partition(" ")[2])] if few else []),
         *([Doubt("; ".join(prices), "doubtful price")] if prices else []),
         *([Doubt(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Doubt(decision.unfitted, "few measurements")] if decision.unfitted else []),
@@ -366,12 +366,12 @@ def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
 
 
 def _if_fed(row: RankedOffer) -> str:
-    """Return what of that speed the vCPUs feed, where they are too few."""
+    """Return what of its GPUs the vCPUs feed, where they are too few: that is the speed."""
     bound = next((each for each in row.findings if each.kind is FindingKind.FEED_BOUND), None)
     if bound is None:
         return ""
     has, needs = float(bound.limit or 0), float(bound.value or 0)
-    return f", though {_feeds(has, has / needs)} of that speed"
+    return f", as {_feeds(has, has / needs)} of its GPUs"
 
 
 def _host_bound(row: RankedOffer) -> str:
