@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
@@ -22,6 +24,10 @@ from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_
 from gpubench.recommend.owning import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.units import UNKNOWN, format_number, format_percent, listing
+
+SESSION_HOURS = 1.0
+"""Of an owned machine's work at least, for which what is rented is started and billed once: nobody starts a
+machine anew for each of many short jobs."""
 
 _INTERVAL = (0.05, 0.95)
 
@@ -56,24 +62,50 @@ def against_rent(
 ) -> tuple[BuyOrRent, ...]:
     """Weigh each owned row of the pool against the cheapest work on demand and of each commitment.
 
+    Of short jobs it is an hour of them, one after the other: what is rented is started once, not for each.
+
     Args:
         request: What was asked, the job among it.
         pool: Owned and rented offers; the rivals are its rented rows.
         owned: What owning each owned offer means, in the order of the answer.
     """
+    row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
+    sessions = (
+        (machine, row_of[offer], _session(request, pool, row_of[offer])) for offer, machine in owned.items()
+    )
+    return tuple(
+        _weigh(*session, machine, row, rival)
+        for machine, row, session in sessions
+        for rival in _rivals(*session)
+    )
+
+
+def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
+    """Return the question of so many jobs at once as take an owned machine ``SESSION_HOURS``."""
+    one = np.array([machine])
+    if pool.work is None:
+        return request, pool
+    many = SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
+    if many <= 1:
+        return request, pool
+    work = pool.work
+    drawn, independent = (
+        None if each is None else each * many for each in (work.drawn, work.drawn_independent)
+    )
+    work = replace(work, samples=work.samples * many, drawn=drawn, drawn_independent=independent)
+    together = msgspec.structs.replace(request, egress_usd=request.egress_usd * many)
+    return together, replace(pool, work=work)
+
+
+def _rivals(request: RankRequest, pool: Candidates) -> list[int]:
+    """Return who does the work for least on demand, and of each commitment."""
     _, money = time_and_cost(request, pool, slice(None))
     paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
-    rivals = [
+    return [
         int(np.argmin(np.where(paid.codes == code, money, np.inf)))
         for code, (pricing, _) in enumerate(paid.values)
         if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
     ]
-    row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
-    return tuple(
-        _weigh(request, pool, machine, row_of[offer], rival)
-        for offer, machine in owned.items()
-        for rival in rivals
-    )
 
 
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
@@ -136,8 +168,8 @@ def _rent(request: RankRequest, pool: Candidates, machine: int, rival: int) -> R
 def _rent_for_an_hour(request: RankRequest, pool: Candidates, pair: Indices, rates: Floats) -> Floats:
     """Return what the work of an hour of the owned machine costs rented [USD], before tax: (D,).
 
-    Of a job all is counted that its cost has: start-up, billing increments, storage and egress. Tax is on
-    both, so that it leaves the break-even alone.
+    Of a job, or a session of short ones, all is counted that its cost has: start-up, billing increments,
+    storage and egress. Tax is on both, so that it leaves the break-even alone.
 
     Args:
         request: What was asked.

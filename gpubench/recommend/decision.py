@@ -29,7 +29,7 @@ from gpubench.models import (
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import AskKey
 from gpubench.profile.allowance import card_of
-from gpubench.recommend.buy_or_rent import pays
+from gpubench.recommend.buy_or_rent import SESSION_HOURS, pays
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import delivered_share
@@ -291,8 +291,9 @@ def against_rent_by_the_hour(choice: Choice, buy_or_rent: Iterable[BuyOrRent]) -
 
 
 def _is_cheaper(rent: Choice, own: Choice) -> bool:
-    """Whether the job costs less; without a job, what a sample costs."""
-    if rent.cost_usd is not None and own.cost_usd is not None:
+    """Whether the job costs less; without a job, and of jobs that share a start, whether a sample does."""
+    is_long = own.hours is not None and own.hours >= SESSION_HOURS
+    if is_long and rent.cost_usd is not None and own.cost_usd is not None:
         return rent.cost_usd < own.cost_usd
     return rent.expected_usd_per_hour / rent.samples_per_s < own.expected_usd_per_hour / own.samples_per_s
 

@@ -296,7 +296,7 @@ def test_a_cheaper_purchase_breaks_even_sooner(rent, share):
 
 JOB_OF_RENT = st.fixed_dictionaries(
     {
-        "samples": st.sampled_from([5e6, 1e8]),
+        "samples": st.sampled_from([2e7, 1e8]),
         "startup_minutes": st.sampled_from([0, 10, 45]),
         "billing_minutes": st.sampled_from([None, 60]),
         "storage_usd_per_month": st.sampled_from([0, 900]),
@@ -330,6 +330,40 @@ def test_what_is_paid_before_the_first_step_counts_in_the_break_even():
     (weighed,) = ranking.buy_or_rent
     assert weighed.equivalent_usd_per_hour == pytest.approx(4.485, abs=1e-3)
     assert weighed.break_even_hours == pytest.approx(4818.5, abs=1)
+
+
+def test_of_many_short_jobs_what_is_rented_is_started_and_billed_once():
+    """A minute of work each: an hour of them is one start of ten minutes, not sixty, 7 / 6 of 2.99 for it. Two
+    hours of billing are taken whole, once; each of the sixty jobs takes its own data out."""
+    minute = {"samples": 3000 * 60.0, "startup_minutes": 10}
+    for extras, usd in (
+        ({}, 2.99 * 7 / 6),
+        ({"billing_minutes": 120}, 2.99 * 2),
+        ({"egress_usd": 0.01}, 2.99 * 7 / 6 + 0.6),
+    ):
+        ranking = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, **minute, **extras)
+        assert ranking.buy_or_rent[0].equivalent_usd_per_hour == pytest.approx(usd, rel=1e-3)
+    an_hour = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, samples=3000 * 3600.0, startup_minutes=10)
+    assert an_hour.buy_or_rent[0].equivalent_usd_per_hour == pytest.approx(2.99 * 7 / 6, rel=1e-3)
+
+
+def test_the_rival_of_short_jobs_is_who_does_an_hour_of_them_for_least():
+    """A start costs the dear and fast one less a job, and of an hour of jobs the cheap and slow one least."""
+    rent = [offer(L4, 0.9, instance="slow"), offer(RTX5090, 3.0, instance="fast")]
+    rates = {H100: 3000.0, L4: 1000.0, RTX5090: 3000.0}
+    asked = {"samples": 3000 * 600.0, "startup_minutes": 2}
+    (weighed,) = weigh([machine()], rent, rates, **asked).buy_or_rent
+    assert "slow" in weighed.against
+    assert weighed.equivalent_usd_per_hour == pytest.approx(0.9 * (3 + 2 / 60), rel=1e-3)
+
+
+def test_short_jobs_are_rather_rented_where_an_hour_of_them_costs_less():
+    """Of a job of 6 s a start of ten minutes makes most; an hour of such jobs costs 0.58 USD, 1.33 owned."""
+    asked = {"samples": 3000 * 6.0, "startup_minutes": 10, "rent_or_buy": "buy"}
+    decision = weigh([machine()], [offer(H100, 0.5)], {H100: 3000}, **asked).decision
+    assert decision.choice.cost_usd < 0.01
+    assert decision.rather_rent is not None
+    assert decision.rather_rent.cost_usd > decision.choice.cost_usd
 
 
 def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
