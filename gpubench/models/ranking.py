@@ -38,7 +38,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
     ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
     1, throughput is of one of them as if it held everything, memory is of one of so few.
-    ``first_token_s`` and ``per_token_s`` are of a generation that was measured there [s].
+    ``first_token_s`` is of a generation that was measured there [s]; ``per_token_s``, of each token after, of
+    one that was predicted too, then with the ends of its own interval, ``_low`` and ``_high``.
     """
 
     case: Case
@@ -66,6 +67,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     fewest_gpus: int = 1
     first_token_s: float | None = None
     per_token_s: float | None = None
+    per_token_s_low: float | None = None
+    per_token_s_high: float | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -24,7 +24,7 @@ from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.decode import VALIDATED_ENGINE, token_time
+from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.pairs import HOST_SHARE_LIMIT
 from gpubench.predict.question import (
@@ -243,10 +243,15 @@ def _not_even_shared(refusal: Refusal, gpu_count: int, fit: MemoryFit) -> Refusa
     return msgspec.structs.replace(refusal, reason=reason)
 
 
-def _generated(decode: DecodeWork, spec: GpuSpec, case: Case, prompt: Prediction) -> Prediction:
-    """A whole generation: the prompts as predicted, then each further token by the bytes that it reads."""
+def _token(decode: DecodeWork, spec: GpuSpec, case: Case) -> TokenTime:
+    """The time of each token after the first, at the lengths of the case."""
     token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
     assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
+    return token
+
+
+def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
+    """A whole generation: the prompts as predicted, then each further token by the bytes that it reads."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
     whole_s = prompt_s + rest * token.value
     slow_s = prompt_s * math.exp(prompt.half_width) + rest * token.high
@@ -264,8 +269,9 @@ def _predicted(
 ) -> Estimate:
     spec, case, fit = asked.spec, asked.case, asked.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
-    if question.profile.decode is not None:
-        prediction = _generated(question.profile.decode, spec, case, prediction)
+    token = None if question.profile.decode is None else _token(question.profile.decode, spec, case)
+    if token is not None:
+        prediction = _generated(token, case, prediction)
     findings = []
     if prediction.host_bound:
         findings.append(
@@ -295,6 +301,9 @@ def _predicted(
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
         batch_choice="fixed",
+        per_token_s=None if token is None else token.value,
+        per_token_s_low=None if token is None else token.low,
+        per_token_s_high=None if token is None else token.high,
         findings=tuple(findings),
     )
     return msgspec.structs.replace(estimate, **need.device_figures())

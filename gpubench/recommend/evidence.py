@@ -46,7 +46,7 @@ from gpubench.recommend.speeds import Answers
 from gpubench.recommend.tokens import generation_times
 from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
-from gpubench.units import count
+from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
 """GPUs over which a job is shared out at most: those of the largest machine that most clouds have."""
@@ -171,7 +171,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured where its own run has
     this batch, at whatever kind of AMP.
     """
-    answers = dict(_answers(request, question, specs, runs))
+    answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
     known = {
         key
         for key, answer in answers.items()
@@ -181,7 +181,8 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     for key, found in measured_by_the_user(question, _fit_for(request, runs.own), known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
-            answers[key] = found
+            late = None if limit_ms is None else _why_late(found, limit_ms / MS_PER_S)
+            answers[key] = found if late is None else Refusal(gpu_key=key, reason=late)
     return answers
 
 
@@ -244,23 +245,33 @@ def _within_latency(
         answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference)
         for key, answer in answers.items():
             known = best.get(key)
-            if isinstance(answer, Estimate) and slow_latency_s(answer) > limit_s:
-                what = "a token of each of" if answer.case.new_tokens else "a batch of"
-                reason = (
-                    f"{what} {batch_size} may take {slow_latency_s(answer) * MS_PER_S:.3g} ms, "
-                    f"above {limit_s * MS_PER_S:g} ms"
-                )
-                answer = Refusal(gpu_key=key, reason=reason)  # noqa: PLW2901 - too slow is a refusal
+            late = _why_late(answer, limit_s) if isinstance(answer, Estimate) else None
+            if late is not None:
+                answer = Refusal(gpu_key=key, reason=late)  # noqa: PLW2901 - too slow is a refusal
             if known is None or _is_faster(answer, known):
                 best[key] = answer
     return best
 
 
-def slow_latency_s(answer: Estimate) -> float:
-    """Return the time of one step at the slow end of the interval [s]; of a generation, of one token."""
-    times = generation_times(answer)
-    if times is not None and times.per_token_s.high is not None:
-        return times.per_token_s.high
+def _why_late(answer: Estimate, limit_s: float) -> str | None:
+    """Say why an answer may take longer than the limit, or that nobody knows; None where it keeps to it."""
+    batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
+    if slow_s is None:
+        return f"the time of a token of each of {batch_size} is not known: its measurement has none"
+    if slow_s <= limit_s:
+        return None
+    what = "a token of each of" if answer.case.new_tokens else "a batch of"
+    return f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
+
+
+def slow_latency_s(answer: Estimate) -> float | None:
+    """Return the time of one step at the slow end [s]; of a generation of a token after the first.
+
+    None where that of a token is not known.
+    """
+    if answer.case.new_tokens:
+        times = generation_times(answer)
+        return None if times is None else times.per_token_s.high or times.per_token_s.value
     return answer.case.batch_size / (answer.low or answer.samples_per_s)
 
 
@@ -338,6 +349,8 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,
         host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
+        first_token_s=measurement.first_token_s,
+        per_token_s=measurement.per_token_s,
         findings=measurement.findings,
         batch_choice=measurement.batch_choice,
     )

@@ -161,7 +161,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     batch_size: GpuBatch = None
     max_latency_ms: Annotated[
         float | None,
-        Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),
+        Option(
+            "With --task infer: choose the batch whose pessimistic step time meets it; of a generation the "
+            "time of each token after the first [ms].",
+            above=0,
+        ),
     ] = None
 
     samples: Annotated[float | None, Option("Samples to train on, in all.", JOB, above=0)] = None

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from gpubench.interval import Interval
 from gpubench.models import Estimate, RankedOffer
-from gpubench.predict.decode import token_time
 from gpubench.profile import load_profiles
 from gpubench.recommend.economics import SECONDS_PER_HOUR
-from gpubench.specs import load_specs
 
 MILLION = 1e6
 
@@ -28,33 +26,28 @@ class GenerationTimes(NamedTuple):
 
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a generation, None of another estimate; measured ones err as their whole does."""
-    case, spec = estimate.case, load_specs().get(estimate.gpu_key)
-    if case.new_tokens == 0:
+    case, per_token_s = estimate.case, estimate.per_token_s
+    if case.new_tokens == 0 or per_token_s is None:
         return None
-    if estimate.first_token_s is not None and estimate.per_token_s is not None:
+    if estimate.first_token_s is not None:
         return GenerationTimes(
             first_token_s=_measured(estimate, estimate.first_token_s),
-            per_token_s=_measured(estimate, estimate.per_token_s),
+            per_token_s=_measured(estimate, per_token_s),
         )
-    usual = load_profiles().get(case.workload)
-    profile = None if usual is None else usual.at(case.recipe)
-    if spec is None or profile is None or profile.decode is None:
-        return None
-    token = token_time(profile.decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
-    if token is None or estimate.basis != "predicted":
-        return None
     rest = case.new_tokens - 1
 
-    def first(samples_per_s: float | None, per_token_s: float) -> float | None:
-        return None if samples_per_s is None else case.batch_size / samples_per_s - rest * per_token_s
+    def first(samples_per_s: float | None, token_s: float | None) -> float | None:
+        if samples_per_s is None or token_s is None:
+            return None
+        return case.batch_size / samples_per_s - rest * token_s
 
     return GenerationTimes(
         first_token_s=Interval(
-            first(estimate.samples_per_s, token.value),
-            first(estimate.high, token.low),
-            first(estimate.low, token.high),
+            first(estimate.samples_per_s, per_token_s),
+            first(estimate.high, estimate.per_token_s_low),
+            first(estimate.low, estimate.per_token_s_high),
         ),
-        per_token_s=Interval(token.value, token.low, token.high),
+        per_token_s=Interval(per_token_s, estimate.per_token_s_low, estimate.per_token_s_high),
     )
 
 

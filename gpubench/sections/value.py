@@ -249,6 +249,7 @@ def offers(
     """
     timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
+    generated = any(row.estimate.case.new_tokens for row in rows)
     batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
@@ -267,7 +268,7 @@ def offers(
         *_token_columns(rows),
         text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
         number("Batch", _batch, optional=5) if in_full and len(batches) > 1 else None,
-        number("Latency", _latency) if in_full and late else None,
+        number("Time of a token" if generated else "Latency", _latency) if in_full and late else None,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1, glyph=True),
         text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
@@ -371,14 +372,14 @@ def _token_cost(what: str) -> Callable[[RankedOffer], str]:
 
 
 def _latency(row: RankedOffer) -> str:
-    """The time of a batch; of a generation also that of a token, which a limit on latency is held against."""
-    token = _token_latency(row)
-    return format_duration(row.latency_s) + (f"\n{token}" if token else "")
+    """The time of a batch; of a generation first that of a token, which a limit is held against."""
+    whole = format_duration(row.latency_s)
+    return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
 
-def _token_latency(row: RankedOffer) -> str:
+def _token_time(row: RankedOffer) -> str:
     times = generation_times(row.estimate)
-    return "" if times is None else f"{format_duration(times.per_token_s.value)} a token"
+    return UNKNOWN if times is None else format_duration(times.per_token_s.value)
 
 
 def _batch(row: RankedOffer) -> str:
@@ -412,7 +413,7 @@ def _remarks(row: RankedOffer) -> str:
     if row.fits_memory is None:
         remarks.append("memory not checked")
     if row.latency_s is not None:
-        each = f"{token}, " if (token := _token_latency(row)) else ""
+        each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
         remarks.append(f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
     if row.spot_break_even is not None:
         lost = share_words(row.spot_break_even)

@@ -16,7 +16,9 @@ from gpubench.predict.decode import token_time
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles, profile_of
+from gpubench.recommend.evidence import Runs, gather
 from gpubench.recommend.rank import as_json, rank
+from gpubench.recommend.request import RankRequest
 from gpubench.recommend.tokens import token_costs
 from gpubench.specs import require_spec
 from gpubench.units import format_duration
@@ -112,8 +114,33 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
         rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, max_latency_ms=limit_ms * 0.99)
 
 
+def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
+    """The model of those lengths is traced, not shipped: its tokens have a time and a cost all the same."""
+    asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
+    every = as_json(rank("llama_8b", **asked))
+    row = every["rows"][0]
+    assert 0 < row["per_token_s"] < row["first_token_s"] < row["latency_s"]
+    assert row["latency_s"] == pytest.approx(row["first_token_s"] + 39 * row["per_token_s"])
+    assert row["usd_per_million_tokens_decode"] > 0
+    with pytest.raises(MisuseError, match=r"a token of each of 1 may take \d+\.\d ms, above 0.01 ms"):
+        rank("llama_8b", **asked, max_latency_ms=0.01)
+
+
+def test_a_generation_whose_tokens_were_not_timed_is_not_held_to_a_limit_and_says_so():
+    asked = Question(
+        profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=1, task=TaskKind.INFER
+    )
+    run = run_of(H100, (case_for(asked, require_spec(H100)), 4.0))
+    request = RankRequest(
+        workloads=("llama_8b",), precision="bf16", task="infer", batch_size=1, max_latency_ms=500.0
+    )
+    answer = gather(request, [H100], Runs((run,), ())).answers["llama_8b"][H100]
+    assert isinstance(answer, Refusal)
+    assert "the time of a token of each of 1 is not known" in answer.reason
+
+
 def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(capsys, monkeypatch):
-    """Beside that of the whole batch, which is far above any limit on a token."""
+    """Before that of the whole batch, which is far above any limit on a token; the column is named by it."""
     from gpubench.cli.app import main
 
     asked = ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50"]
@@ -125,8 +152,10 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(caps
             main()
         outs.append(capsys.readouterr().out)
     row = json.loads(outs[1])["rows"][0]
+    assert "Time of a token" in outs[0]
+    assert "Latency" not in outs[0]
     token, whole = (format_duration(row[name]) for name in ("per_token_s", "latency_s"))
-    assert f"{whole} ({token} a token)" in outs[0]
+    assert f"{token} ({whole} a batch)" in outs[0]
 
 
 def test_inference_of_what_is_only_trained_is_refused_and_a_limit_of_latency_on_training():
