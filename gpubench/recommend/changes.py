@@ -56,6 +56,9 @@ def changes_of(request: RankRequest, pool: Candidates, order: Indices, rows: Row
     first = int(order[0])
     theirs = standing(request, pool, int(order[rows.runner_up]))
 
+    if standing(request, pool, first) < theirs:  # of what ties the GPU that the fit covers stands first
+        return
+
     def is_better(**other: float) -> bool:
         mine = pool.alone(first, **other)
         return standing(request, mine, 0) > theirs and meets(request, mine)

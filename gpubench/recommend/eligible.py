@@ -217,6 +217,7 @@ def eligible(
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
+    order = order if first_only else chances.order
     rows = Rows(
         request,
         pool,

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Decision, Job, Pricing, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Decision, FindingKind, Job, Pricing, RankedOffer, Ranking
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import against_rent
@@ -183,7 +183,10 @@ def first_choice(
     Raises:
         MisuseError: As ``judge`` does.
     """
-    found = eligible(request, left, evidence_for, first_only=True)
+    quick = msgspec.structs.replace(request, draws=1)  # no chance is said
+    found = eligible(quick, left, evidence_for, first_only=True)
+    if any(each.kind is FindingKind.OUT_OF_DOMAIN for each in found.rows[0].findings):
+        found = eligible(request, left, evidence_for)  # what ties with it may be surer
     if found.pool.work is None:
         return None
     return found.pool.work.job, msgspec.structs.replace(_choice(left, found, found.rows), rank=1)

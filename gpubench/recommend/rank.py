@@ -123,9 +123,6 @@ OTHERS: tuple[tuple[Literal["image", "language"], str], ...] = (
 )
 """Beside the classic workloads, which the ranking itself is of."""
 
-_DRAWS = 1
-"""A line says no chance."""
-
 
 def with_lines(
     request: RankRequest,
@@ -151,7 +148,7 @@ def with_lines(
         if workload not in load_profiles():
             continue
         try:
-            found = first_choice(msgspec.structs.replace(request, workloads=(workload,), draws=_DRAWS))
+            found = first_choice(msgspec.structs.replace(request, workloads=(workload,)))
         except MisuseError:  # nothing that was asked for can run it, so there is nothing to say
             continue
         if found is not None:

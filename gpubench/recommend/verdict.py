@@ -144,6 +144,8 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
 def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
     best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
     title = f"{_TITLES[ranking.sorted_by]}{' among purchases' if only_purchases(ranking.decision) else ''}"
+    if _is_beaten_by_a_guess(ranking.sorted_by, ranking.decision):
+        title += " that the fit covers"
     return f"{title}{best}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
 
 
@@ -153,6 +155,20 @@ _TITLES: dict[SortedBy, str] = {
     "time": "Fastest",
     "cost": "Cheapest job",
 }
+
+
+def _is_beaten_by_a_guess(by: SortedBy, decision: Decision) -> bool:
+    """Whether a GPU beyond the fit, which ties with the choice and stands below it, has the better figure."""
+
+    def figure(choice: Choice) -> float:
+        if by == "cost":
+            return choice.cost_usd or 0.0
+        if by == "time":
+            return choice.hours or 0.0
+        return -choice.samples_per_s / (choice.expected_usd_per_hour if by == "value" else 1.0)
+
+    mine = figure(decision.choice)
+    return any(each.extrapolated and each.rank == 1 and figure(each) < mine for each in decision.by_gpu)
 
 
 def only_purchases(decision: Decision) -> bool:

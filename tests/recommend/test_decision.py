@@ -10,7 +10,8 @@ import pytest
 
 from gpubench import rank
 from gpubench.errors import MisuseError
-from gpubench.models import Decision, FindingKind, Pricing
+from gpubench.findings import Finding, FindingKind
+from gpubench.models import Decision, Pricing
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
@@ -307,6 +308,25 @@ def test_a_share_just_below_all_is_not_called_all():
     """3,000 photographs/s take 20 vCPUs; 19.96 feed 99.8 %."""
     ranking = of_photographs([offer(H100, 2.0, vcpus=19.96)], {H100: estimate(H100, 3000.0)})
     assert "vCPUs feed >99 %" in said(ranking)
+
+
+def test_what_ties_with_a_cheaper_guess_is_chosen_before_it():
+    """The L4's figure is a guess of a factor of four, and costs 0.9 times as much as the H100's."""
+    beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
+    guess = estimate(L4, 1000.0, 4.0, findings=beyond)
+    market = [offer(H100, 3.0), offer(L4, 0.9, provider="guess"), offer(A100, 30.0)]
+    ranking = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: guess, A100: 1700.0}, samples=1e8)
+    assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (1, L4), (3, A100)]
+    decision = ranking.decision
+    assert decision.choice.cost_usd > decision.runner_up.cost_usd
+    assert decision.best_cloud == decision.choice
+    assert decision.sureness.p_best == ranking.rows[0].p_best
+    assert decision.changes == (), "nothing has to change for the runner-up to cost less"
+    assert ranking.verdict.startswith("Cheapest job that the fit covers: 1x H100")
+    assert card_of(ranking).headline.startswith("Rent 1x H100")
+    sure = estimate(L4, 1000.0, 4.0)
+    plain_order = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: sure, A100: 1700.0}, samples=1e8)
+    assert plain_order.rows[0].offer.gpu_key == L4
 
 
 def test_every_row_of_a_shared_rank_is_marked():

@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpubench
+from gpubench.findings import Finding, FindingKind
 
-from .builders import KEYS, offer, rank_of
+from .builders import KEYS, estimate, offer, rank_of
 
 RATES = dict(zip(KEYS, (3000.0, 500.0, 200.0, 1500.0, 1700.0), strict=True))
 prices = st.integers(10, 5000).map(lambda cents: cents / 100)
 pairs = st.tuples(st.sampled_from(KEYS), prices, st.sampled_from([1, 2, 8]))
 markets = st.lists(pairs, min_size=2, max_size=12, unique_by=lambda p: (p[0], p[1], p[2]))
+BEYOND = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
 OPTIONS = {"width": 1.3, "draws": 100}
 
 
@@ -105,6 +107,33 @@ def test_tie_groups_are_symmetric(market):
         tied = [row for row in group if row.tie]
         assert len(tied) != 1
         assert group[0].tie == bool(tied)
+
+
+GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[:2]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets)
+def test_no_figure_that_the_fit_covers_stands_below_a_guess_that_ties_with_it(market):
+    """All else as without: ranks, chances, and the order of what the fit covers, and of what it does not."""
+    offers = offers_of(market)
+    rows = rank_of(offers, RATES | GUESSED, **OPTIONS).rows
+    guessed = [bool(row.findings) for row in rows]
+    ranks = [row.rank for row in rows]
+    head = ranks.count(1)
+    assert ranks == sorted(ranks)
+    assert guessed[:head] == sorted(guessed[:head])
+    value = [-row.samples_per_usd for row in rows]
+    for alike in (True, False):
+        assert (part := [v for v, g in zip(value[:head], guessed, strict=False) if g == alike]) == sorted(
+            part
+        )
+    assert value[head:] == sorted(value[head:])
+    assert max(value[:head]) <= min(value[head:], default=0)
+    first, decision = rows[0], rank_of(offers, RATES | GUESSED, **OPTIONS).decision
+    assert (decision.choice.instance, decision.sureness.p_best) == (first.offer.instance, first.p_best)
+    dearer = [row for row in rows if row.samples_per_usd > first.samples_per_usd]
+    assert all(row.rank == 1 and row.findings and not first.findings for row in dearer)
 
 
 SHIPPED = {"spot": True, "draws": 1, "as_of": "2026-11-20"}
