@@ -294,8 +294,8 @@ def rank(
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
-        max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
-            (above 0)
+        max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it; of a
+            generation the time of each token after the first [ms]. (above 0)
         samples: Samples to train on, in all. (above 0)
         epochs: Epochs; with --dataset-size. (above 0)
         dataset_size: Samples per epoch. (above 0)
@@ -499,8 +499,8 @@ def report(
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
-        max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
-            (above 0)
+        max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it; of a
+            generation the time of each token after the first [ms]. (above 0)
         samples: Samples to train on, in all. (above 0)
         epochs: Epochs; with --dataset-size. (above 0)
         dataset_size: Samples per epoch. (above 0)
