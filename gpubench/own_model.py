@@ -29,8 +29,16 @@ from typing import Any
 from gpubench.errors import MisuseError
 from gpubench.files import is_there, read_bytes
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
-from gpubench.own_config import check_context, read_config, stated_context
-from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
+from gpubench.own_files import (
+    MOST_SOURCE_BYTES,
+    OWN_PREFIX,
+    check_context,
+    imported_below,
+    read_config,
+    root_of,
+    source_checksum,
+    stated_context,
+)
 from gpubench.units import plain
 from gpubench.workload import (
     BATCH_COUNT,

@@ -1,7 +1,7 @@
 """Precisions of a training step, and the number formats of its products: every fact about each, once.
 
 A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself is
-put in by ``measure.float8`` (fp8) and ``measure.quantize`` (int8); a rate that the prediction has never seen
+put in by ``measure.quantize`` (fp8 and int8); a rate that the prediction has never seen
 needs a mode of ``predict.roofline``.
 """
 

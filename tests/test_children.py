@@ -152,7 +152,7 @@ def test_every_process_of_a_job_of_several_ends_with_the_parent(tmp_path):
 PIPELINE = """
 import pathlib, sys, threading, time
 import psutil
-from gpubench.measure.pipeline import PipelineOrder, measure_pipeline
+from gpubench.measure.feeding import PipelineOrder, measure_pipeline
 from gpubench.models import DeviceProfile
 
 def look():

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from gpubench.errors import MisuseError
 from gpubench.models import Recipe, TaskKind, Trainable, WeightType
 from gpubench.names import nearest
-from gpubench.own_config import CONTEXT_NAMES, check_context, read_config
+from gpubench.own_files import CONTEXT_NAMES, check_context, read_config
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.units import plain
 from gpubench.workload import Task, Workload, image_batches, one_line, seeded

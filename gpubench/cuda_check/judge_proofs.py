@@ -16,7 +16,7 @@ import msgspec
 from gpubench import stats
 from gpubench.interval import Interval
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.energy import power_integral
+from gpubench.measure.telemetry import power_integral
 from gpubench.models import (
     Blocks,
     ClockProof,

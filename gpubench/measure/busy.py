@@ -12,8 +12,8 @@ from itertools import pairwise
 import torch
 
 from gpubench.measure.budget import LATENCY_MOST_S, LATENCY_PASSES, PROFILED_S, PROFILED_STEPS
-from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance
+from gpubench.measure.loop import Clock
 from gpubench.units import Seconds
 
 ISSUED_STEPS = 3

@@ -17,8 +17,8 @@ from torch import distributed
 
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop
-from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.step import AUTOCAST_TYPES, Work
+from gpubench.measure.telemetry import Sampler, Telemetry
 from gpubench.models import Blocks
 from gpubench.units import Seconds
 

@@ -15,7 +15,6 @@ import torch.utils.checkpoint
 
 from gpubench.measure import busy, by_hand, guards
 from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
-from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.launch import (
@@ -28,12 +27,11 @@ from gpubench.measure.launch import (
     time_job,
     worse,
 )
-from gpubench.measure.loop import Loop
+from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for
-from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
-from gpubench.measure.team import InAllOrders, Team
+from gpubench.measure.team import InAllOrders, Team, place_model, share
 from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precision, Recipe, Status, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task

@@ -13,10 +13,10 @@ import msgspec
 
 from gpubench import stats
 from gpubench.effects import ratio
-from gpubench.measure.energy import LEAST_REGION_S
 from gpubench.measure.losses import loss_ends, loss_trace
 from gpubench.measure.peaks import clock_ratio, datasheet_share
 from gpubench.measure.stopping import StopRule
+from gpubench.measure.telemetry import LEAST_REGION_S
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -95,7 +95,12 @@ def judge(
     allowed = allow_throttled or any(f.kind is FindingKind.THROTTLED_ALLOWED for f in measurement.findings)
     findings = unique(find(measurement, planned_launches, siblings))
     if allowed:
-        findings = tuple(_allow(finding) for finding in findings)
+        findings = tuple(
+            msgspec.structs.replace(finding, kind=FindingKind.THROTTLED_ALLOWED)
+            if finding.kind is FindingKind.THROTTLED
+            else finding
+            for finding in findings
+        )
     wrong = [f for f in findings if f.kind in _INVALIDATING]
     reason = "; ".join(str(f.kind) for f in wrong) or None
     return msgspec.structs.replace(
@@ -116,7 +121,9 @@ def find(
         yield Finding(kind=FindingKind.LAUNCHES_MISSING, value=len(launches), limit=planned_launches)
     for launch in launches:
         yield from launch.findings
-        yield from _of_batches(case, launch)
+        if case.task is TaskKind.TRAIN and launch.batch_count == 1:
+            # learned by heart, so that its gradients vanish: later steps are unlike real training
+            yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
         yield from _of_rounds(launch)
@@ -170,18 +177,6 @@ def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
     return tuple(kept.values())
 
 
-def _allow(finding: Finding) -> Finding:
-    if finding.kind is not FindingKind.THROTTLED:
-        return finding
-    return msgspec.structs.replace(finding, kind=FindingKind.THROTTLED_ALLOWED)
-
-
-def _of_batches(case: Case, launch: Launch) -> Iterator[Finding]:
-    """A single batch is learned by heart, and its gradients vanish: later steps are unlike real training."""
-    if case.task is TaskKind.TRAIN and launch.batch_count == 1:
-        yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
-
-
 def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
     if launch.switches is not None and (wrong := launch.switches.unexpected(case.precision)):
         yield Finding(kind=FindingKind.SWITCHES_CHANGED, value=wrong)
@@ -220,7 +215,7 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _of_rounds(launch: Launch) -> Iterator[Finding]:
-    steps = [r.wall_s / r.steps for r in launch.accepted]
+    steps = launch.step_times_s
     if len(steps) < 2:
         return
     middle = median(steps)
@@ -237,11 +232,10 @@ def _of_width(launch: Launch, target: float | None) -> Iterator[Finding]:
         return
     rule = StopRule(
         target=target,
-        rounds=[r.wall_s / r.steps for r in launch.accepted],
+        rounds=launch.step_times_s,
         walls=[r.wall_s for r in launch.accepted],
     )
-    unmet = rule.unmet()
-    if unmet is not None:
+    if (unmet := rule.unmet()) is not None:
         yield unmet
 
 

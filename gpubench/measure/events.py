@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from gpubench.models import Case, Measurement, MicroResult, Round
@@ -73,3 +75,10 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Event = RunPlanned | CaseBegan | PhaseBegan | RoundEnded | CaseEnded | MicroEnded | Remark
+
+OnEvent = Callable[[Event], None]
+
+
+def say_nothing(event: Event) -> None:
+    """Watch nothing."""
+    del event

@@ -8,8 +8,8 @@ import time
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, MisuseError, NoDeviceError
 from gpubench.measure import events, messages
-from gpubench.measure.child import JOB_MODULE, Child, environment_of
-from gpubench.measure.control import Control, OnEvent
+from gpubench.measure.child import JOB_MODULE, Child, Control, environment_of
+from gpubench.measure.events import OnEvent
 from gpubench.measure.meeting import BEGUN, Meeting
 from gpubench.measure.plan import Plan
 from gpubench.models import DeviceProfile, Status

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gpubench.measure.capability import CUDA_BACKENDS, HIP_BACKENDS
-from gpubench.measure.clock import Clock
+from gpubench.measure.loop import Clock
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, Identity, Switches
 from gpubench.probe.identity import check_same_device, matched_by, told_by_torch

@@ -1,4 +1,7 @@
-"""A case in Keras: build it, check it, prepare it; the rounds are those of every framework."""
+"""The child that measures in Keras: a case is built, checked and prepared; the rounds are those of all.
+
+It speaks as ``worker`` does, and has one backend.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from gpubench.measure import keras_steps
+from gpubench.children import ParentChannel
+from gpubench.measure import keras_steps, messages
 from gpubench.measure.budget import CURVE_SHARE
-from gpubench.measure.capability import NotHereError
-from gpubench.measure.keras_own import Build, build_of
-from gpubench.measure.keras_steps import Steps
+from gpubench.measure.capability import NotHereError, versions
+from gpubench.measure.keras_build import Build, build_of, check_backend
+from gpubench.measure.keras_steps import Steps, check_gpu
 from gpubench.measure.launch import (
     Bench,
     Job,
@@ -26,6 +30,7 @@ from gpubench.measure.launch import (
 from gpubench.measure.loop import CallLoop
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import Case, Execution, Framework, Precision, Status
+from gpubench.probe.telemetry import open_telemetry
 from gpubench.units import Seconds
 
 CHECKED_STEPS = 2
@@ -81,12 +86,16 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
         seen.reference_error = _reference_error(order, bench, build, steps)
     before = steps.fingerprint()
+
+    def prove_again() -> None:  # code of the model's own may have set a switch meanwhile
+        seen.precision_errors = worse(seen.precision_errors, keras_steps.product_errors())
+
     in_time(deadline_s)
     return Job(
         advance=_first_steps(case, bench, seen, steps, deadline_s),
         edge_loss=steps.edge_loss,
         batches=len(steps.batches),
-        prove_again=lambda: _prove_again(seen),
+        prove_again=prove_again,
         has_moved=lambda: any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True)),
         loop=CallLoop,
     )
@@ -157,6 +166,29 @@ def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, steps:
     return relative_difference(found, expected)
 
 
-def _prove_again(seen: LaunchRecorder) -> None:
-    """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
-    seen.precision_errors = worse(seen.precision_errors, keras_steps.product_errors())
+def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
+    """Say what this process computes with, and return what it measures on.
+
+    Args:
+        setup: The first message.
+        line: To the parent.
+        began_s: When the import of the framework began, on ``time.perf_counter`` [s].
+    """
+    check_backend(setup.framework)
+    findings = check_gpu(setup.device, setup.framework)
+    telemetry = open_telemetry(setup.device)
+    line.send(
+        messages.Ready(
+            cold_s={"import": time.perf_counter() - began_s},
+            findings=findings,
+            packages=versions(setup.framework),
+        )
+    )
+    return KerasBench.serving(setup, line, telemetry, framework=setup.framework)
+
+
+def serve(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
+    """Carry out one command and report its end."""
+    if not isinstance(command, messages.MeasureCase):
+        raise TypeError(f"no such command in Keras: {type(command).__name__}")
+    line.send(messages.scrubbed(measure_case(command, bench)))

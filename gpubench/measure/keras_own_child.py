@@ -22,7 +22,7 @@ def main() -> None:
 
 def _answer(reference: str, framework: Framework, return_home: Callable[[], None]) -> Answer:
     try:
-        from gpubench.measure.keras_own import profile_of_own
+        from gpubench.measure.keras_build import profile_of_own
 
         profile = profile_of_own(reference, framework, return_home)
     except MisuseError as error:

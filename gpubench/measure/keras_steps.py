@@ -7,7 +7,6 @@ what feeding costs is another question. Its loss is the mean since it was last r
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +15,9 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from gpubench.errors import MisuseError
 from gpubench.measure.budget import REFERENCE_SAMPLES
-from gpubench.measure.capability import NotHereError
-from gpubench.measure.frameworks import KERAS, POLICIES
-from gpubench.measure.keras_loss import check_fit
+from gpubench.measure.capability import KERAS, POLICIES, NotHereError
+from gpubench.measure.keras_build import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
 from gpubench.probe.identity import check_same_device
 from gpubench.workload import KerasTask, import_foreign, one_line
@@ -31,22 +28,6 @@ PROBE_IMAGE = 16
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""
-
-
-def check_backend(framework: Framework) -> None:
-    """Make sure that this process runs the backend that was asked for, and that no code chose another.
-
-    Raises:
-        MisuseError: Naming both.
-    """
-    wanted, found = KERAS[framework].backend, keras.backend.backend()
-    chosen = os.environ.get("KERAS_BACKEND", wanted)
-    if found != wanted or chosen != wanted:
-        other = chosen if found == wanted else found
-        raise MisuseError(
-            f"{framework} was asked for, and the model's code sets Keras's backend to {other}: a process has "
-            f"one backend; ask for --framework keras-{other}, or leave KERAS_BACKEND to gpubench"
-        )
 
 
 @contextmanager

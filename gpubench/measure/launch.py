@@ -16,14 +16,22 @@ from typing import Any, Self
 
 from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
-from gpubench.measure import energy, messages, preflight
+from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.capability import NotHereError
-from gpubench.measure.clock import Clock
-from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.loop import (
+    Clock,
+    Loop,
+    OutOfTimeError,
+    Report,
+    Series,
+    StoppedError,
+    time_rounds,
+    warm_up,
+)
 from gpubench.measure.messages import CaseDone, MeasureCase
-from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.stopping import Heap
+from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
@@ -162,7 +170,7 @@ class LaunchRecorder:
     gpu_busy: float | None = None
     latency_s: tuple[float, ...] = ()
     tokens_at_s: tuple[tuple[float, ...], ...] = ()
-    energy: energy.Energy = field(default_factory=energy.Energy)
+    energy: Energy = field(default_factory=Energy)
     energy_edges_j: tuple[float, ...] = ()
     held_clocks_s: dict[str, float | None] = field(default_factory=dict)
     telemetry_source: str | None = None
@@ -255,7 +263,9 @@ def conduct(
     try:
         measure(deadline_s)
     except OutOfTimeError:
-        status, reason = Status.TIMEOUT, _out_of_time(seen)
+        rounds = len(seen.series.timed)
+        when = f"after {rounds} timed rounds" if rounds else "before its timed rounds"
+        status, reason = Status.TIMEOUT, f"the time given to this case ended {when}"
     except StoppedError:
         if len(seen.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
@@ -373,9 +383,7 @@ def _read_energy(
     if series.began_s is None:
         return
     seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
-    seen.energy = energy.energy_of(
-        seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w
-    )
+    seen.energy = energy_of(seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w)
 
 
 def _difference(before: int | None, after: int | None) -> int | None:
@@ -428,12 +436,3 @@ def in_time(deadline_s: Seconds) -> None:
     """
     if time.perf_counter() >= deadline_s:
         raise OutOfTimeError
-
-
-def _out_of_time(seen: LaunchRecorder) -> str:
-    rounds = len(seen.series.timed)
-    return (
-        f"the time given to this case ended after {rounds} timed rounds"
-        if rounds
-        else "the time given to this case ended before its timed rounds"
-    )

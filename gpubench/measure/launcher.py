@@ -17,15 +17,14 @@ import msgspec
 from gpubench.children import ChildEndedError, ChildLateError, not_started
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure import checks, events, messages, preflight, protocol
-from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
-from gpubench.measure.control import Control, OnEvent, say_nothing
+from gpubench.measure.child import JOB_MODULE, MODULE, Child, Control, environment_of
 from gpubench.measure.estimate import aim_s, least_case_s
+from gpubench.measure.events import OnEvent, say_nothing
 from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
-from gpubench.measure.protocol import MOST_REPORTS, JobOverError, Progress
+from gpubench.measure.protocol import MOST_REPORTS, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
-from gpubench.measure.taken import Record
 from gpubench.models import (
     DeviceProfile,
     Finding,

@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 from gpubench import stats
-from gpubench.measure import float8, quantize
+from gpubench.measure import quantize
 from gpubench.measure.budget import (
     LEAST_REPETITIONS,
     LEAST_ROUNDS,
@@ -29,13 +29,13 @@ from gpubench.measure.budget import (
 )
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.clock import Clock
 from gpubench.measure.hardware import Hardware
+from gpubench.measure.loop import Clock
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, gemm_precisions
 from gpubench.measure.precision import probe_errors, switches_for
-from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.measure.team import Team
+from gpubench.measure.telemetry import Sampler, Telemetry
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds, format_bytes
@@ -47,7 +47,7 @@ _TYPES: dict[str, torch.dtype] = {
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
 """Of products whose result is of another type than their operands."""
 _UNITS = {form.name: form.unit for form in FORMATS}
-_IN_8_BITS = {FP8.name: float8.why_not_here, INT8.name: quantize.why_not_here}
+_IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
 """What a torch or a device may lack although the device's model has it."""
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
@@ -334,7 +334,7 @@ def _multiply(precision: str, size: int) -> Make:
             return lambda: quantize.multiply_int8(a, b, out)
         if precision == FP8.name:
             a, b = (torch.randn(size, size, device=device).to(given) for _ in range(2))
-            return lambda: float8.scaled_product(a, b.t(), out=out)
+            return lambda: quantize.scaled_product(a, b.t(), out=out)
         a, b = (torch.randn(size, size, device=device, dtype=given) for _ in range(2))
         return lambda: torch.mm(a, b, out=out)
 

@@ -20,7 +20,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import micro
 from gpubench.measure.budget import Budget
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.clock import Clock
+from gpubench.measure.loop import Clock
 from gpubench.measure.micro import (
     CACHE_BYTES,
     Make,

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.measure.pipeline import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
+from gpubench.measure.feeding import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
 from gpubench.stats import rate_interval, relative_half_width
 
 LINK_BYTES = 256 * 1024**2

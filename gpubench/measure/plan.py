@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench import precisions
 from gpubench.errors import MisuseError
-from gpubench.measure import capability, frameworks
+from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
@@ -251,7 +251,7 @@ def _every_case(
         (framework, count, execution)
         for framework in dict.fromkeys(map(Framework, request.frameworks))
         for count in dict.fromkeys((1, request.gpu_count))
-        for execution in frameworks.executions_of(
+        for execution in capability.executions_of(
             framework,
             tuple(execution for execution in Execution if execution in request.executions),
             capability.default_executions(device, publish=publish, gpu_count=count),
@@ -287,7 +287,7 @@ def _every_case(
                 or capability.why_no_execution(execution, device, count)
                 or capability.why_not_for_task(case)
                 or _why_not_together(profile, case)
-                or frameworks.why_no_framework(case, device, is_own=is_own(reference))
+                or capability.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
 
@@ -539,7 +539,7 @@ def refuse_forced_precision(made: Plan) -> None:
 def _parameters(profile: WorkloadProfile, case: Case) -> int:
     if case.framework is Framework.TORCH:
         return profile.parameters
-    return profile.parameters - frameworks.fewer_parameters().get(case.workload, 0)
+    return profile.parameters - capability.fewer_parameters().get(case.workload, 0)
 
 
 def planned_case(

@@ -6,7 +6,6 @@ import getpass
 import ipaddress
 import platform
 import re
-from collections.abc import Iterator
 
 from gpubench.units import plain
 
@@ -36,7 +35,9 @@ def scrub(text: str, limit: int = 400) -> str:
     clean = _UUID.sub("<uuid>", " ".join(text.split()))
     clean = _PIDS.sub(r"\1 <pid>", _ADDRESS.sub(_without_address, clean))
     clean = _PATH.sub(lambda match: match.group(1) or "<path>", clean)
-    for name in _host_names():
+    host = platform.node()
+    short, _, domain = host.partition(".")
+    for name in (host, short, domain if "." in domain else ""):  # a domain of one label is a plain word
         clean = _without(clean, name, "<host>", re.IGNORECASE)
     return plain(_without(clean, _user(), "<user>"), limit)
 
@@ -72,16 +73,6 @@ def _without_address(match: re.Match[str]) -> str:
     except ValueError:
         return match[0]
     return "<address>" if match[0].strip(":") else match[0]
-
-
-def _host_names() -> Iterator[str]:
-    """The name of this machine, then that without its domain, and the domain, unless that is a plain word."""
-    host = platform.node()
-    short, _, domain = host.partition(".")
-    yield host
-    yield short
-    if "." in domain:
-        yield domain
 
 
 def _user() -> str:

@@ -21,8 +21,8 @@ from gpubench.measure.launch import failure
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
 from gpubench.measure.precision import probe_errors, recurrent_error, switches_for
-from gpubench.measure.sampler import Sampler, shifted
 from gpubench.measure.step import AUTOCAST_TYPES, Work, move
+from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
 from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds

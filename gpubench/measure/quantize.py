@@ -1,4 +1,9 @@
-"""Linear layers in fewer bits, by torchao: their weights alone, or weights and activations."""
+"""Linear layers in fewer bits, by torchao: of weights alone, or of weights and activations.
+
+In FP8 the three products of a layer are computed so: each operand is scaled by its own largest value, made
+anew for each product on the device; activations and weights are rounded to e4m3, gradients to e5m2
+(Micikevicius and others 2022, arXiv:2209.05433). Weights, results and all other layers stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
-from gpubench.profile.blocks import frozen_layers
+from gpubench.profile.blocks import frozen_layers, repeated_blocks
 from gpubench.profile.nf4 import BLOCK, SCALES
 from gpubench.workload import lacks_memory, one_line
 
@@ -22,7 +27,7 @@ GROUP = 128
 """Weights that share a scale and a zero point at 4 bits."""
 
 
-MULTIPLE = 8
+INT8_MULTIPLE = 8
 """Of both sizes of a layer in int8: others torchao computes in whole numbers of 32 bits, on the host."""
 
 
@@ -76,13 +81,13 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         NotQuantizedError: If this torch or device cannot, or the model has no such layer.
     """
     quantization = _torchao("int8", "products")
-    layers = {layer for layer in model.modules() if is_whole(layer, MULTIPLE)}
+    layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
     if not layers:
         raise NotQuantizedError(
             f"int8 is of linear layers, and {name} has none in full precision whose sizes are multiples of "
-            f"{MULTIPLE}"
+            f"{INT8_MULTIPLE}"
         )
-    if (reason := why_not_here(device)) is not None:
+    if (reason := why_no_int8(device)) is not None:
         raise NotQuantizedError(reason)
     with refusing("torchao has no int8 layers for this device"):
         # What it would set for the compiler, TF32 among it, would stay for every later case.
@@ -92,7 +97,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         raise NotQuantizedError(f"torchao left a linear layer of {name} as it was, not in int8")
 
 
-def why_not_here(device: torch.device) -> str | None:
+def why_no_int8(device: torch.device) -> str | None:
     """Say why this torch cannot multiply in int8 on a device; None where it can."""
 
     def multiply() -> object:
@@ -175,3 +180,82 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
     if weight_type is WeightType.NF4 and not hasattr(quantization, "to_nf4"):
         raise NotQuantizedError(f"this torchao has no nf4 weights: {INSTALL}")
     return quantization
+
+
+FP8_MULTIPLE = 16
+"""Of each dimension of a product in FP8: what the tensor cores take."""
+_FORWARD = "float8_e4m3fn"
+
+
+def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
+    """Let the linear layers of the model's blocks compute in FP8; all others stay as they are.
+
+    Called before the model is shared out: a layer that holds a part of its weight is not recognized.
+
+    Args:
+        model: Changed in place, wherever it lies.
+        name: Of the workload, for the message.
+        device: Where it will be run.
+
+    Raises:
+        NotQuantizedError: If this torch or device cannot, torchao is absent, or the model has no such layer.
+    """
+    reason = why_no_fp8(device)
+    if reason is not None:
+        raise NotQuantizedError(reason)
+    layers = {layer for block in repeated_blocks(model) for layer in block.modules() if _can(layer)}
+    if not layers:
+        raise NotQuantizedError(
+            f"fp8 is of the linear layers in repeated blocks, and {name} has none whose sizes are multiples "
+            f"of {FP8_MULTIPLE}"
+        )
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ImportError as error:
+        raise NotQuantizedError(
+            f"linear layers in fp8 need torchao, which cannot be imported: {INSTALL} ({one_line(error)})"
+        ) from None
+    convert_to_float8_training(
+        model,
+        config=Float8LinearConfig(pad_inner_dim=True),  # tokens of a batch may be no multiple of 16
+        module_filter_fn=lambda layer, _: layer in layers,
+    )
+
+
+def why_no_fp8(device: torch.device) -> str | None:
+    """Say why this torch cannot multiply in FP8 on a device; None where it can."""
+
+    def multiply() -> object:
+        a, b = (
+            torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(getattr(torch, _FORWARD))
+            for _ in range(2)
+        )
+        return scaled_product(a, b.t())
+
+    return why_no_products("FP8", multiply)
+
+
+def scaled_product(
+    a: Tensor, b: Tensor, *, out_type: torch.dtype = torch.bfloat16, out: Tensor | None = None
+) -> Tensor:
+    """Multiply operands in FP8, its sums in fewer bits, as datasheets count and forward passes allow.
+
+    Shapes:
+        a: (M, K), by rows; b: (K, N), by columns; result: (M, N).
+
+    Args:
+        a: The left operand; its scale is 1, as that of the other.
+        b: The right one.
+        out_type: Of the result.
+        out: Takes the result, of that type.
+    """
+    one = torch.ones((), device=a.device)
+    product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it
+        a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=out_type, out=out
+    )
+    return product
+
+
+def _can(layer: nn.Module) -> bool:
+    """Whether a layer is an ordinary one; one with a forward pass of its own computes something else."""
+    return is_whole(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward

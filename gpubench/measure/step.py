@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
-from gpubench.measure.float8 import compute_in_fp8
-from gpubench.measure.quantize import QUANTIZED, compute_in_int8, place_narrow, quantize
+from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.workload import Task, forward
 

@@ -139,8 +139,8 @@ class WarmUp:
     def _close_window(self) -> None:
         self.windows.append(
             _Window(
-                step_s=median(r.wall_s / r.steps for r in self._rounds),
-                rounds_s=tuple(r.wall_s / r.steps for r in self._rounds),
+                step_s=median(r.step_s for r in self._rounds),
+                rounds_s=tuple(r.step_s for r in self._rounds),
                 clocks_hz=tuple(self._clocks_hz),
                 first=self._heap_at_start or self._heap,
                 last=self._heap,

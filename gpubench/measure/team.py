@@ -1,36 +1,98 @@
 """Several GPUs in one job: one process each, all in step with the first.
 
-The first process is the one that the parent talks to: it alone decides and times. Before the clock of a
-block starts it announces the block; the others do what is announced and nothing else. torch's store carries
-the announcements, gloo the waiting, and NCCL (gloo on a CPU) what the processes exchange in a step.
+They share one model: each has a whole copy (DDP), or a part of it (FSDP2). The first process is the one that
+the parent talks to: it alone decides and times. Before the clock of a block starts it announces the block;
+the others do what is announced and nothing else. torch's store carries the announcements, gloo the waiting,
+and NCCL (gloo on a CPU) what the processes exchange in a step.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 
 from gpubench.measure import by_hand, guards
 from gpubench.measure.capability import NotHereError
-from gpubench.measure.clock import Clock
-from gpubench.measure.execution import Advance
+from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
-from gpubench.measure.meeting import SILENCE_S
+from gpubench.measure.loop import Clock
+from gpubench.measure.meeting import SILENCE_S, Place, is_echo
 from gpubench.measure.messages import ByHand, MeasureCase, Setup
-from gpubench.measure.place import Place, is_echo
 from gpubench.measure.precision import switches_for
-from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, move
-from gpubench.models import DeviceProfile
+from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
+from gpubench.profile.blocks import repeated_blocks
 from gpubench.units import Bytes, Seconds, listing, plain
 from gpubench.workload import Task
+
+
+def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
+    """Put a model on the device, whole or, where the case shards it, this process's part of each block.
+
+    A sharded model comes block by block from the host: none of the processes ever holds all of it.
+
+    Raises:
+        NotPreparedError: If a model to be sharded has no blocks, or this torch cannot shard.
+    """
+    if case.parallel_mode is not ParallelMode.FSDP:
+        return model.to(device)
+    fully_shard = _fully_shard()
+    blocks = repeated_blocks(model)
+    if not blocks:
+        raise NotPreparedError(
+            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
+        )
+    mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
+    for part in (*blocks, model):
+        _agree(part, device)
+        fully_shard(part, mesh=mesh)
+    return model
+
+
+def share(work: Work) -> Work:
+    """Return the work as one process's share of the job: its gradients are averaged with all others'.
+
+    Each process has its own batches, and the first one's parameters. Inference and independent jobs exchange
+    nothing; the gradients of a sharded model are averaged where it is sharded.
+    """
+    if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
+        return work
+    device_ids = None if work.device.type == "cpu" else [work.device]
+    return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
+
+
+def _agree(module: nn.Module, device: torch.device) -> None:
+    """Move what of a module is still on the host, with the first process's values."""
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.device.type == "meta" or hasattr(tensor, "to_local"):
+                continue  # sharded already, as a part of a block
+            tensor.data = tensor.data.to(device)
+            distributed.broadcast(tensor.data, 0)
+
+
+def _fully_shard() -> Callable[..., Any]:
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        try:
+            # where torch 2.4 and 2.5 have it
+            from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
+        except ImportError:
+            raise NotPreparedError(f"torch {torch.__version__} has no fully_shard: fsdp needs 2.4") from None
+    return fully_shard
+
 
 EXCHANGE_LIMIT = timedelta(minutes=5)
 """For the others to make their contexts, and for any one exchange afterwards."""

@@ -11,14 +11,14 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
-from gpubench.measure.frameworks import versions
+from gpubench.measure.capability import versions
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.keras_case import KerasBench
-    from gpubench.measure.place import Place
+    from gpubench.measure.meeting import Place
 
 Context = TypeVar("Context")
 
@@ -46,14 +46,14 @@ def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
     def open_keras() -> KerasBench:
         line.send(messages.Phase(name="import"))
         began_s = time.perf_counter()
-        from gpubench.measure import keras_worker
+        from gpubench.measure import keras_case
 
-        return keras_worker.open_bench(setup, line, began_s)
+        return keras_case.open_bench(setup, line, began_s)
 
     def serve_one(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
-        from gpubench.measure import keras_worker
+        from gpubench.measure import keras_case
 
-        keras_worker.serve(command, bench, line)
+        keras_case.serve(command, bench, line)
 
     serve_all(line, open_keras, serve_one)
 

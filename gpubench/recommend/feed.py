@@ -7,8 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.measure.feeding import Consumption, Feeding, feeding
-from gpubench.measure.pipeline import CLIP_FRAMES, PipelineReport, measure_pipeline
+from gpubench.measure.feeding import (
+    CLIP_FRAMES,
+    Consumption,
+    Feeding,
+    PipelineReport,
+    feeding,
+    measure_pipeline,
+)
 from gpubench.options import check_fields
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal

@@ -8,11 +8,11 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
+from gpubench.measure.capability import version_of
 from gpubench.measure.environment import environment
-from gpubench.measure.frameworks import version_of
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
+from gpubench.measure.protocol import Record
 from gpubench.measure.request import MicroWish, RunRequest
-from gpubench.measure.taken import Record
 from gpubench.models import (
     BatchChoice,
     Case,

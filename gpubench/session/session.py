@@ -23,17 +23,17 @@ from gpubench.errors import (
 )
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
-from gpubench.measure.child import module_of
-from gpubench.measure.control import STOPPING_S, Control, answering, say_nothing
+from gpubench.measure.capability import need_frameworks, profiles_in
+from gpubench.measure.child import STOPPING_S, Control, answering, module_of
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
+from gpubench.measure.events import say_nothing
 from gpubench.measure.following import follow_jobs
-from gpubench.measure.frameworks import need_frameworks, profiles_in
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.meeting import Meeting, meet
 from gpubench.measure.plan import Plan, check_request, plan
+from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
-from gpubench.measure.taken import Record
 from gpubench.models import (
     Case,
     DeviceProfile,

@@ -44,7 +44,7 @@ EXTRA_STEPS = 2
 
 def main() -> None:
     """Start a process of the backend that is named, and show what it prints."""
-    from gpubench.measure.frameworks import variables_of
+    from gpubench.measure.capability import variables_of
     from gpubench.models import DeviceProfile, Framework
 
     if sys.argv[1] == "cost":
@@ -66,7 +66,7 @@ def main() -> None:
 def cost(framework: Framework) -> None:
     """Print the CPU time of a step in each execution that is measured by default, this process on one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    from gpubench.measure.frameworks import KERAS
+    from gpubench.measure.capability import KERAS
     from gpubench.models import Execution, Framework
 
     if framework is Framework.TORCH:
@@ -164,8 +164,7 @@ def compare(name: str) -> int:
 
 def harness_of(name: str) -> CallLoop:
     """Return what times rounds of the digit network in the execution that a backend is measured in first."""
-    from gpubench.measure.clock import Clock
-    from gpubench.measure.loop import CallLoop
+    from gpubench.measure.loop import CallLoop, Clock
     from gpubench.models import Execution, Framework
 
     framework = Framework(name)

@@ -15,10 +15,10 @@ from gpubench.discovery import load_workload
 from gpubench.measure import busy, case, checks, guards, precision, worker
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.case import WorkerContext, measure_case
-from gpubench.measure.clock import Clock
 from gpubench.measure.execution import NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware, open_hardware
 from gpubench.measure.launch import LaunchRecorder
+from gpubench.measure.loop import Clock
 from gpubench.measure.messages import MeasureCase, Ready, Setup
 from gpubench.measure.precision import SwitchesRefusedError, read_switches, switches_for
 from gpubench.measure.step import move

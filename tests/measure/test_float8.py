@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpubench.discovery import load_workload
-from gpubench.measure import float8
+from gpubench.measure import quantize
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.step import move
@@ -19,7 +19,7 @@ from gpubench.profile import load_profiles, profile_of
 CPU = torch.device("cpu")
 ERROR = Precision.FP8.facts.product_error
 
-pytestmark = pytest.mark.skipif(float8.why_not_here(CPU) is not None, reason="torch has no FP8 products here")
+pytestmark = pytest.mark.skipif(quantize.why_no_fp8(CPU) is not None, reason="torch has no FP8 products here")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
 def narrow_layer(inputs=64, outputs=48, *, bias=False) -> nn.Linear:
     blocks = nn.ModuleList(nn.Sequential(nn.Linear(inputs, outputs, bias=bias), nn.ReLU()) for _ in range(2))
     model = nn.ModuleList([Block(blocks[0]), Block(blocks[1])]).to(torch.bfloat16)
-    float8.compute_in_fp8(model, "mine", CPU)
+    quantize.compute_in_fp8(model, "mine", CPU)
     layer = model[0].inner[0]
     assert isinstance(layer, nn.Linear)
     return layer
@@ -122,7 +122,7 @@ def test_without_torchao_the_case_is_refused_with_the_line_that_installs_it(monk
 
 def test_a_model_without_blocks_is_refused_where_it_is_built_and_where_it_is_planned():
     with pytest.raises(NotQuantizedError, match="repeated blocks"):
-        float8.compute_in_fp8(nn.Linear(64, 64), "mine", CPU)
+        quantize.compute_in_fp8(nn.Linear(64, 64), "mine", CPU)
     assert "repeated blocks" in load_profiles()["cnn"].why_not_at(Precision.FP8)
     assert load_profiles()["llama_1b"].why_not_at(Precision.FP8) is None
     assert "4 bits" in load_profiles()["llama_8b_qlora"].why_not_at(Precision.FP8)

@@ -17,9 +17,8 @@ import pytest
 from gpubench.children import ask_child
 from gpubench.effects import Result, framework_effects
 from gpubench.errors import MisuseError
-from gpubench.measure import frameworks
-from gpubench.measure.clock import Clock
-from gpubench.measure.loop import CallLoop
+from gpubench.measure import capability
+from gpubench.measure.loop import CallLoop, Clock
 from gpubench.measure.messages import CaseDone
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
@@ -95,7 +94,7 @@ def _quick_compiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def in_child(framework: Framework, *orders: str) -> dict:
     """Measure tiny models in a process that has one backend, as the measuring child does."""
-    variables = {**os.environ, **frameworks.variables_of(framework, CPU)}
+    variables = {**os.environ, **capability.variables_of(framework, CPU)}
     if framework is Framework.KERAS_JAX:
         variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     done = subprocess.run(
@@ -132,7 +131,7 @@ def _each(framework: Framework, execution: str) -> list[tuple[Framework, str]]:
 )
 def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: str) -> None:
     pytest.importorskip("keras")
-    pytest.importorskip(frameworks.KERAS[framework].module)
+    pytest.importorskip(capability.KERAS[framework].module)
     said = in_child(framework, order)
     (end,) = said["ends"]
     assert end["status"] == "ok", (end["reason"], end["traceback"])
@@ -170,7 +169,7 @@ def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, t
     asked = words[words.index("--framework") + 1].split(",")
     for framework in asked:
         pytest.importorskip(
-            "torch" if framework == "torch" else frameworks.KERAS[Framework(framework)].module
+            "torch" if framework == "torch" else capability.KERAS[Framework(framework)].module
         )
     (tmp_path / "my_keras_model.py").write_text(
         "import keras\n"
@@ -210,7 +209,7 @@ def test_a_model_whose_output_does_not_fit_fails_with_both_shapes(tmp_path: Path
         (str(model), Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,
-        environment={**os.environ, **frameworks.variables_of(Framework.KERAS_JAX, CPU)},
+        environment={**os.environ, **capability.variables_of(Framework.KERAS_JAX, CPU)},
     )
     assert asked.answer is not None
     assert "2 outputs for labels" in (asked.answer.error or ""), "told before anything is measured"
@@ -220,7 +219,7 @@ FITS = """
 import keras, numpy as np
 from keras import losses
 from gpubench.errors import MisuseError
-from gpubench.measure.keras_loss import check_fit, loss_of
+from gpubench.measure.keras_build import check_fit, loss_of
 
 def told(loss, targets, shape):
     outputs = keras.ops.convert_to_tensor(np.full(shape, 0.5, "float32"))
@@ -256,10 +255,10 @@ for case in MISFITS:
 @pytest.mark.parametrize("framework", KERAS)
 def test_what_a_backend_would_compute_of_a_misfit_in_silence_is_refused(framework: Framework) -> None:
     """Shapes that would be stretched, labels that are no class, a loss that is 0 whatever the weights."""
-    pytest.importorskip(frameworks.KERAS[framework].module)
+    pytest.importorskip(capability.KERAS[framework].module)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FITS],
-        env={**os.environ, **frameworks.variables_of(framework, CPU)},
+        env={**os.environ, **capability.variables_of(framework, CPU)},
         capture_output=True,
         text=True,
         timeout=240,
@@ -378,7 +377,7 @@ def test_the_gpu_of_a_backend_is_the_probed_one_and_its_peak_the_case_s_own() ->
     pytest.importorskip("jax")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GPU_IN_JAX],
-        env={**os.environ, **frameworks.variables_of(Framework.KERAS_JAX, CPU)},
+        env={**os.environ, **capability.variables_of(Framework.KERAS_JAX, CPU)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -430,7 +429,7 @@ def test_parameters_are_those_of_torch_but_for_the_second_bias_of_the_lstm() -> 
     assert in_keras["lstm"] == [388_584, 388_584]
     assert in_torch["lstm"].parameters == 389_096
     for name, (parameters, trained) in in_keras.items():
-        fewer = frameworks.fewer_parameters()[name]
+        fewer = capability.fewer_parameters()[name]
         assert parameters == in_torch[name].parameters - fewer, name
         assert trained == in_torch[name].trainable_parameters - fewer, name
 
@@ -456,11 +455,11 @@ def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_
     device: DeviceProfile,
     line: str,
 ) -> None:
-    monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name in absent.split() else object())
-    monkeypatch.setattr(frameworks.platform, "machine", lambda: machine)
-    frameworks.need_frameworks([Framework.TORCH, Framework.KERAS_TORCH] if absent == "jax" else [], device)
+    monkeypatch.setattr(capability, "find_spec", lambda name: None if name in absent.split() else object())
+    monkeypatch.setattr(capability.platform, "machine", lambda: machine)
+    capability.need_frameworks([Framework.TORCH, Framework.KERAS_TORCH] if absent == "jax" else [], device)
     with pytest.raises(MisuseError, match=f": {re.escape(line)}$"):
-        frameworks.need_frameworks([Framework(framework)], device)
+        capability.need_frameworks([Framework(framework)], device)
 
 
 def _planned(**given: object) -> dict[tuple[Framework, Execution, Precision], str | None]:
@@ -532,7 +531,7 @@ def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("framework", KERAS)
 def test_a_cuda_graph_is_never_the_name_of_a_keras_step(framework: Framework) -> None:
     case = _case(framework=framework, execution=Execution.GRAPH)
-    assert "CUDA graph" in (frameworks.why_no_framework(case, CPU, is_own=False) or "")
+    assert "CUDA graph" in (capability.why_no_framework(case, CPU, is_own=False) or "")
 
 
 def test_what_keras_does_not_do_is_said() -> None:
@@ -543,16 +542,16 @@ def test_what_keras_does_not_do_is_said() -> None:
         "has no tf-graph": _case(framework=KERAS[2], execution=Execution.TF_GRAPH),
     }
     for words, case in said.items():
-        assert words in (frameworks.why_no_framework(case, CPU, is_own=False) or ""), words
+        assert words in (capability.why_no_framework(case, CPU, is_own=False) or ""), words
 
 
 def test_no_backend_takes_memory_in_advance() -> None:
     for framework in KERAS:
-        variables = frameworks.variables_of(framework, CPU)
+        variables = capability.variables_of(framework, CPU)
         assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
         assert variables["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
-        assert variables["KERAS_BACKEND"] == frameworks.KERAS[framework].backend
-    assert frameworks.variables_of(Framework.TORCH, CPU) == {}
+        assert variables["KERAS_BACKEND"] == capability.KERAS[framework].backend
+    assert capability.variables_of(Framework.TORCH, CPU) == {}
 
 
 def _scripted(step_s: float, call_s: list[float]) -> CallLoop:

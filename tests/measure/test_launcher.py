@@ -15,12 +15,11 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.control import Control
+from gpubench.measure.child import Control
 from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
-from gpubench.measure.protocol import Progress
+from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
-from gpubench.measure.taken import Record
 from gpubench.models import (
     Environment,
     Finding,

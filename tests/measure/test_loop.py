@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from gpubench.measure.budget import DEFAULT, QUICK, budget_of
-from gpubench.measure.clock import Clock
 from gpubench.measure.launch import skipped_steps
-from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.loop import Clock, Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.stopping import Heap
 from gpubench.models import FindingKind, TelemetrySample
 

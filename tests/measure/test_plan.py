@@ -12,8 +12,8 @@ from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import AFTERWARDS_S, LEAST_ROUNDS, QUICK, within
 from gpubench.measure.estimate import aim_s
 from gpubench.measure.plan import Group, check_request, plan
+from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
-from gpubench.measure.taken import Record
 from gpubench.models import (
     BlockSizes,
     DeviceProfile,

@@ -14,7 +14,7 @@ import two_ranks
 from torch import nn
 
 from gpubench.measure.execution import NotPreparedError
-from gpubench.measure.sharing import place_model
+from gpubench.measure.team import place_model
 from gpubench.models import ParallelMode
 from gpubench.profile.blocks import repeated_blocks
 

@@ -12,7 +12,7 @@ import pytest
 from patience import wait_until
 
 from gpubench.measure import events
-from gpubench.measure.control import Control
+from gpubench.measure.child import Control
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.plan import Plan, PlannedCase
@@ -273,7 +273,7 @@ def test_inference_on_several_is_the_same_forward_pass_on_each(make_plan, cpu):
 
 
 def test_a_block_that_would_pass_the_deadline_is_not_announced(fake_clock):
-    from gpubench.measure.clock import Clock
+    from gpubench.measure.loop import Clock
 
     announced: list[tuple[int, int]] = []
     loop = Loop(

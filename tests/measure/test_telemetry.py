@@ -16,10 +16,9 @@ from patience import Stopwatch
 
 from gpubench.errors import NoDeviceError
 from gpubench.measure import preflight
-from gpubench.measure.energy import energy_of
 from gpubench.measure.environment import environment
 from gpubench.measure.privacy import scrub
-from gpubench.measure.sampler import Sampler, shifted
+from gpubench.measure.telemetry import Sampler, energy_of, shifted
 from gpubench.models import FindingKind, Reading, TelemetrySample
 from gpubench.probe import nvidia
 from gpubench.probe.backend import GpuProcess, PowerLimits

@@ -17,9 +17,8 @@ import pytest
 from scripted import GPU_BOUND, HOST_BOUND, Factors, StepTimes, Wall, h200_step_times
 
 from gpubench.measure.budget import QUICK, within
-from gpubench.measure.clock import Clock
 from gpubench.measure.estimate import _probes, aim_s, estimate_s
-from gpubench.measure.loop import Loop, Series, time_rounds, warm_up
+from gpubench.measure.loop import Clock, Loop, Series, time_rounds, warm_up
 from gpubench.measure.plan import Plan, Unit, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, Finding, FindingKind, Run, TelemetrySample

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import TCPStore
 
-from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import move
+from gpubench.measure.team import place_model, share
 from gpubench.models import Case, Execution, ParallelMode, Precision, TaskKind
 from gpubench.workload import Task
 

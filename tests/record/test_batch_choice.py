@@ -9,8 +9,8 @@ import pytest
 
 from gpubench.cli.progress import outcome
 from gpubench.measure.plan import Unit, plan
+from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
-from gpubench.measure.taken import Record
 from gpubench.models import DeviceProfile, Run, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.record.figures import frame, measurement_document

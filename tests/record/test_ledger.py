@@ -12,8 +12,7 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.files import append_line
 from gpubench.measure import messages
 from gpubench.measure.plan import PlannedCase, Unit
-from gpubench.measure.protocol import Progress
-from gpubench.measure.taken import Record
+from gpubench.measure.protocol import Progress, Record
 from gpubench.models import SCHEMA_VERSION, Launch, MicroResult, Round, Run, Status
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.record import ledger, store

@@ -33,9 +33,9 @@ class Mutant:
 
 MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
-CLOCK, HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("clock", "hardware", "execution", "busy"))
+HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("hardware", "execution", "busy"))
 LAUNCH = f"{MEASURE}launch.py"
-MICRO, SHARING, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "sharing", "team", "worker"))
+MICRO, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "team", "worker"))
 PRECISION = f"{MEASURE}precision.py"
 READINGS = "gpubench/probe/nvml_readings.py"
 
@@ -51,7 +51,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the clock stops before the GPU is done",
-        file=CLOCK,
+        file=LOOP,
         old="        work()\n        self.synchronize()\n",
         new="        work()\n",
         misleads="the end of each round is not in its time",
@@ -59,7 +59,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the clock starts while earlier work is underway",
-        file=CLOCK,
+        file=LOOP,
         old="        self.synchronize()\n        start = self.now_ns()\n",
         new="        start = self.now_ns()\n",
         misleads="work of before counts as work of the round",
@@ -623,7 +623,7 @@ MUTANTS = (
     # --- several GPUs, and trials of a batch ----------------------------------------------------------------
     Mutant(
         name="the processes of a job do not exchange gradients",
-        file=SHARING,
+        file=TEAM,
         old="    if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:\n",
         new="    if True:\n",
         misleads="N GPUs are N times one, whatever joins them",
@@ -663,7 +663,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a sharded model is sharded whole",
-        file=SHARING,
+        file=TEAM,
         old="    for part in (*blocks, model):\n",
         new="    for part in (model,):\n",
         misleads="every GPU holds all weights at once, and no exchange hides behind the work",

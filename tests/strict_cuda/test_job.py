@@ -16,11 +16,10 @@ from torch.distributed import TCPStore
 
 from gpubench.discovery import load_workload
 from gpubench.measure import micro
+from gpubench.measure.meeting import Place
 from gpubench.measure.messages import Setup
-from gpubench.measure.place import Place
-from gpubench.measure.sharing import share
 from gpubench.measure.step import move
-from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up
+from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, share
 from gpubench.models import ParallelMode, Precision, Status
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Machine

@@ -17,9 +17,8 @@ from gpubench.cuda_check.judge import judge
 from gpubench.cuda_check.parts import WAITING, _waiting_case
 from gpubench.measure import execution, proofs
 from gpubench.measure.case import try_batch
-from gpubench.measure.clock import Clock
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.loop import Loop
+from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import Prove, TryBatch
 from gpubench.measure.proofs import prove
 from gpubench.measure.step import Work

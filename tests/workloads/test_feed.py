@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from gpubench.cli import feed as verb
 from gpubench.errors import MisuseError
-from gpubench.measure.feeding import Consumption, eight_bit_bytes, feeding, tensor_bytes
-from gpubench.measure.pipeline import PipelineOrder, PipelineReport, PreparationRate, measure_pipeline
+from gpubench.measure.feeding import (
+    Consumption,
+    PipelineOrder,
+    PipelineReport,
+    PreparationRate,
+    eight_bit_bytes,
+    feeding,
+    measure_pipeline,
+    tensor_bytes,
+)
 from gpubench.models import DeviceProfile
 from gpubench.recommend.feed import FeedReport, consumed_by
 

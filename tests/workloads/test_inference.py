@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.measure.busy import LATENCY_PASSES, latencies
-from gpubench.measure.clock import Clock
+from gpubench.measure.loop import Clock
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
