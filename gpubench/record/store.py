@@ -311,7 +311,7 @@ def newest_runs(root: Path) -> StoredRuns:
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
-    """Return what figures rest on of a results folder; what could not be read of it is said on stderr.
+    """Return what figures rest on of a results folder; what of it they do not rest on is said on stderr.
 
     Args:
         results: None is the default folder.
@@ -320,12 +320,12 @@ def own_runs(results: Path | None) -> tuple[Run, ...]:
         MisuseError: If it is there and is no folder.
     """
     stored = newest_runs(results_root(results))
-    say_problems(stored.problems)
+    say_problems([*stored.problems, *([stored.passed_over] if stored.passed_over else [])])
     return stored.runs
 
 
 def say_problems(problems: Iterable[str]) -> None:
-    """Say on stderr what could not be read, a line each: for answers that have no place for it."""
+    """Say on stderr what was not read, a line each: for answers that have no place for it."""
     for problem in problems:
         print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
 

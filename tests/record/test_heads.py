@@ -66,6 +66,14 @@ def test_figures_rest_on_the_newest_of_each_case_and_that_is_said(stored):
     assert len(store.read_runs(stored).runs) == 22
 
 
+@pytest.mark.parametrize("verb", [("predict", "show", "--gpu", "nvidia-l4-24gb"), ("memory",)])
+def test_answers_without_notes_say_on_stderr_that_older_runs_are_passed_over(stored, verb):
+    shown = CliRunner().invoke(app, [*verb, "--workload", "vgg16", "--json", "--results", str(stored)])
+    assert shown.exit_code == 0
+    assert shown.stderr.startswith("gpubench: 22 runs are stored; figures rest on the newest 5 of each case")
+    assert "runs are stored" not in shown.stdout
+
+
 def test_few_runs_are_all_read_and_nothing_is_kept_of_them(tmp_path, make_run, cache):
     store.write_run(tmp_path, make_run())
     assert store.newest_runs(tmp_path).passed_over is None
