@@ -59,7 +59,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
     from gpubench.specs import require_spec
 
     check_fields(request)
-    bare = MemoryRequest(gpus=request.gpus, results=request.results)
+    bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
     if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(
             "without a workload --gpu says what the card has room for, and takes no other option: name one"

@@ -34,6 +34,7 @@ from gpubench.predict.question import (
     check,
     domain_gap,
     question_of,
+    task_of,
 )
 from gpubench.predict.request import PredictRequest
 from gpubench.shared_options import asked_recipe
@@ -61,7 +62,7 @@ def predict(request: PredictRequest) -> Predictions:
         profile,
         request.precision,
         execution=Execution(request.execution),
-        task=profile.task_for(request.task),
+        task=task_of(profile, request.task, named="task" in request.asked),
         batch_size=None if batch == "max" else batch,
     )
     named = [require_spec(name) for name in request.gpus]

@@ -33,7 +33,15 @@ from gpubench.options import check_fields, shown_value
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.memory_request import MemoryRequest
-from gpubench.predict.question import Question, Refusal, case_for, check, question_of, why_impossible
+from gpubench.predict.question import (
+    Question,
+    Refusal,
+    case_for,
+    check,
+    question_of,
+    task_of,
+    why_impossible,
+)
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import checkpointed, judge, with_adapters
 from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
@@ -360,7 +368,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             profile,
             request.precision,
             execution=Execution(request.execution),
-            task=profile.task_for(request.task),
+            task=task_of(profile, request.task, named="task" in request.asked),
             batch_size=request.batch_size,
         )
         for profile in profiles

@@ -53,3 +53,4 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
         str | None, said(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
     ] = None
     results: Results = None
+    asked: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.precisions import AMP, BF16, best_amp
+from gpubench.profile import load_profiles
 
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
@@ -50,6 +51,21 @@ def question_of(profile: WorkloadProfile, precision: str | None, **rest: Any) ->
     at = precision_of(precision, profile)
     of_weights = Precision.AMP_FP16 if at == AMP else Precision(at)
     return Question(profile=profile.at_precision(of_weights), precision=at, **rest)
+
+
+def task_of(profile: WorkloadProfile, asked: str, *, named: bool) -> TaskKind:
+    """Return the task asked for; of what is never trained, inference where training is the default alone.
+
+    Raises:
+        MisuseError: If the task that was named is none of the workload's.
+    """
+    task = profile.task_for(asked)
+    if named and task != asked:
+        trained = [p.name for p in load_profiles().values() if TaskKind.TRAIN in p.tasks]
+        alike = [name for name in trained if name.startswith(f"{profile.name}_")]
+        others = f", or ask for {', '.join(alike)}" if alike else ""
+        raise MisuseError(f"{profile.name} is never trained: leave out --task {asked}{others}")
+    return task
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

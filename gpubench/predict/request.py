@@ -57,3 +57,4 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
     task: AnyTask = "train"
     batch_size: GpuBatch = None
     results: Results = None
+    asked: tuple[str, ...] = ()

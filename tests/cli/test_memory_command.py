@@ -389,6 +389,7 @@ def test_what_is_no_missing_kernel_is_the_models_own_error(
         (("vgg16", "--accumulate", "0"), "--accumulate 0 must be at least 1"),
         (("vgg16", "--accumulate", "65"), "accumulate 65: a batch of 64 has fewer samples"),
         (("vgg16", "--accumulate", "2", "--task", "infer"), "accumulate 2: a step of inference"),
+        (("llama_8b", "--task", "train"), "leave out --task train, or ask for llama_8b_fsdp, llama_8b_lora"),
     ],
 )
 def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: str) -> None:
@@ -396,6 +397,13 @@ def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: st
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_throughput_of_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
+    with pytest.raises(MisuseError, match="llama_8b is never trained: leave out --task train"):
+        predict(workload="llama_8b", task="train", gpus=["nvidia-l4-24gb"])
+    (answer,) = predict(workload="llama_8b", gpus=["nvidia-l4-24gb"]).estimates
+    assert answer.case.task == "infer"
 
 
 def test_all_workloads_are_those_that_have_the_precision(ask: Any) -> None:
