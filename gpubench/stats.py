@@ -23,18 +23,15 @@ _MOST_STEPS = 200
 """Of the quantile's series, which end after ten or so."""
 
 
-def lag1_autocorrelation(values: Sequence[float]) -> float:
-    """Lag-1 autocorrelation, floored at 0: ``max(0, sum d_i d_(i+1) / sum d_i^2)``."""
-    return max(0.0, _lag1(_deviations(values)))
-
-
-def _deviations(values: Sequence[float]) -> list[float]:
+def deviations_of(values: Sequence[float]) -> list[float]:
+    """Deviations from the mean."""
     low, high = min(values), max(values)
     mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values deviate by nothing
     return [value - mean for value in values]
 
 
-def _lag1(deviations: Sequence[float]) -> float:
+def lag1_autocorrelation(deviations: Sequence[float]) -> float:
+    """Lag-1 autocorrelation of a series, from its deviations: ``sum d_i d_(i+1) / sum d_i^2``."""
     total = sum(map(mul, deviations, deviations))
     return 0.0 if total == 0 else sum(map(mul, deviations, deviations[1:])) / total
 
@@ -43,7 +40,7 @@ def relative_half_width(values: Sequence[float]) -> float | None:
     """Half-width of the mean's confidence interval over the mean, right for short and correlated series.
 
     For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
-    is that of n values of an AR(1) process at ``prudent_autocorrelation`` r, and
+    is that of n values of an AR(1) process at ``expected_autocorrelation`` r with a margin of 1, and
     ``dof = max(n (1 - r^2) - 1, 4)``. None below two values.
 
     Why not the plain standard error: of ten to thirty values at the correlation of 0.7 that rounds have, it
@@ -52,11 +49,11 @@ def relative_half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2:
         return None
-    deviations = _deviations(values)
+    deviations = deviations_of(values)
     total = sum(map(mul, deviations, deviations))
     if total == 0:
         return 0.0
-    n, r = len(values), _expected(deviations, margin=1.0)
+    n, r = len(values), expected_autocorrelation(deviations, margin=1.0)
     ess = effective_sample_size(n, r)
     freedom = min(n - 1, max(n * (1 - r * r) - 1, LEAST_FREEDOM))
     error = math.sqrt(total / n / (ess - 1))
@@ -69,23 +66,25 @@ def long_half_width(values: Sequence[float]) -> float:
     From the correlation as it is expected, without the margin of ``relative_half_width``, and the normal
     quantile. It falls with the square root of the length, and so tells how long a series has to be.
     """
-    deviations = _deviations(values)
-    n, r = len(values), _expected(deviations)
+    deviations = deviations_of(values)
+    n, r = len(values), expected_autocorrelation(deviations)
     ess = effective_sample_size(n, r)
     variance = sum(map(mul, deviations, deviations)) / n * ess / (ess - 1)
     error = math.sqrt(variance / n * (1 + r) / (1 - r))
     return NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * error * n / sum(values)
 
 
-def prudent_autocorrelation(values: Sequence[float]) -> float:
-    """Lag-1 autocorrelation, read high: one standard error above what the estimate is on average.
+def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -> float:
+    """Lag-1 autocorrelation freed of its bias, with so many standard errors added.
 
-    ``r + (1 + 4 max(r, 0)) / n + sqrt((1 - r^2) / n)``, kept between 0 and 1 - 1/n: a correlation over more
-    than the length of the series cannot be told from a drift. A short series shows too little of its own
+    ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, kept between 0 and 1 - 1/n: a correlation over
+    more than the length of the series cannot be told from a drift. A short series shows too little of its own
     correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an interval
     built on an estimate that is too low half of the time is too narrow half of the time (the third).
     """
-    return _expected(_deviations(values), margin=1.0)
+    n, r = len(deviations), lag1_autocorrelation(deviations)
+    high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
+    return min(max(high, 0.0), 1 - 1 / n)
 
 
 def effective_sample_size(n: int, autocorrelation: float) -> float:
@@ -98,17 +97,10 @@ def effective_sample_size(n: int, autocorrelation: float) -> float:
     return n / inflation
 
 
-def _expected(deviations: Sequence[float], margin: float = 0.0) -> float:
-    """Lag-1 autocorrelation freed of its bias, with so many standard errors added; from 0 to 1 - 1/n."""
-    n, r = len(deviations), _lag1(deviations)
-    high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
-    return min(max(high, 0.0), 1 - 1 / n)
-
-
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of the mean of a correlated series, from its correlation as it is: no margin."""
-    deviations = _deviations(values)
-    n, r = len(values), max(0.0, _lag1(deviations))
+    deviations = deviations_of(values)
+    n, r = len(values), max(0.0, lag1_autocorrelation(deviations))
     variance = sum(map(mul, deviations, deviations)) / (n - 1)
     return math.sqrt(variance / max(n * (1 - r) / (1 + r), 2))
 
@@ -249,8 +241,3 @@ def percentile(values: Sequence[float], share: float) -> float:
 def interquartile_range(values: Sequence[float]) -> float:
     """Third minus first quartile."""
     return percentile(values, 0.75) - percentile(values, 0.25)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive values."""
-    return math.exp(fmean(math.log(value) for value in values))

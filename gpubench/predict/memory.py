@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from gpubench.models import (
@@ -28,7 +29,6 @@ from gpubench.predict.anchors import Reading, peaks_of, same_arithmetic
 from gpubench.predict.question import Question
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
-from gpubench.stats import geometric_mean
 
 if TYPE_CHECKING:
     from gpubench.measure.plan import Plan
@@ -49,14 +49,18 @@ def fit_of(
     card = card_of(spec)
     if card is None:
         return None
-    return memory.judge(
-        question.profile,
-        case,
-        card,
-        measured=measured_peak(case, spec.key, readings, accumulate),
-        scale=scale_of(question, case, readings),
-        accumulate=accumulate,
-    )
+    return memory.judge(question.profile, case, card, **told(question, case, spec.key, readings, accumulate))
+
+
+def told(
+    question: Question, case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
+) -> dict[str, Any]:
+    """Return what ``profile.memory`` is told beside the case: a measured peak, a scale, and micro-batches."""
+    return {
+        "measured": measured_peak(case, gpu_key, readings, accumulate),
+        "scale": scale_of(question, case, readings),
+        "accumulate": accumulate,
+    }
 
 
 def doubts(
@@ -85,13 +89,7 @@ def doubts(
             profile=profile, precision=case.precision, task=case.task, framework=case.framework
         )
         readings = peaks_of(question, runs)
-        fit = memory.judge(
-            profile,
-            case,
-            card,
-            measured=measured_peak(case, device.gpu_key, readings),
-            scale=scale_of(question, case, readings),
-        )
+        fit = memory.judge(profile, case, card, **told(question, case, device.gpu_key, readings))
         if not fit.fits or fit.in_eager_steps:
             lines.append(f"{case.workload} {case.precision} batch {case.batch_size:,}: {fit.text()}")
     return tuple(dict.fromkeys(lines))
@@ -102,11 +100,7 @@ def need_of(
 ) -> MemoryNeed:
     """What the case needs on a card, or on its class where its memory is not known. Args as ``fit_of``."""
     card = card_of(spec)
-    known: dict[str, Any] = {
-        "measured": measured_peak(case, spec.key, readings, accumulate),
-        "scale": scale_of(question, case, readings),
-        "accumulate": accumulate,
-    }
+    known = told(question, case, spec.key, readings, accumulate)
     if card is None:
         return memory.need_of(question.profile, case, class_of(spec), **known)
     return memory.need_on(question.profile, case, card, **known)
@@ -173,18 +167,14 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     alike = [reading for reading in readings if _alike(reading.case, case)]
     if case.gpu_count > 1 and not alike:
         alike = [reading for reading in readings if _alike(reading.case, case.on_one_gpu)]
-    told = [
-        (reading.case.precision.is_amp, scale)
-        for reading in alike
-        if reading.peak_memory_bytes and (scale := _scale(question, reading)) is not None
-    ]
-    same = [scale for is_amp, scale in told if is_amp == case.precision.is_amp]
-    return geometric_mean(same or [scale for _, scale in told] or [1.0])
-
-
-def _scale(question: Question, reading: Reading) -> float | None:
-    peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
-    return memory.scale_of(question.profile, reading.case, peak, card_class)
+    scales: dict[bool, list[float]] = {True: [], False: []}
+    for reading in alike:
+        peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
+        scale = memory.scale_of(question.profile, reading.case, peak, card_class)
+        if peak and scale is not None:
+            scales[reading.case.precision.is_amp].append(scale)
+    is_amp = case.precision.is_amp
+    return geometric_mean(scales[is_amp] or scales[not is_amp] or [1.0])
 
 
 def _alike(one: Case, two: Case) -> bool:
