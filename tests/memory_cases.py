@@ -22,11 +22,13 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import liveness, load_profiles
-from gpubench.profile.growth import without_what_is_alike
+from gpubench.profile.growth import BATCHES, StepTrace, on_lines, without_what_is_alike
+from gpubench.profile.liveness import GPU_OPTIONS, step_trace, with_state
 from gpubench.profile.memory import need_of
 from gpubench.profile.memory_figures import blas_bytes
+from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.record.store import newest_runs
-from gpubench.workload import Task, Workload
+from gpubench.workload import Task, Workload, seeded
 
 
 def trace_step(
@@ -38,9 +40,17 @@ def trace_step(
     recipe: Recipe | None = None,
 ) -> StepMemory:
     """Trace one task at one precision, by the workload's recipe or another."""
-    with liveness._gpu_without_values() as mode:
+    with gpu_without_values() as mode:
         made = liveness._Made(workload, recipe or workload.recipe, mode)
-        return without_what_is_alike(liveness._trace(made, task, is_amp, keep_gradients=keep_gradients))
+        one, two = (followed(made.at(n).task, task, is_amp, keep_gradients) for n in BATCHES)
+    return without_what_is_alike(on_lines(one, two, task, is_amp=is_amp, recipe=made.recipe))
+
+
+def followed(task: Task, kind: TaskKind, is_amp: bool, keep_gradients: bool) -> StepTrace:
+    """Follow one step of a task on tensors without values, after the state of the optimizer exists."""
+    with seeded(0):
+        optimizer = with_state(task, GPU_OPTIONS) if kind is TaskKind.TRAIN else None
+        return step_trace(task, optimizer, is_amp=is_amp, keep_gradients=keep_gradients)
 
 
 def traced_peak_bytes(
@@ -52,9 +62,10 @@ def traced_peak_bytes(
     keep_gradients: bool = False,
 ) -> int:
     """Peak memory of one step at one batch size, after the state of the optimizer exists [B]."""
-    with liveness._gpu_without_values():
-        built = liveness._Built(liveness._task(build, batch_size))
-        return liveness._fake_step(built, task, is_amp, keep_gradients).peak_bytes
+    with gpu_without_values():
+        with seeded(0):
+            built = build(batch_size, 0)
+        return followed(built, task, is_amp, keep_gradients).peak_bytes
 
 
 BY_VALUE = """

@@ -1,18 +1,99 @@
-"""Low-rank adapters beside the linear layers of any model, as a trace sees them: LoRA and QLoRA."""
+"""A frozen base as a trace sees it: linear layers in 4 bits, and low-rank adapters beside them (LoRA, QLoRA).
+
+Of 4 bits it is what they hold, and what each use of them makes and drops. The values are none: torchao, which
+computes with them, need not be here to count bytes.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from gpubench.errors import MisuseError
 from gpubench.profile.blocks import frozen_layers
-from gpubench.profile.nf4 import PackedLinear
+from gpubench.workload import Task
 
-if TYPE_CHECKING:
-    from gpubench.workload import Task
+BLOCK = 64
+SCALES = 256
+LEVELS = 16
+
+
+def packed(task: Task) -> Task:
+    """Return the task with the frozen layers of its blocks in 4 bits."""
+    narrow: dict[nn.Module, nn.Module] = {each: PackedLinear(each) for each in frozen_layers(task.model)}
+    _exchange(task.model, narrow, narrow.__getitem__)
+    return task
+
+
+def _exchange(
+    model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
+) -> None:
+    """Put what is made of each of these layers in its place, wherever it stands in a model."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if child in layers:
+                setattr(module, name, made_of(child))
+
+
+class PackedLinear(nn.Module):
+    """A linear layer with two weights in a byte, a scale for each 64, and a factor for each 256 of these.
+
+    Shapes:
+        x: (..., inputs); out: (..., outputs).
+
+    Source:
+        Dettmers and others 2023, QLoRA, arXiv:2305.14314.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.shape = tuple(layer.weight.shape)
+        count, device, dtype = layer.weight.numel(), layer.weight.device, layer.weight.dtype
+        blocks = -(-count // BLOCK)
+        for name, size, kind in (
+            ("pairs", -(-count // 2), torch.uint8),
+            ("scales", blocks, torch.int8),
+            ("factors", -(-blocks // SCALES), dtype),
+            ("levels", LEVELS, dtype),
+        ):
+            self.register_buffer(name, torch.empty(size, dtype=kind, device=device))
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Unpack the weight, multiply, and keep nothing of the unpacked one."""
+        out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, self.shape, self.pairs, self.scales, self.levels
+        )
+        bias: Tensor | None = self.bias
+        return out if bias is None else out + bias
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: tuple[int, int], *held: Tensor) -> Tensor:
+        ctx.shape = shape
+        ctx.save_for_backward(*held)
+        return F.linear(x, _unpacked(shape, *held))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        return gradient @ _unpacked(ctx.shape, *ctx.saved_tensors), None, None, None, None
+
+
+def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
+    """The weight in the type of the activations, by way of one 64-bit index a weight, as torchao has it."""
+    high = (pairs >> 4).to(torch.long)
+    low = (pairs & 15).to(torch.long)
+    first, second = levels[high], levels[low]
+    each = scales.to(levels.dtype)[:, None].expand(len(scales), BLOCK // 2)
+    first_scaled = first * each.flatten()[: len(pairs)]
+    second_scaled = second * each.flatten()[: len(pairs)]
+    return torch.stack((first_scaled, second_scaled), dim=-1).flatten()[: shape[0] * shape[1]].view(shape)
+
 
 RANK = 16
 
@@ -29,15 +110,14 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
     """
     task.model.requires_grad_(False)
     read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # which asks for its weight itself
-    frozen = (each for each in frozen_layers(task.model) if not isinstance(each, read_by_attention))
-    layers = {id(layer): layer for layer in frozen}
+    layers = {each for each in frozen_layers(task.model) if not isinstance(each, read_by_attention)}
     if not layers:
         raise MisuseError("it has no linear layers in repeated blocks beside which adapters could be trained")
-    for module in list(task.model.modules()):
-        for name, child in list(module.named_children()):
-            if id(child) in layers:
-                layer = layers[id(child)]
-                setattr(module, name, Adapted(layer, PackedLinear(layer) if in_4_bits else layer))
+
+    def adapted(layer: Any) -> Adapted:
+        return Adapted(layer, PackedLinear(layer) if in_4_bits else layer)
+
+    _exchange(task.model, layers, adapted)
 
 
 class Adapted(nn.Module):

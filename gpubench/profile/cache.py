@@ -160,7 +160,13 @@ def profile_of(
     found = _shipped(reference, wanted)
     if found is None:
         limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
-        found = _profile_in_child(reference, limit_s, wanted, for_memory=for_memory)
+        answer = _ask(reference, limit_s, wanted)
+        if answer.uncounted is not None and not for_memory:
+            raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
+        for note in answer.notes:
+            _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
+        assert answer.profile is not None
+        found = answer.profile
     if "checkpointing" in wanted.of(found.settings):
         return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
     return found
@@ -185,18 +191,6 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     if found is None and not usual.settings:
         return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
     return found
-
-
-def _profile_in_child(
-    reference: str, time_limit_s: float, asked: Asked, *, for_memory: bool
-) -> WorkloadProfile:
-    answer = _ask(reference, time_limit_s, asked)
-    if answer.uncounted is not None and not for_memory:
-        raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
-    for note in answer.notes:
-        _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
-    assert answer.profile is not None
-    return answer.profile
 
 
 def contradiction(reference: str, profile: WorkloadProfile) -> str | None:

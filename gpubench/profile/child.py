@@ -1,4 +1,7 @@
-"""The child that imports and traces a model, run by ``ask_child``; its argument names the model."""
+"""The child that imports and traces a model, run by ``ask_child``; its argument names the model.
+
+On the meta device, where models are traced, no number has a value: so it looks at the loss of one real batch.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,24 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import WorkloadProfile
+from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
-from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.log import traceback_of
-from gpubench.profile.trace import trace_workload
-from gpubench.workload import is_own, one_line
+from gpubench.units import format_number, format_si
+from gpubench.workload import Workload, forward, is_own, lacks_memory, one_line, seeded
 
 MOST_VARIANTS_S = 10.0
 """Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
 
 MOST_ON_CPU_S = 15.0
 """Of the time limit: a model that looks at its values and is slow to compute is counted without them then."""
+SAMPLES = 2
+MOST_PARAMETERS = 200e6
+"""Drawing so many weights takes a CPU of two cores about 2 s and 0.8 GB."""
+MOST_FORWARD_FLOPS = 200e9
+"""Such a CPU does about 150 GFLOP/s."""
+MOST_KEPT_BYTES = 2e9
+_SEED = 0
 
 
 def main() -> None:
@@ -35,28 +44,19 @@ def _answer(
 ) -> Answer:
     try:
         profile, notes, uncounted = _profile(reference, return_home, asked)
-        folder, files = _files(reference)
+        folder, files = _files(reference) if is_own(reference) else (None, ())
     except MisuseError as error:
-        theirs = None if _is_plain(error) else traceback_of(error)
-        return Answer(error=str(error), traceback=theirs)
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        is_plain = isinstance(cause, MisuseError)  # its one line says it all
+        return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
-        return Answer(
-            error=f"{called(reference)}: {one_line(error)}",
-            traceback=traceback_of(error),
-        )
+        return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
     return Answer(profile=profile, notes=notes, folder=folder, files=files, uncounted=uncounted)
 
 
-def _is_plain(error: BaseException) -> bool:
-    """Whether a refusal is our own from its first cause on: its one line says it all."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return isinstance(error, MisuseError)
-
-
-def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
-    if not is_own(reference):
-        return None, ()
+def _files(reference: str) -> tuple[str, tuple[str, ...]]:
     from gpubench.own_model import files_of
 
     folder, files = files_of(reference)
@@ -70,7 +70,9 @@ def _profile(
 
     The last is why its FLOPs are no count.
     """
-    workload = load_workload(reference)
+    workload = load_workload(reference)  # says what is missing where torch is
+    from gpubench.profile.trace import trace_workload
+
     changed = workload.at(asked.recipe(workload))
     if workload.settings:
         workload = changed
@@ -96,6 +98,37 @@ def _profile(
             f"its memory was estimated from above by a formula, not traced: {profile.memory_untraced}"
         )
     return sound, tuple(f"{profile.name}: {n}" for n in notes), traced.missing_kernel
+
+
+def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:
+    """Run one forward pass and its loss on the CPU, for real; return why not where it was not done.
+
+    Raises:
+        MisuseError: If the loss is no finite number, or the pass fails on real values.
+    """
+    if TaskKind.TRAIN not in workload.tasks:
+        return None
+    flops = SAMPLES * profile.forward_flops_per_sample
+    kept = SAMPLES * profile.saved_bytes_per_sample
+    if profile.parameters > MOST_PARAMETERS or flops > MOST_FORWARD_FLOPS or kept > MOST_KEPT_BYTES:
+        millions = format_number(profile.parameters / 1e6)
+        return (
+            f"its loss was not looked at: {millions} million parameters and {format_si(flops, 'FLOP')} are "
+            "too much to run here at once; gpubench run looks at it"
+        )
+    from gpubench.profile.operators import refusal, require_finite
+
+    try:
+        task = workload.build(SAMPLES, _SEED)
+        inputs, targets = task.batches[0]
+        task.model.train()
+        with seeded(_SEED):
+            require_finite(task.loss(forward(task.model, inputs), targets))
+    except Exception as error:  # a model of the user's own may raise anything; the cause is kept
+        if lacks_memory(error) or isinstance(error, NotImplementedError):
+            return f"its loss was not looked at, because it cannot run on this CPU: {one_line(error)}"
+        raise MisuseError(refusal(workload.name, error)) from error
+    return None
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpubench.profile.kernels import with_tensors
+
 _TO_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor
     reciprocal rsqrt sinh tan softplus layer_norm native_layer_norm group_norm rms_norm renorm logsumexp
@@ -115,17 +117,24 @@ def _to_lower(operator: Any) -> Callable[..., Any]:
 
 
 def _casting(operator: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype()) if _is_cast(tensor) else tensor
+
     def run(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
-            return operator(*_cast(args, dtype()), **_cast(kwargs, dtype()))
+            return operator(*with_tensors(args, cast), **with_tensors(kwargs, cast))
 
     return run
+
+
+def _is_cast(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
 def _result_in_float32(operator: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         first = next((a for a in args if isinstance(a, Tensor)), None)
-        if first is not None and first.is_floating_point() and first.dtype is not torch.float64:
+        if first is not None and _is_cast(first):
             place = [a.name for a in operator._schema.arguments].index("dtype")  # noqa: SLF001
             if len(args) <= place and kwargs.get("dtype") is None:
                 kwargs["dtype"] = torch.float32
@@ -138,17 +147,6 @@ def _result_in_float32(operator: Any) -> Callable[..., Any]:
 def _without_autocast() -> Any:
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)  # noqa: SLF001
     return torch._C._ExcludeDispatchKeyGuard(keys)  # noqa: SLF001
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        eligible = value.is_floating_point() and value.dtype is not torch.float64
-        return value.to(dtype) if eligible else value
-    if isinstance(value, list | tuple):
-        return type(value)(_cast(part, dtype) for part in value)
-    if isinstance(value, dict):
-        return {name: _cast(part, dtype) for name, part in value.items()}
-    return value
 
 
 # --- dropout -------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
     return StepMemory(
         task=kind,
         is_amp=is_amp,
-        lines=_lines([one.timeline, two.timeline]),
+        lines=_lines(one.timeline, two.timeline),
         weights_bytes=float(one.weights),
         trained_bytes=float(one.trained),
         optimizer_bytes=float(one.optimizer),
@@ -178,13 +178,12 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 # --- lines -----------------------------------------------------------------------------------------------
 
 
-def _lines(timelines: Sequence[Sequence[Moment]]) -> tuple[MemoryLine, ...]:
+def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
     """The lines of which one is the highest at some batch, from the same moments at two batch sizes.
 
     With all gradients held, and with a share of them, as where several GPUs share them out: then another
     moment may be the highest.
     """
-    one, two = timelines
     if len(one) != len(two):  # another course at another batch: only the peaks can be compared
         one, two = [max(one)], [max(two)]
     lines = {

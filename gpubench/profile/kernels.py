@@ -1,20 +1,29 @@
-"""FLOPs and bytes of one operator, from the shapes it is called with.
+"""The kernels that a GPU would run for each operator: FLOPs and bytes, from the shapes it is called with.
 
 FLOPs are 2 per multiply-add; of a convolution they are counted from shapes, because torch's own counter
 counts the backward pass of grouped convolutions several times over. Bytes are inputs plus outputs at 4 bytes
 per element; views move nothing.
+
+Some library calls a GPU runs as few kernels and the meta device as many: they are recorded as a GPU runs
+them. A fused RNN (cuDNN) is written out as its GEMMs: the input products over the whole sequence at once, the
+recurrent products step by step with the weights read again, one gradient product for each weight. Scaled
+dot-product attention keeps no matrix of scores. Dropout is one kernel.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.models import OperatorKind
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BYTES_PER_ELEMENT = 4
 DEPTHWISE_MAX_CHANNELS = 4
@@ -55,6 +64,37 @@ def moved(*values: Any) -> float:
     return float(BYTES_PER_ELEMENT * sum(stored))
 
 
+class EveryCall(TorchDispatchMode):
+    """Hands every operator that is called inside the block to a function, which calls it or answers itself.
+
+    The function is given the operator, its arguments, and those by name.
+    """
+
+    def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._call = call
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and its guard takes as long as a call
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer one call."""
+        del types
+        return self._call(func, args, kwargs or {})
+
+
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with every tensor in it changed, however deep in lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(with_tensors(part, change) for part in value)
+    if isinstance(value, dict):
+        return {name: with_tensors(part, change) for name, part in value.items()}
+    return value
+
+
 def matmul(m: int, n: int, k: int) -> Kernel:
     """Product of (m, k) and (k, n)."""
     elements = m * k + k * n + m * n
@@ -67,8 +107,6 @@ def memory(elements: float) -> Kernel:
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    import torch
-
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -79,23 +117,12 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 # --- operators that are not simply inputs plus outputs -----------------------------------------------------
 
 
-def _two_dimensional(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    """Cost of mm and addmm, whose factors start at this argument."""
+def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
+    """Cost of mm and addmm, bmm and baddbmm, whose factors start at this argument."""
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        flops = 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
-        return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
-
-    return cost
-
-
-def _batched(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    """Cost of bmm and baddbmm, whose factors start at this argument."""
-
-    def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-        left, right = args[first], args[first + 1]
-        flops = 2.0 * left.shape[0] * left.shape[1] * left.shape[2] * right.shape[2]
+        flops = 2.0 * math.prod(left.shape) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
 
     return cost
@@ -154,13 +181,257 @@ _FREE = frozenset({
 """Operators that launch no kernel."""
 
 _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
-    "mm": _two_dimensional(0),
-    "addmm": _two_dimensional(1),
-    "bmm": _batched(0),
-    "baddbmm": _batched(1),
+    "mm": _product(0),
+    "addmm": _product(1),
+    "bmm": _product(0),
+    "baddbmm": _product(1),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _batch_norm,
     "_native_batch_norm_legit": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
 }
+
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@dataclass
+class Recorder:
+    """The kernels of one pass, in order; nothing is added while it is paused."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    paused: bool = False
+
+    def add(self, *kernels: Kernel) -> None:
+        """Append kernels unless paused."""
+        if not self.paused:
+            self.kernels.extend(kernels)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Record nothing inside the block."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+
+class FusedCalls(TorchFunctionMode):
+    """Answers fused calls with tensors of the right shape, and records what they cost on a GPU."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Take over RNNs, attention and dropout; let everything else pass."""
+        del types
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _GATES and _is_plain_rnn(name, args):
+            return _rnn(self._recorder, name, args)
+        if name == "scaled_dot_product_attention":
+            return _attention(self._recorder, args, kwargs)
+        if name in {
+            "multi_head_attention_forward",
+            "backward",
+        }:  # the latter where checkpointed layers run again
+            with self._inside_too():
+                return func(*args, **kwargs)
+        if name == "dropout" and func.__module__ == "torch.nn.functional":
+            return _dropout(self._recorder, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    @contextmanager
+    def _inside_too(self) -> Iterator[None]:
+        """Record what a function of torch written in Python calls: a mode sees no calls inside of a call."""
+        functional: Any = torch.nn.functional
+        attend, dropout = functional.scaled_dot_product_attention, functional.dropout
+        functional.scaled_dot_product_attention = lambda *a, **k: _attention(self._recorder, a, k)
+        functional.dropout = lambda *a, **k: _dropout(self._recorder, dropout, a, k)
+        try:
+            yield
+        finally:
+            functional.scaled_dot_product_attention, functional.dropout = attend, dropout
+
+
+# --- dropout --------------------------------------------------------------------------------------------
+
+
+def _dropout(
+    recorder: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with recorder.pause():
+        out = func(*args, **kwargs)
+    x = args[0] if args else kwargs["input"]
+    if out is not x or kwargs.get("inplace"):
+        recorder.add(memory(3 * x.numel()))  # input, output, mask
+    return out
+
+
+# --- recurrent networks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer in one direction: its sizes, and the kernels that follow from them."""
+
+    batch: int
+    steps: int
+    inputs: int
+    hidden: int
+    gates: int
+
+    def forward(self) -> Iterator[Kernel]:
+        """Input product over the sequence, then a recurrent product and the gates at every step."""
+        wide = self.gates * self.hidden
+        yield matmul(self.batch * self.steps, wide, self.inputs)
+        for _ in range(self.steps):
+            yield matmul(self.batch, wide, self.hidden)
+            yield self._pointwise()
+
+    def backward(self, *, input_gradient: bool) -> Iterator[Kernel]:
+        """The same backwards; the first step's initial state needs no gradient."""
+        wide = self.gates * self.hidden
+        for step in range(self.steps):
+            yield self._pointwise()
+            if step < self.steps - 1:
+                yield matmul(self.batch, self.hidden, wide)
+        if input_gradient:
+            yield matmul(self.batch * self.steps, self.inputs, wide)
+        yield matmul(wide, self.inputs, self.batch * self.steps)
+        yield matmul(wide, self.hidden, self.batch * self.steps)
+        yield memory(self.batch * self.steps * wide + wide)  # gradient of the bias
+
+    def _pointwise(self) -> Kernel:
+        """Both products are read, the gates kept for the backward pass, state and output written."""
+        return memory(self.batch * self.hidden * (3 * self.gates + 3))
+
+
+def _is_plain_rnn(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether this is a padded batch without projection: (input, hx, weights, bias, ...)."""
+    per_layer = 4 if len(args) == 9 and args[3] is True else 2
+    return (
+        len(args) == 9
+        and isinstance(args[2], list | tuple)
+        and isinstance(args[0], Tensor)
+        and args[0].ndim == 3
+        and len(args[2]) == per_layer * args[4] * (2 if args[7] else 1)
+        and name in _GATES
+    )
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """All layers of a fused RNN, both directions of a layer side by side, and the dropout between layers."""
+
+    recorder: Recorder
+    layers: tuple[_Layer, ...]
+    directions: int
+    dropout: bool
+
+    @property
+    def width(self) -> int:
+        """Channels of the output."""
+        return self.layers[0].hidden * self.directions
+
+    def dropouts(self) -> Iterator[Kernel]:
+        """One kernel between two layers, either way."""
+        if self.dropout:
+            one = self.layers[0]
+            for _ in range(len(self.layers) // self.directions - 1):
+                yield memory(3 * one.batch * one.steps * self.width)
+
+
+def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    x, state, weights, _, layer_count, dropout, training, bidirectional, batch_first = args
+    batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
+    directions = 2 if bidirectional else 1
+    hidden = (state[0] if isinstance(state, tuple | list) else state).shape[-1]
+    layers = tuple(
+        _Layer(batch, steps, x.shape[-1] if n == 0 else hidden * directions, hidden, _GATES[name])
+        for n in range(layer_count)
+        for _ in range(directions)
+    )
+    stack = _Stack(recorder, layers, directions, bool(training and dropout))
+    out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
+    with recorder.pause():
+        final = out.new_zeros(layer_count * directions, batch, hidden) + out.sum() * 0
+    return (out, final, final.clone()) if name == "lstm" else (out, final)
+
+
+class _FusedRnn(torch.autograd.Function):
+    """Shapes of a fused RNN, with its kernels recorded in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: _Stack, x: Tensor, *weights: Tensor) -> Tensor:
+        """Record the forward kernels and give back zeros of the output's shape."""
+        stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts())
+        with stack.recorder.pause():
+            out = x.new_zeros(*x.shape[:2], stack.width)
+            # What cuDNN reserves for the backward pass: gates and states of every layer and step.
+            reserve = x.new_empty(sum(y.batch * y.steps * y.hidden * (y.gates + 2) for y in stack.layers))
+            ctx.save_for_backward(x, reserve, *weights)
+        ctx.stack = stack
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        """Record the backward kernels and give back zeros of the gradients' shapes."""
+        stack, needed = ctx.stack, ctx.needs_input_grad[1:]
+        for place, layer in reversed(list(enumerate(stack.layers))):
+            stack.recorder.add(*layer.backward(input_gradient=place >= stack.directions or needed[0]))
+        stack.recorder.add(*stack.dropouts())
+        x, _reserve, *weights = ctx.saved_tensors
+        return (None, *_zeros(stack.recorder, (x, *weights), needed))
+
+
+def _zeros(recorder: Recorder, like: Iterable[Tensor], needed: Iterable[bool]) -> list[Tensor | None]:
+    """Gradients of the right shapes; what a GPU moves for them is recorded elsewhere."""
+    with recorder.pause():
+        return [torch.zeros_like(t) if n else None for t, n in zip(like, needed, strict=True)]
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def _attention(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+    out: Tensor = _FusedAttention.apply(  # type: ignore[no-untyped-call]
+        recorder, given["query"], given["key"], given["value"]
+    )
+    return out
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Shapes of fused attention. The whole square of scores is counted, causal or not, as the field does."""
+
+    @staticmethod
+    def forward(ctx: Any, recorder: Recorder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Record two products and give back zeros of the output's shape."""
+        with recorder.pause():
+            out = query.new_zeros(*query.shape[:-1], value.shape[-1])
+            logsumexp = query.new_empty(query.shape[:-1])
+            ctx.save_for_backward(query, key, value, out, logsumexp)
+        ctx.recorder = recorder
+        flops = _product_flops(query, key, query.shape[-1]) + _product_flops(query, key, value.shape[-1])
+        recorder.add(Kernel(OperatorKind.MATMUL, flops, moved(query, key, value, out)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Record the four products of the gradients; the scores computed again are not counted."""
+        query, key, value, out, _ = ctx.saved_tensors
+        flops = _product_flops(query, key, query.shape[-1]) + _product_flops(query, key, value.shape[-1])
+        moved_bytes = 2 * moved(query, key, value, out)  # each and its gradient
+        ctx.recorder.add(Kernel(OperatorKind.MATMUL, 2 * flops, moved_bytes))
+        del gradients
+        return (None, *_zeros(ctx.recorder, (query, key, value), ctx.needs_input_grad[1:]))
+
+
+def _product_flops(query: Tensor, key: Tensor, width: int) -> float:
+    return 2.0 * query.numel() / query.shape[-1] * key.shape[-2] * width

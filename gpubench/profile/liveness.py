@@ -6,19 +6,21 @@ made and fall when it dies. ``growth`` makes of traces at a few batch sizes what
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
@@ -29,6 +31,7 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
+from gpubench.profile.adapters import adapt
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.profile.growth import (
     BATCHES,
@@ -38,15 +41,11 @@ from gpubench.profile.growth import (
     on_lines,
     without_what_is_alike,
 )
+from gpubench.profile.kernels import EveryCall, with_tensors
 from gpubench.profile.memory import ADAPTERS
+from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
-
-    from gpubench.profile.quick_fakes import QuickFakeMode
 
 _SEED = 0
 _MOST_HOST_BYTES = 64 * MIB
@@ -79,7 +78,7 @@ def trace_memory(
     steps: Sequence[tuple[TaskKind, bool]]
     steps = tuple(itertools.product(workload.tasks, _autocasts(workload.recipe)))
     until_s = time.process_time() + variants_s
-    with _gpu_without_values() as mode:
+    with gpu_without_values() as mode:
         made = _Made(workload, workload.recipe, mode)
         for task, is_amp in steps:
             found.append(_alike(found, made, task, is_amp, until_s))
@@ -99,7 +98,8 @@ def _alike(
     found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
     """Trace a step; what a large batch showed of the same task before is not looked for again."""
-    step = _trace(made, kind, is_amp)
+    one, two = (made.follow(n, kind, is_amp) for n in BATCHES)
+    step = on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
     before = next((known for known in found if known.task is kind), None)
     if before is not None and not before.points:
         largest, kept = before.largest_traced, step.keeping
@@ -131,18 +131,13 @@ def _variants(
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
-    for recipe in _adapted(workload):
-        for how in (usual.checkpointing, *ways[:1]):
-            yield msgspec.structs.replace(recipe, checkpointing=how), [(TaskKind.TRAIN, False)]
-
-
-def _adapted(workload: Workload) -> Iterator[Recipe]:
-    """The recipes of adapters on a frozen base of a language model that is trained whole."""
-    usual = workload.recipe
     by_itself = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
-    if workload.sample_unit in TOKEN_UNITS and usual.trainable is Trainable.FULL and not by_itself:
-        for how, base in ADAPTERS.items():
-            yield msgspec.structs.replace(usual, trainable=how, weight_type=base)
+    if workload.sample_unit not in TOKEN_UNITS or usual.trainable is not Trainable.FULL or by_itself:
+        return
+    for trainable, base in ADAPTERS.items():  # on a frozen base
+        adapted = msgspec.structs.replace(usual, trainable=trainable, weight_type=base)
+        for how in (usual.checkpointing, *ways[:1]):
+            yield msgspec.structs.replace(adapted, checkpointing=how), [(TaskKind.TRAIN, False)]
 
 
 @dataclass
@@ -168,14 +163,21 @@ class _Made:
         """The built task."""
         if batch_size not in self._built:
             before = self._mode.calls
-            with _numpy_bytes() as held:
-                task = _by_recipe(_task(self.workload.build, batch_size), self.workload.recipe, self.recipe)
+            with numpy_bytes() as held:
+                with seeded(_SEED):
+                    task = self.workload.build(batch_size, _SEED)
+                task = _by_recipe(task, self.workload.recipe, self.recipe)
             self._built[batch_size] = _Built(task, self._mode.calls - before, sum(held))
         return self._built[batch_size]
 
-    def follow(self, batch_size: int, kind: TaskKind, is_amp: bool, *, keep_gradients: bool) -> StepTrace:
-        """Follow one step at one batch size."""
-        trace = _fake_step(self.at(batch_size), kind, is_amp, keep_gradients)
+    def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
+        """Follow one step at one batch size; the optimizer's state is made once for all of them."""
+        built = self.at(batch_size)
+        with seeded(_SEED):
+            if kind is TaskKind.TRAIN and built.optimizer is None:
+                built.optimizer = with_state(built.task, GPU_OPTIONS)
+            optimizer = built.optimizer if kind is TaskKind.TRAIN else None
+            trace = step_trace(built.task, optimizer, is_amp=is_amp)
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
         return trace
 
@@ -186,7 +188,7 @@ class _Made:
         if self._is_costly(batch_size, self._lengths[kind, is_amp]):
             return None
         with suppress(Exception):  # code of others, which may refuse a batch
-            return self.follow(batch_size, kind, is_amp, keep_gradients=False)
+            return self.follow(batch_size, kind, is_amp)
         return None
 
     def _is_costly(self, batch_size: int, lengths: Mapping[int, int]) -> bool:
@@ -205,8 +207,6 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
     if weight_type is not built.weight_type:
         task = _stored_as(task, weight_type)
     if is_adapted:
-        from gpubench.profile.adapters import adapt
-
         adapt(task, in_4_bits=recipe.weight_type is WeightType.NF4)
     if recipe.checkpointing is not built.checkpointing and not checkpoint_blocks(
         [task.model], recipe.checkpointing
@@ -217,17 +217,11 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
 
 def _stored_as(task: Task, weight_type: WeightType) -> Task:
     """The task with weights and inputs of another floating type, tied weights still tied."""
-    import torch
-
     dtype = getattr(torch, weight_type)
     done: dict[int, Any] = {}
 
-    def cast(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(dtype) if value.is_floating_point() else value
-        if isinstance(value, list | tuple):
-            return type(value)(cast(part) for part in value)
-        return {k: cast(part) for k, part in value.items()} if isinstance(value, dict) else value
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     for module in task.model.modules():
         for name, weight in module._parameters.items():  # noqa: SLF001 - named_parameters leaves tied ones out
@@ -235,98 +229,15 @@ def _stored_as(task: Task, weight_type: WeightType) -> Task:
                 done[id(weight)] = torch.nn.Parameter(cast(weight.detach()), weight.requires_grad)
             module._parameters[name] = done.get(id(weight))  # noqa: SLF001 - torch's own swaps refuse fakes
         for name, buffer in module._buffers.items():  # noqa: SLF001 - as above
-            module._buffers[name] = cast(buffer)  # noqa: SLF001 - as above
-    return replace(task, batches=cast(task.batches))
-
-
-def _trace(made: _Made, kind: TaskKind, is_amp: bool, *, keep_gradients: bool = False) -> StepMemory:
-    """Trace one step of a task at both small batch sizes."""
-    one, two = (made.follow(n, kind, is_amp, keep_gradients=keep_gradients) for n in BATCHES)
-    return on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
+            module._buffers[name] = with_tensors(buffer, cast)  # noqa: SLF001 - as above
+    return replace(task, batches=with_tensors(task.batches, cast))
 
 
 # --- one step ------------------------------------------------------------------------------------------
 
 
-_GPU_OPTIONS = {"fused": True, "foreach": True}
+GPU_OPTIONS = {"fused": True, "foreach": True}
 """What optimizers do on a GPU, the first that they know: fused where gpubench measures, else all at once."""
-
-
-@contextmanager
-def _gpu_without_values() -> Iterator[QuickFakeMode]:
-    """Make tensors fake inside the block, and treat them as a GPU would."""
-    from gpubench.profile.cuda_rules import cuda_rules
-    from gpubench.profile.quick_fakes import QuickFakeMode
-
-    with _no_collection(), _no_fast_path(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
-        with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True) as mode, _plain_casts():
-            yield mode
-
-
-@contextmanager
-def _numpy_bytes() -> Iterator[list[int]]:
-    """List the bytes of each array of NumPy that becomes a tensor inside the block: it has values."""
-    import torch
-
-    makers = {name: getattr(torch, name) for name in ("from_numpy", "as_tensor", "tensor")}
-    seen: list[int] = []
-
-    def counted(make: Callable[..., Any]) -> Callable[..., Any]:
-        def inner(data: Any, *args: Any, **kwargs: Any) -> Any:
-            seen.append(int(getattr(data, "nbytes", 0)))
-            return make(data, *args, **kwargs)
-
-        return inner
-
-    try:
-        for name, make in makers.items():
-            setattr(torch, name, counted(make))
-        yield seen
-    finally:
-        for name, make in makers.items():
-            setattr(torch, name, make)
-
-
-@contextmanager
-def _plain_casts() -> Iterator[None]:
-    """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap refuses fakes."""
-    from torch import nn
-
-    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other takes its address
-
-    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-        for child in self.children() if recurse else ():
-            child._apply(fn)  # noqa: SLF001 - as torch does; a recurrent layer has one of its own
-        for name, weight in self._parameters.items():
-            if weight is not None:
-                if id(weight) not in known:
-                    known[id(weight)] = weight, nn.Parameter(fn(weight.detach()), weight.requires_grad)
-                self._parameters[name] = known[id(weight)][1]
-        for name, buffer in self._buffers.items():
-            self._buffers[name] = None if buffer is None else fn(buffer)
-        return self
-
-    before = nn.Module._apply  # noqa: SLF001 - as above
-    nn.Module._apply = apply  # type: ignore[method-assign]  # noqa: SLF001 - as above
-    try:
-        yield
-    finally:
-        nn.Module._apply = before  # type: ignore[method-assign]  # noqa: SLF001 - as above
-
-
-def _task(build: Callable[[int, int], Task], batch_size: int) -> Task:
-    with seeded(_SEED):
-        return build(batch_size, _SEED)
-
-
-def _fake_step(built: _Built, kind: TaskKind, is_amp: bool, keep_gradients: bool = False) -> StepTrace:
-    """Follow one step; the optimizer's state is made once for all of a built task's steps."""
-    with seeded(_SEED):
-        if kind is TaskKind.TRAIN and built.optimizer is None:
-            built.optimizer = with_state(built.task, _GPU_OPTIONS)
-        optimizer = built.optimizer if kind is TaskKind.TRAIN else None
-        return step_trace(built.task, optimizer, is_amp=is_amp, keep_gradients=keep_gradients)
 
 
 def step_trace(
@@ -341,8 +252,6 @@ def step_trace(
         keep_gradients: Whether gradients of before stay alive through the forward pass, as they do where
             they are accumulated, or set to zero instead of freed.
     """
-    import torch
-
     model = task.model.train(optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
     inputs, targets = task.batches[0]
@@ -385,10 +294,13 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
         task: Whose weights it updates.
         options: Of which it is given the first that it accepts.
     """
-    import torch
-
     trained = [p for p in task.model.parameters() if p.requires_grad]
-    optimizer = _optimizer(task.optimizer, trained, options)
+    for name, value in options.items():
+        with suppress(TypeError, ValueError, RuntimeError):  # no option of it, or not for these weights
+            optimizer = task.optimizer(trained, **{name: value})
+            break
+    else:
+        optimizer = task.optimizer(trained)
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
     with Storages().followed():
@@ -397,20 +309,7 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
     return optimizer
 
 
-def _optimizer(
-    factory: Callable[..., Optimizer], trained: Sequence[nn.Parameter], options: dict[str, bool]
-) -> Optimizer:
-    for name, value in options.items():
-        try:
-            return factory(trained, **{name: value})
-        except (TypeError, ValueError, RuntimeError):
-            continue  # not an option of this optimizer, or not for these weights
-    return factory(trained)
-
-
 def _autocast(is_amp: bool) -> AbstractContextManager[Any]:
-    import torch
-
     return torch.autocast("cpu", dtype=torch.bfloat16) if is_amp else nullcontext()
 
 
@@ -481,38 +380,24 @@ class Storages:
     @contextmanager
     def followed(self) -> Iterator[list[Moment]]:
         """Adopt what every operator inside makes; the list tells the bytes alive after each."""
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        from gpubench.profile.quick_fakes import DEVICE
-
         timeline = [self._moment()]
-        storages = self
 
-        class Operators(TorchDispatchMode):
-            @classmethod
-            def _should_skip_dynamo(cls) -> bool:
-                return False  # nothing is compiled here, and its guard takes as long as a call
+        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            if func is DEVICE and isinstance(args[0], FakeTensor):
+                return args[0].fake_device
+            fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
+            if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
+                return None  # in place, and without a rule for fake tensors
+            out = func(*args, **kwargs)
+            self.adopt(_tensors((out,)))
+            timeline.append(self._moment())
+            return out
 
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                del types
-                if func is DEVICE and isinstance(args[0], FakeTensor):
-                    return args[0].fake_device
-                fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
-                if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
-                    return None  # in place, and without a rule for fake tensors
-                out = func(*args, **(kwargs or {}))
-                storages.adopt(_tensors((out,)))
-                timeline.append(storages._moment())
-                return out
-
-        with Operators():  # type: ignore[no-untyped-call]
+        with EveryCall(call):
             yield timeline
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    import torch
-
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, torch.Tensor):
             if hasattr(type(value), "__tensor_flatten__"):
@@ -522,30 +407,3 @@ def _tensors(values: Any) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, list | tuple | dict):
             yield from _tensors(value)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let no garbage collection fall into the step: when it comes differs from run to run."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def _no_fast_path() -> Iterator[None]:
-    """Keep encoder layers in eval mode to operators that fake tensors know."""
-    import torch
-
-    mha = torch.backends.mha
-    before = mha.get_fastpath_enabled()
-    mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        mha.set_fastpath_enabled(before)

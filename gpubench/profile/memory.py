@@ -22,7 +22,6 @@ from gpubench.models import (
     OperatorKind,
     ParallelMode,
     Precision,
-    Recipe,
     StepMemory,
     TaskKind,
     Trainable,
@@ -34,15 +33,17 @@ from gpubench.profile.allowance import ClassAllowance, load_allowance
 from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
     Figures,
+    Held,
     Scratch,
     algorithm_bytes,
     compiled_loss_of,
     estimated,
+    held_by_one,
     measured_figures,
+    on_several,
     parts_of,
     scratch_of,
 )
-from gpubench.profile.shared_out import Held, held_by_one, on_several
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
@@ -366,17 +367,12 @@ def _micro(case: Case, accumulate: int) -> Case:
 
 def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
     """The traced step of a case; None where none was traced."""
-    return _traced(profile, case, case.recipe, is_amp=case.precision.is_amp)
-
-
-def _traced(profile: WorkloadProfile, case: Case, recipe: Recipe, *, is_amp: bool) -> StepMemory | None:
+    recipe = case.recipe
     if recipe.weight_type is WeightType.FLOAT16:
         recipe = msgspec.structs.replace(recipe, weight_type=WeightType.BFLOAT16)  # of the same size
-    for traced in (profile, *profile.variants):
-        for step in traced.memory:
-            if (step.task, step.is_amp, step.recipe) == (case.task, is_amp, recipe):
-                return step
-    return None
+    wanted = case.task, case.precision.is_amp, recipe
+    steps = (step for traced in (profile, *profile.variants) for step in traced.memory)
+    return next((step for step in steps if (step.task, step.is_amp, step.recipe) == wanted), None)
 
 
 def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
@@ -445,30 +441,23 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
         gradients *= 2
     share = 1 / case.gpu_count if case.parallel_mode is ParallelMode.FSDP else 1.0
     copies = weights / 2 if case.precision.is_amp and case.weight_type is WeightType.FLOAT32 else 0.0
-    per_sample = _activation_bytes(profile, case) + BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
-    half = case.precision.is_amp or size < FP32_BYTES
-    saved = case.batch_size * profile.saved_bytes_per_sample * (0.5 if half else 1.0) if train else 0.0
+    scale = 0.5 if case.precision.is_amp or size < FP32_BYTES else 1.0
+    saved = profile.saved_bytes_per_sample if train else 0.0  # frozen layers save nothing
+    operators = profile.train if train else profile.infer
+    widest = max(
+        (op.bytes_per_sample for op in operators if op.kind is not OperatorKind.OPTIMIZER), default=0
+    )
+    activations = scale * max(saved + GRADIENT_SHARE * widest, widest)
+    per_sample = activations + BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
+    kept = case.batch_size * saved * scale
     pairs = case.batch_size**2 * profile.saved_bytes_per_pair  # in float32: a loss is
     held = Held(
         weights=weights * share,
         gradients=gradients * share,
         optimizer=states * share,
-        saved=saved + pairs,
-        transient=case.batch_size * per_sample - saved + (1 + GRADIENT_SHARE) * pairs + copies,
+        saved=kept + pairs,
+        transient=case.batch_size * per_sample - kept + (1 + GRADIENT_SHARE) * pairs + copies,
         least=1 / UNTRACED_LOW_FACTOR,
         most=UNTRACED_FACTOR,
     )
     return _as_executed(held, case)
-
-
-def _activation_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Activations of one sample, all saved ones in training; frozen layers save nothing."""
-    half = case.precision.is_amp or case.weight_type.bytes_each < FP32_BYTES
-    scale = 0.5 if half else 1.0
-    train = case.task is TaskKind.TRAIN
-    operators = profile.train if train else profile.infer
-    widest = max(
-        (op.bytes_per_sample for op in operators if op.kind is not OperatorKind.OPTIMIZER), default=0
-    )
-    saved = profile.saved_bytes_per_sample if train else 0.0
-    return scale * max(saved + GRADIENT_SHARE * widest, widest)

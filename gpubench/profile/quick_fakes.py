@@ -1,4 +1,4 @@
-"""Tensors without values, faster: what an operator makes of tensors of known shapes is asked of torch once.
+"""A GPU without values: tensors are fake, and what an operator makes of known shapes torch is asked once.
 
 Torch works out shape, type and storage of every result, and checks each call on the way; a step has thousands
 of calls and a few dozen different ones. What torch answered is kept by operator, shapes, strides, types and
@@ -7,11 +7,17 @@ all other arguments, and given again. Whatever might depend on more than these g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+from gpubench.profile.cuda_rules import cuda_rules
 
 DEVICE = torch.ops.prim.device.default
 """Asked of every tensor several times an operator."""
@@ -160,3 +166,76 @@ def _fakes(values: Iterable[Any]) -> Iterable[FakeTensor]:
 
 def _storage(tensor: FakeTensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity
+
+
+# --- a GPU without values --------------------------------------------------------------------------------
+
+
+@contextmanager
+def gpu_without_values() -> Iterator[QuickFakeMode]:
+    """Make tensors fake inside the block, and treat them as a GPU would.
+
+    No garbage collection falls into a step, for when it comes differs from run to run; encoder layers in eval
+    mode keep to operators that fake tensors know.
+    """
+    mha, collects = torch.backends.mha, gc.isenabled()
+    fast_path = mha.get_fastpath_enabled()
+    gc.collect()
+    gc.disable()
+    mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
+            with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True) as mode, _plain_casts():
+                yield mode
+    finally:
+        mha.set_fastpath_enabled(fast_path)
+        if collects:
+            gc.enable()
+
+
+@contextmanager
+def _plain_casts() -> Iterator[None]:
+    """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap refuses fakes."""
+    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other takes its address
+
+    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)  # noqa: SLF001 - as torch does; a recurrent layer has one of its own
+        for name, weight in self._parameters.items():
+            if weight is not None:
+                if id(weight) not in known:
+                    known[id(weight)] = weight, nn.Parameter(fn(weight.detach()), weight.requires_grad)
+                self._parameters[name] = known[id(weight)][1]
+        for name, buffer in self._buffers.items():
+            self._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    before = nn.Module._apply  # noqa: SLF001 - as above
+    nn.Module._apply = apply  # type: ignore[method-assign]  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        nn.Module._apply = before  # type: ignore[method-assign]  # noqa: SLF001 - as above
+
+
+@contextmanager
+def numpy_bytes() -> Iterator[list[int]]:
+    """List the bytes of each array of NumPy that becomes a tensor inside the block: it has values."""
+    makers = {name: getattr(torch, name) for name in ("from_numpy", "as_tensor", "tensor")}
+    seen: list[int] = []
+
+    def counted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def inner(data: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(int(getattr(data, "nbytes", 0)))
+            return make(data, *args, **kwargs)
+
+        return inner
+
+    try:
+        for name, make in makers.items():
+            setattr(torch, name, counted(make))
+        yield seen
+    finally:
+        for name, make in makers.items():
+            setattr(torch, name, make)

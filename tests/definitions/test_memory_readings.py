@@ -34,7 +34,7 @@ from gpubench.models import Checkpointing, ParallelMode, Precision, Recipe, Task
 from gpubench.predict.memory_fit import MemoryReading, load_readings
 from gpubench.profile import load_profiles
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.shared_out import on_several
+from gpubench.profile.memory_figures import on_several
 from gpubench.workload import Workload
 
 

@@ -22,8 +22,7 @@ from gpubench.models.workload import Operator, OperatorKind
 from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.cache import Answer, contradiction
-from gpubench.profile.child import _answer
-from gpubench.profile.first_loss import check_first_loss
+from gpubench.profile.child import _answer, check_first_loss
 from gpubench.profile.trace import profile_workload
 
 GOOD = """

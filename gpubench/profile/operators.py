@@ -1,0 +1,382 @@
+"""The operators of one step and one forward pass of a model at one batch size, wherever it can run here.
+
+On the meta device, where nothing is allocated or computed; on the CPU where a model looks at its own values;
+on the meta device again where that takes too long, or where a kernel runs on a GPU only. What stands in for
+such a kernel is taken to give a tensor like the largest that it takes, and to keep what it takes for its
+backward pass. That is enough for a bound of the memory; of its arithmetic nothing is known.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import _SingleLevelFunction
+
+from gpubench.errors import MisuseError
+from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
+from gpubench.own_files import own_line
+from gpubench.profile.blocks import block_sizes
+from gpubench.profile.kernels import EveryCall, FusedCalls, Kernel, Recorder, kernels_of, with_tensors
+from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
+
+_SEED = 0
+HINT = "as a torch.library.custom_op with register_fake it could be"
+_NO_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the '(?:CPU|Meta)' backend")
+_NO_FAKE = re.compile(r"no fake impl registered|" + _NO_KERNEL.pattern)
+_WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
+_TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen at one batch size.
+
+    Attributes:
+        saved_bytes: Of activations, kept between forward and backward pass.
+        state_bytes: Of the optimizer.
+        why_on_cpu, missing_kernel: As ``Traced`` has them.
+    """
+
+    train: tuple[Kernel, ...]
+    infer: tuple[Kernel, ...]
+    saved_bytes: float
+    parameters: int
+    trainable: int
+    state_bytes: float
+    optimizer: str
+    blocks: BlockSizes | None
+    tokens: int | None = None
+    decode: DecodeWork | None = None
+    why_on_cpu: str | None = None
+    missing_kernel: str | None = None
+
+
+class _OutOfTimeError(Exception):
+    """A step on the CPU took longer than it may."""
+
+
+def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
+    """Trace on the meta device; on the CPU where that cannot be, and by one path where that takes long."""
+    try:
+        return _trace_task(on_meta(workload, batch_size), workload.tasks)
+    except Exception as error:
+        if not workload.is_classic:  # too large to be built for a trace
+            raise MisuseError(refusal(workload.name, error)) from error
+        meta_error = error
+    why = one_line(meta_error)
+    try:
+        return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
+    except _OutOfTimeError:
+        slow = f"{why}; there it took too long, so that every value it looks at was taken as 1"
+    except MisuseError as error:
+        if lacks_memory(error):
+            raise MisuseError(f"{refusal(workload.name, meta_error)} {TOO_LARGE}") from meta_error
+        if missing_kernel(error.__cause__) is None:
+            raise
+        return _trace_without_kernels(workload, batch_size, error)
+    try:
+        with EveryCall(_value_taken_as_1):
+            return replace(_trace_task(on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
+    except Exception as error:
+        too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
+        raise MisuseError(f"{workload.name}: {too_long}: {one_line(error)}") from error
+
+
+def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
+    if time.monotonic() >= until_s:
+        raise _OutOfTimeError
+    try:
+        task = workload.build(batch_size, _SEED)
+        with seeded(_SEED), _until(until_s):
+            return _trace_task(task, workload.tasks)
+    except _OutOfTimeError:
+        raise
+    except Exception as error:  # a model of the user's own may raise anything; the cause is kept
+        raise MisuseError(refusal(workload.name, error)) from error
+
+
+def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseError) -> Seen:
+    """Trace on the meta device what runs on a GPU only, with what stands in for its kernels."""
+    error, functions = refused.__cause__, set[type]()
+    words = f"{missing_kernel(error)}; {HINT}"
+    while error is not None and missing_kernel(error):
+        more = functions_of(error) - functions
+        functions |= more
+        try:
+            with standing_in(tuple(functions)):
+                trace = _trace_task(on_meta(workload, batch_size), workload.tasks)
+            return replace(trace, missing_kernel=words)
+        except Exception as failed:  # noqa: BLE001 - of the model's own; the first cause is told
+            error = failed if functions_of(failed) - functions else None
+    raise MisuseError(f"{refused}; {HINT}") from refused.__cause__
+
+
+def _until(until_s: float) -> EveryCall:
+    """Raise ``_OutOfTimeError`` at the first operator after a moment: one call of torch is waited for."""
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if time.monotonic() >= until_s:
+            raise _OutOfTimeError
+        return func(*args, **kwargs)
+
+    return EveryCall(call)
+
+
+def _value_taken_as_1(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """On the meta device answer 1, or True, where a model asks for the value of a tensor."""
+    if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:  # noqa: SLF001
+        return torch.ones((), dtype=args[0].dtype).item()
+    return func(*args, **kwargs)
+
+
+def refusal(name: str, error: Exception) -> str:
+    """Say in one line, which names the model once, why it cannot be trained."""
+    if isinstance(error, MisuseError):
+        return f"{name}: {str(error).removeprefix(f'{name}: ')}"
+    return f"{name}: cannot run one training step on its own batch: {one_line(error)}"
+
+
+def on_meta(workload: Workload, batch_size: int) -> Task:
+    """Build a workload where nothing is allocated."""
+    with torch.device("meta"):
+        task = workload.build(batch_size, _SEED)
+    inputs, targets = task.batches[0]
+    return Task(
+        model=task.model.to("meta"),
+        batches=((with_tensors(inputs, _to_meta), with_tensors(targets, _to_meta)),),
+        loss=task.loss,
+        optimizer=task.optimizer,
+        decode=task.decode,
+    )
+
+
+def _to_meta(tensor: Tensor) -> Tensor:
+    return tensor.to("meta")
+
+
+def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
+    model, (inputs, targets) = task.model, task.batches[0]
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    parameters = list(model.parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    train: list[Kernel] = []
+    saved = state = 0.0
+    optimizer = "none"
+    if TaskKind.TRAIN in tasks:
+        if not trained:
+            raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
+        train, saved = _trace_step(model, lambda: task.loss(model(*arguments), targets))
+        optimizer, state = _optimizer(task, trained)
+        train.append(_optimizer_kernel(trained, state))
+    model.eval()
+    with torch.no_grad(), _recording() as infer:
+        model(*arguments)
+    return Seen(
+        train=tuple(train),
+        infer=tuple(infer),
+        saved_bytes=saved,
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in trained),
+        state_bytes=state,
+        optimizer=optimizer,
+        blocks=block_sizes(model),
+        tokens=_tokens(arguments[0]),
+        decode=task.decode,
+    )
+
+
+def _tokens(first: Any) -> int | None:
+    """Tokens of one sample: whole numbers are tokens; floats, and bytes of an image, are not."""
+    if not isinstance(first, torch.Tensor) or first.dtype not in {torch.int32, torch.int64}:
+        return None
+    return first.shape[1:].numel()
+
+
+def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:
+    """Kernels of forward, loss and backward, and bytes of the activations kept between them."""
+    own = {_identity(t) for t in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _identity(tensor) not in own:
+            kept[_identity(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
+        return tensor
+
+    model.train()
+    with _recording() as kernels:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = forward()
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise MisuseError(f"the loss is {shape}; it must be one number, a tensor of one element")
+        require_finite(loss)
+        if not loss.requires_grad:
+            raise MisuseError("the loss depends on no parameter: no gradient reaches the model")
+        loss.backward()
+    if all(p.grad is None for p in model.parameters()):
+        raise MisuseError("the backward pass left no gradient in any parameter of the model")
+    return kernels, float(sum(storage.nbytes() for storage in kept.values()))
+
+
+def require_finite(loss: Tensor) -> None:
+    """Refuse a loss from which nothing is learned; on the meta device it has no value to look at.
+
+    Raises:
+        MisuseError: With the value.
+    """
+    if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
+        raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learned from it")
+
+
+def _identity(tensor: Tensor) -> int:
+    """Address of a tensor's storage object; on the meta device the data have none."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
+
+
+@contextmanager
+def _recording() -> Iterator[list[Kernel]]:
+    """Record the kernels of every aten call inside the block."""
+    recorder = Recorder()
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        schema = func._schema  # noqa: SLF001 - the only place where torch says what is a view
+        name = schema.name.partition("::")[2]
+        aliases = [r.alias_info for r in schema.returns]
+        is_view = any(a is not None and not a.is_write for a in aliases)
+        recorder.add(*kernels_of(name, is_view, (*args, *kwargs.values()), out))
+        return out
+
+    with FusedCalls(recorder), EveryCall(call):
+        yield recorder.kernels
+
+
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float]:
+    """Name of the optimizer, and bytes of the state it keeps, by letting it take one step."""
+    optimizer = task.optimizer(list(trained))
+    optimizer.step()
+    sizes = {p: p.numel() for p in trained}
+    kept = sum(
+        value.numel() * value.element_size()
+        for parameter, state in optimizer.state.items()
+        for value in state.values()
+        if hasattr(value, "numel") and value.numel() == sizes.get(parameter)
+    )
+    return type(optimizer).__name__, float(kept)
+
+
+def _optimizer_kernel(trained: Sequence[Tensor], state_bytes: float) -> Kernel:
+    """One pass over the parameters: weight and gradient read, weight written, state read and written.
+
+    In float32 SGD with momentum moves 20 bytes per parameter, Adam 28.
+    """
+    weights = sum(p.numel() * p.element_size() for p in trained)
+    return Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * state_bytes)
+
+
+# --- what stands in for kernels that are none here ---------------------------------------------------------
+
+
+def missing_kernel(error: BaseException | None) -> str | None:
+    """Say which kernel a step lacks away from a GPU; None where an error is anything else.
+
+    The dispatcher of torch says so, or an assertion of the model's on the device of a tensor, or what an
+    autograd function calls: an extension by its check of the device, or Triton, which finds no driver.
+
+    >>> missing_kernel(NotImplementedError("Could not run 'a::b' with arguments from the 'CPU' backend."))
+    'a::b has no kernel for the CPU'
+    >>> missing_kernel(ValueError("shapes cannot be multiplied")) is None
+    True
+    """
+    if isinstance(error, NotImplementedError) and (found := _NO_KERNEL.search(str(error))):
+        place = own_line(error)
+        return f"{found[1]} has no kernel for the CPU" + (f" ({place})" if place else "")
+    if error is None or not _wants_cuda(error):
+        return None
+    place = own_line(error)
+    return "a kernel of its own takes CUDA tensors alone" + (f" ({place})" if place else "")
+
+
+def _wants_cuda(error: BaseException) -> bool:
+    if isinstance(error, AssertionError):
+        frames = traceback.extract_tb(error.__traceback__)
+        line = frames[-1].line or "" if frames else ""
+        return bool(_WANTS_CUDA.search(f"{error} {line}"))
+    if not isinstance(error, RuntimeError | ValueError):
+        return False
+    # Its line may say CUDA and mean something else: here the message alone tells
+    says = _WANTS_CUDA.search(str(error)) or _TRITON_WANTS_CUDA.search(str(error))
+    return bool(says and functions_of(error))
+
+
+def functions_of(error: BaseException) -> set[type]:
+    """Return the user's autograd functions that an error passed through."""
+    codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return {
+        each
+        for each in _below(torch.autograd.Function)
+        if any(
+            getattr(getattr(each, name, None), "__code__", None) in codes for name in ("forward", "backward")
+        )
+    }
+
+
+@contextmanager
+def standing_in(functions: Sequence[type]) -> Iterator[None]:
+    """Let these autograd functions, and each operator without a kernel, give a tensor like its largest."""
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if not _NO_FAKE.search(str(error)):
+                raise
+            like = _largest((*args, *kwargs.values()))
+            outs = [like.clone() for _ in func._schema.returns]  # noqa: SLF001 - nothing else tells how many
+            return tuple(outs) if len(outs) > 1 else next(iter(outs), None)
+
+    names = {"forward": _forward, "backward": _backward, "setup_context": _SingleLevelFunction.setup_context}
+    before = {each: {name: vars(each).get(name) for name in names} for each in functions}
+    for each in functions:
+        for name, function in names.items():
+            setattr(each, name, staticmethod(function))
+    try:
+        with EveryCall(call):
+            yield
+    finally:
+        for each, own in before.items():
+            for name, theirs in own.items():
+                delattr(each, name)
+                if theirs is not None:  # it was not inherited
+                    setattr(each, name, theirs)
+
+
+def _forward(ctx: Any, *args: Any) -> Any:
+    ctx.save_for_backward(*(a if isinstance(a, torch.Tensor) else None for a in args))
+    return _largest(args).clone()
+
+
+def _backward(ctx: Any, *_: Any) -> Any:
+    return tuple(None if a is None or not a.is_floating_point() else a.clone() for a in ctx.saved_tensors)
+
+
+def _largest(values: Sequence[Any]) -> Any:
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if not tensors:
+        raise RuntimeError("a kernel that takes no tensor has nothing that could stand in for what it gives")
+    return max(tensors, key=lambda t: (t.is_floating_point(), t.numel()))
+
+
+def _below(kind: type) -> Iterator[type]:
+    each: type
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
