@@ -10,7 +10,7 @@ from gpubench.blocks.parts import Column, Paragraph, Table
 from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, print_json
 from gpubench.cli.options import options_of
-from gpubench.predict.memory_request import MemoryRequest
+from gpubench.predict.request import MemoryRequest
 from gpubench.units import format_bytes
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ verb = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args
 @options_of(PredictRequest)
 def show(request: PredictRequest, as_json: JsonOption = False) -> None:
     """Print throughput, interval and reasons for each GPU, the fastest first."""
+    from gpubench.predict.answers import as_records
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
-    from gpubench.predict.explain import as_records
     from gpubench.sections.prediction import answered
 
     stale = load_calibration().stale
@@ -46,9 +46,9 @@ def evaluate(
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
     from gpubench.models import TaskKind
+    from gpubench.predict.conformal import HOLD_OUTS
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
-    from gpubench.predict.pairs import HOLD_OUTS
     from gpubench.predict.scaling_fit import scaling_figures
     from gpubench.sections.prediction import scored
 
@@ -70,7 +70,7 @@ def score(
     as_json: JsonOption = False,
 ) -> None:
     """Score the calibration on measurements of your own; nothing is learned from them."""
-    from gpubench.predict.score import score as run
+    from gpubench.predict.evaluate import score as run
     from gpubench.sections.prediction import scored
 
     document = run(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -25,10 +25,9 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.models.run import newest_first
-from gpubench.predict.draws import UNKNOWN_NOISE
 from gpubench.predict.question import Question, case_for
 from gpubench.profile import load_profiles
-from gpubench.readings import StepReading, h200_readings
+from gpubench.readings import h200_readings
 from gpubench.specs import find_spec
 
 DISTURBED = frozenset(
@@ -39,8 +38,7 @@ DISTURBED = frozenset(
         FindingKind.LOSS_NOT_FINITE,
     }
 )
-
-
+UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 ELSEWHERE_NOISE = math.log(1.05)
 """Half-width of what was read on another card of the kind, in another host: repeats agree to 0.5 %, but an
 H200 read 0.96 to 1.10 times what another H200 had read of the same steps."""
@@ -78,7 +76,9 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
     The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice of a GPU, a
     shared one, or one that the specification table does not know.
     """
-    return _read(own, reference, partial(_usable, question)) + _loops(question)
+    recipe = question.profile.recipe
+    alone = [r for r in _read(question, own, reference) if r.case.gpu_count == 1]
+    return [r for r in alone if r.case.recipe == recipe.at(r.case.precision)] + _loops(question)
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
@@ -88,22 +88,69 @@ def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     memory of its own case. Those of the shipped runs are none of them: the model is held against them
     (docs/memory.md, "Own readings").
     """
-    return _read(own, (), partial(_with_peak, question))
+    return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
 
-def _read(
-    own: Sequence[Run],
-    reference: Sequence[Run],
-    of_question: Callable[[Iterable[Measurement]], Iterable[Measurement]],
-) -> list[Reading]:
+def _read(question: Question, own: Sequence[Run], reference: Sequence[Run] = ()) -> list[Reading]:
+    """Every undisturbed measurement of the question's workload and task on a known GPU."""
     found: list[Reading] = []
     bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
     for basis, runs in zip(bases, (own, reference), strict=True):
         for run in newest_first(runs):
             spec = gpu_of(run.device)
             if spec is not None:
-                found += [_reading(spec, m, run, basis) for m in of_question(run.measurements)]
+                found += [_reading(spec, m, run, basis) for m in run.measurements if _is_of(question, m)]
     return found
+
+
+def _is_of(question: Question, m: Measurement) -> bool:
+    return (
+        m.case.workload == question.profile.name
+        and m.case.workload_version == question.profile.version
+        and m.case.task == question.task
+        and m.case.framework == question.framework
+        and m.status is Status.OK
+        and bool(m.samples_per_s)
+        and not is_disturbed(m)
+    )
+
+
+def is_disturbed(measurement: Measurement) -> bool:
+    """Whether something beside the case had a part in the figure."""
+    return any(f.kind in DISTURBED for f in measurement.findings)
+
+
+def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
+    assert m.samples_per_s is not None  # ``_is_of`` has left out the others
+    low, high, noise = m.samples_per_s_low, m.samples_per_s_high, UNKNOWN_NOISE
+    if low is None or high is None:
+        low = high = None
+    else:
+        noise = math.log(high / low) / 2
+    if basis == "reference":
+        noise = math.hypot(noise, ELSEWHERE_NOISE)
+        low, high = (m.samples_per_s * math.exp(sign * noise) for sign in (-1, 1))
+    host_bound = is_host_bound(m)
+    return Reading(
+        spec=spec,
+        case=m.case,
+        samples_per_s=m.samples_per_s,
+        low=low,
+        high=high,
+        noise=noise,
+        host_bound=host_bound,
+        host_cpu=run.environment.cpu if host_bound else None,
+        peak_memory_bytes=m.peak_memory_bytes,
+        run_id=run.run_id,
+        basis=basis,
+        findings=m.findings,
+        at_largest_batch=m.at_largest_batch,
+        peak_reserved_bytes=m.peak_reserved_bytes,
+        device_bytes=m.device_bytes,
+        first_token_s=m.first_token_s,
+        per_token_s=m.per_token_s,
+        micro=run.micro,
+    )
 
 
 def _loops(question: Question) -> list[Reading]:
@@ -114,35 +161,35 @@ def _loops(question: Question) -> list[Reading]:
     of_torch = question.framework is Framework.TORCH
     if spec is None or question.task is not TaskKind.TRAIN or not (standard and of_torch):
         return []
-    return [
-        _loop(question, spec, step, execution, f"{shipped.card}, {shipped.date}")
-        for step in shipped.steps
-        if step.ours and step.workload == question.profile.name
-        for execution, step_s in step.step_s.items()
-        if step_s <= EAGER_LIMIT * step.step_s[Execution.GRAPH]
-    ]
-
-
-def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execution, name: str) -> Reading:
-    asked = msgspec.structs.replace(
-        question, precision=step.precision, execution=execution, batch_size=step.batch_size
-    )
-    case = case_for(asked, spec)
-    assert isinstance(case, Case)  # a precision that was read there is no gap
-    rate = step.batch_size / step.step_s[execution]
-    return Reading(
-        spec=spec,
-        case=case,
-        samples_per_s=rate,
-        low=rate * math.exp(-ELSEWHERE_NOISE),
-        high=rate * math.exp(ELSEWHERE_NOISE),
-        noise=ELSEWHERE_NOISE,
-        host_bound=False,
-        host_cpu=None,
-        peak_memory_bytes=None,
-        run_id=f"hand-written loop on {name}",
-        basis="reference",
-    )
+    found = []
+    for step in shipped.steps:
+        is_ours = step.ours and step.workload == question.profile.name
+        for execution, step_s in step.step_s.items() if is_ours else ():
+            if step_s > EAGER_LIMIT * step.step_s[Execution.GRAPH]:
+                continue
+            case = case_for(
+                msgspec.structs.replace(
+                    question, precision=step.precision, execution=execution, batch_size=step.batch_size
+                ),
+                spec,
+            )
+            assert isinstance(case, Case)  # a precision that was read there is no gap
+            rate = step.batch_size / step_s
+            reading = Reading(
+                spec=spec,
+                case=case,
+                samples_per_s=rate,
+                low=rate * math.exp(-ELSEWHERE_NOISE),
+                high=rate * math.exp(ELSEWHERE_NOISE),
+                noise=ELSEWHERE_NOISE,
+                host_bound=False,
+                host_cpu=None,
+                peak_memory_bytes=None,
+                run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
+                basis="reference",
+            )
+            found.append(reading)
+    return found
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
@@ -164,87 +211,32 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     differ, in that order of weight. A host-bound reading says nothing about a GPU and starts nothing. What
     the user measured stands alone: another's harness adds its own error to it.
     """
-    best: dict[str, tuple[float, Reading]] = {}
-    own = any(r.basis == "measured" and not r.host_bound and same_arithmetic(r.case, case) for r in readings)
-    for reading in readings:
-        if own and reading.basis != "measured":
-            continue
-        if reading.host_bound or not same_arithmetic(reading.case, case):
-            continue
-        distance = _distance(reading, case)
-        if reading.spec.key not in best or distance < best[reading.spec.key][0]:
-            best[reading.spec.key] = (distance, reading)
-    return [reading for _, reading in best.values()]
+    usable = [r for r in readings if not r.host_bound and same_arithmetic(r.case, case)]
+    usable = [r for r in usable if r.basis == "measured"] or usable
+    keys = dict.fromkeys(r.spec.key for r in usable)
+    return [min((r for r in usable if r.spec.key == key), key=partial(_distance, case)) for key in keys]
+
+
+def _distance(case: Case, reading: Reading) -> float:
+    mine = reading.case
+    return (
+        10.0 * (mine.execution != case.execution)
+        + 5.0 * (mine.memory_format != case.memory_format)
+        + 2.0 * (mine.precision != case.precision)
+        + abs(math.log(mine.batch_size / case.batch_size))
+    )
 
 
 def differences(reading: Reading, case: Case) -> list[str]:
     """In words, how the reading's case differs from the one that is predicted."""
     mine = reading.case
-    found = []
-    if mine.precision != case.precision:
-        found.append(f"measured at {mine.precision}")
-    if mine.execution != case.execution:
-        found.append(f"measured {mine.execution.facts.words}")
-    if mine.memory_format != case.memory_format:
-        found.append(f"measured {mine.memory_format}")
-    if mine.batch_size != case.batch_size:
-        found.append(f"measured at batch {mine.batch_size}")
-    return found
-
-
-def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
-    for m in _undisturbed(question, measurements):
-        if m.case.gpu_count == 1 and m.case.recipe == question.profile.recipe.at(m.case.precision):
-            yield m
-
-
-def _with_peak(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
-    return (m for m in _undisturbed(question, measurements) if m.peak_memory_bytes)
-
-
-def _undisturbed(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
-    for m in measurements:
-        same = (
-            m.case.workload == question.profile.name
-            and m.case.workload_version == question.profile.version
-            and m.case.task == question.task
-            and m.case.framework == question.framework
-        )
-        disturbed = any(f.kind in DISTURBED for f in m.findings)
-        if same and m.status is Status.OK and m.samples_per_s and not disturbed:
-            yield m
-
-
-def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
-    assert m.samples_per_s is not None  # of usable rows alone: _usable
-    low, high, noise = m.samples_per_s_low, m.samples_per_s_high, UNKNOWN_NOISE
-    if low is None or high is None:
-        low = high = None
-    else:
-        noise = math.log(high / low) / 2
-    if basis == "reference":
-        noise = math.hypot(noise, ELSEWHERE_NOISE)
-        low, high = (m.samples_per_s * math.exp(sign * noise) for sign in (-1, 1))
-    return Reading(
-        spec=spec,
-        case=m.case,
-        samples_per_s=m.samples_per_s,
-        low=low,
-        high=high,
-        noise=noise,
-        host_bound=is_host_bound(m),
-        host_cpu=run.environment.cpu if is_host_bound(m) else None,
-        peak_memory_bytes=m.peak_memory_bytes,
-        run_id=run.run_id,
-        basis=basis,
-        findings=m.findings,
-        at_largest_batch=m.at_largest_batch,
-        peak_reserved_bytes=m.peak_reserved_bytes,
-        device_bytes=m.device_bytes,
-        first_token_s=m.first_token_s,
-        per_token_s=m.per_token_s,
-        micro=run.micro,
-    )
+    words = {
+        "precision": f"measured at {mine.precision}",
+        "execution": f"measured {mine.execution.facts.words}",
+        "memory_format": f"measured {mine.memory_format}",
+        "batch_size": f"measured at batch {mine.batch_size}",
+    }
+    return [said for name, said in words.items() if getattr(mine, name) != getattr(case, name)]
 
 
 def is_host_bound(measurement: Measurement) -> bool:
@@ -255,13 +247,3 @@ def is_host_bound(measurement: Measurement) -> bool:
 def same_arithmetic(a: Case, b: Case) -> bool:
     """Whether two cases compute alike; both kinds of AMP count as one."""
     return a.precision == b.precision or (a.precision.is_amp and b.precision.is_amp)
-
-
-def _distance(reading: Reading, case: Case) -> float:
-    mine = reading.case
-    return (
-        10.0 * (mine.execution != case.execution)
-        + 5.0 * (mine.memory_format != case.memory_format)
-        + 2.0 * (mine.precision != case.precision)
-        + abs(math.log(mine.batch_size / case.batch_size))
-    )

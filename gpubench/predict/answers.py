@@ -1,11 +1,25 @@
-"""What ``gpubench.predict`` returns: a dict of answers that shows itself briefly."""
+"""What is made of answers: the dict that ``gpubench.predict`` returns, each figure's reasons, joint draws."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpubench.arrays import Floats
+from gpubench.findings import describe
 from gpubench.models import Estimate
 from gpubench.models.record import headed, html_table, shown
+from gpubench.predict.anchors import UNKNOWN_NOISE
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.chips import chip_of
 from gpubench.predict.question import Refusal
-from gpubench.units import count
+from gpubench.specs import load_specs
+from gpubench.units import count, format_percent
 
 _IN_REPR = 6
 _IN_TABLE = 20
@@ -43,3 +57,100 @@ class Predictions(dict[str, Estimate | Refusal]):
     def _head(self) -> str:
         refusals = count(len(self.refusals), "refusal")
         return f"Predictions: {count(len(self.estimates), 'estimate')}, {refusals}"
+
+
+def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
+    """The document of `predict show --json`."""
+    calibration = load_calibration()
+    return {
+        "schema_version": 1,
+        "calibrated": calibration.fitted,
+        "estimates": [
+            msgspec.to_builtins(a) | {"reasons": reasons(a)}
+            for a in answers.values()
+            if isinstance(a, Estimate)
+        ],
+        "refused": [msgspec.to_builtins(a) for a in answers.values() if isinstance(a, Refusal)],
+    }
+
+
+def reasons(estimate: Estimate) -> str:
+    """Why this figure: basis, what binds the step, the calibration behind it, and what to beware of."""
+    parts = [f"{estimate.basis}: {estimate.method}"]
+    if estimate.basis == "predicted":
+        calibration = load_calibration()
+        rows = calibration.of(estimate.case.task).rows
+        parts.append(
+            f"step bound by compute {format_percent(estimate.compute_share)}, "
+            f"bandwidth {format_percent(estimate.bandwidth_share)}, "
+            f"host {format_percent(estimate.host_share)}"
+        )
+        parts.append(f"{evidence_on(estimate)}, {rows} in all, calibrated {calibration.fitted}")
+    parts += [describe(f) for f in estimate.findings]
+    return "; ".join(parts)
+
+
+def evidence_on(estimate: Estimate) -> str:
+    """Return how many published rows of its GPU the calibration holds; without any, whose are nearest."""
+    fitted = load_calibration().of(estimate.case.task)
+    if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
+        return f"{apart} published rows of this GPU (judged apart)"
+    rows = fitted.rows_by_gpu
+    own = rows.get(estimate.gpu_key, 0)
+    if own:
+        return f"{own} published rows of this GPU"
+    gpu_key, specs = estimate.gpu_key, load_specs()
+    kin = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [
+        key for key in rows if specs[key].compute_capability == specs[gpu_key].compute_capability
+    ]
+    nearest = max(kin, key=lambda key: (rows[key], key), default=None)
+    near = f" (nearest: {rows[nearest]} of {specs[nearest].short_name})" if nearest else ""
+    return f"no published rows of this GPU{near}"
+
+
+Z90, Z95 = 1.6449, 1.96
+
+
+def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
+    """Draw n joint throughputs of each estimate [samples/s].
+
+    Predictions that start from the same place (one anchor, or none) share part of their error: it moves
+    all of them together and so leaves their order alone. Measurements err on their own. The draws of a GPU do
+    not depend on which others are drawn beside it.
+
+    Args:
+        estimates: What to draw; one without an interval is drawn as a constant, a measurement too short
+            to have one with 5 %.
+        n: Number of draws.
+        seed: Equal seeds give equal draws: of one GPU the same error whatever the workload.
+        common_share: Share of the variance in common; None takes the calibration's.
+
+    Returns:
+        (len(estimates), n) samples per second.
+    """
+    share = load_calibration().common_share if common_share is None else common_share
+    groups: dict[tuple[str, ...], Floats] = {}
+    result = np.empty((len(estimates), n))
+    for row, estimate in enumerate(estimates):
+        error = random_of(seed, "gpu", estimate.gpu_key).standard_normal(n)
+        if estimate.basis == "predicted" and share:
+            start = ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
+            if start not in groups:
+                groups[start] = random_of(seed, *start).standard_normal(n)
+            error = math.sqrt(share) * groups[start] + math.sqrt(1 - share) * error
+        result[row] = estimate.samples_per_s * np.exp(log_deviation(estimate) * error)
+    return result
+
+
+def random_of(seed: int, *names: str) -> np.random.Generator:
+    """Return the random numbers of whatever has these names, wherever it stands among others."""
+    digest = hashlib.blake2b("\0".join(names).encode(), digest_size=16).digest()
+    return np.random.default_rng((seed, int.from_bytes(digest)))
+
+
+def log_deviation(estimate: Estimate) -> float:
+    """Standard deviation of log throughput that the interval stands for; 0 for a host-bound guess."""
+    if estimate.low is None or estimate.high is None or estimate.low <= 0:
+        return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
+    z = Z90 if estimate.basis == "predicted" else Z95
+    return math.log(estimate.high / estimate.low) / 2 / z

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import Run, TaskKind
+from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
+from gpubench.predict.anchors import gpu_of, is_disturbed
 from gpubench.predict.calibration import (
     SCHEMA_VERSION,
     Calibration,
     Fitted,
     Learned,
-    ScalingShares,
+    Scale,
     group_names,
     halved,
     input_hashes,
 )
+from gpubench.predict.chips import chips_of
 from gpubench.predict.conformal import (
-    Scale,
     errors_without,
     factor_of,
     fit_scale,
     level_errors_without,
     level_weights,
+    of_task,
+    pairs_of,
     usual_errors,
 )
 from gpubench.predict.fit import LEVEL, Fit, fit_table
-from gpubench.predict.own_rows import own_table
-from gpubench.predict.pairs import Pairs, of_task, pairs_of
-from gpubench.predict.published import Table, fitted_on, join
+from gpubench.predict.published import fitted_on
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.ranking import COMMON_SHARE
+from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
 from gpubench.predict.scaling_fit import fit_scaling
+from gpubench.predict.table import Table, join
+from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from gpubench.today import today
 
@@ -56,16 +60,30 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibrat
         fitted: Date to write into it; None is today.
     """
     mine = own_table(own) if own else None
-    inputs = input_hashes() | ({"own runs": _hash(own)} if own else {})
-    return Calibration(
+    inputs = input_hashes()
+    if own:
+        ordered = sorted(own, key=lambda run: run.run_id)
+        encoded = b"".join(msgspec.json.encode(run, order="sorted") for run in ordered)
+        inputs |= {"own runs": hashlib.sha256(encoded).hexdigest()}
+    calibration = Calibration(
         schema_version=SCHEMA_VERSION,
         fitted=fitted or today().isoformat(),
         inputs=inputs,
         train=_fitted(TaskKind.TRAIN, mine),
         infer=_fitted(TaskKind.INFER, mine),
-        scaling=_rounded(fit_scaling()),
+        scaling=fit_scaling(),
         common_share=COMMON_SHARE,
     )
+    return msgspec.convert(_rounded(msgspec.to_builtins(calibration)), Calibration)
+
+
+def _rounded(value: Any) -> Any:
+    """The same with every float in it at so many digits that all machines agree."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return float(np.format_float_scientific(value, _DIGITS - 1)) if isinstance(value, float) else value
 
 
 def _fitted(task: TaskKind, own: Table | None) -> Fitted:
@@ -78,37 +96,41 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
     seen = table.vendor == FITTED_VENDOR
     mine = of_task(table, task)
     scored, apart = mine & seen, mine & ~seen
-    ratio, level = fit_table(table, seen), fit_table(table, seen, aim=LEVEL)
-    scale, factor = _ratio_width(ratio, pairs_of(table, seen))
     return Fitted(
         rows=int(scored.sum()),
         sources=len(set(table.source[scored])),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[scored]).items())),
         apart_by_gpu=dict(sorted(Counter(table.gpu_key[apart]).items())),
-        ratio=_learned(ratio, scale, factor, _others_by_ratio(ratio)),
-        level=_learned(level, None, _level_width(level, seen), _others_by_level(level)),
+        ratio=_by_ratio(fit_table(table, seen), seen),
+        level=_by_level(fit_table(table, seen, aim=LEVEL), seen),
     )
 
 
-def _ratio_width(fit: Fit, pairs: Pairs) -> tuple[Scale, dict[str, float]]:
-    """The scale of the errors on what was not seen, and its factors for known and strange architectures."""
+def _by_ratio(fit: Fit, seen: Flags) -> Learned:
+    """What ratios teach; the scale is of the first kind. Other vendors' start at a GPU of the fitted one."""
     scale, factor = None, {}
+    pairs = pairs_of(fit.table, seen)
     for name, hold_out in KINDS.items():
         error, bound = errors_without(fit, pairs, hold_out)
         scale = scale or fit_scale(fit.table, pairs, error, bound)
         scores = np.abs(error) / usual_errors(fit.table, pairs, scale)
-        factor[name] = _round(factor_of(scores[bound], pairs.weight[bound]))
-    assert scale is not None  # there are kinds to hold out
-    return msgspec.convert({k: _round(v) for k, v in msgspec.structs.asdict(scale).items()}, Scale), factor
+        factor[name] = factor_of(scores[bound], pairs.weight[bound])
+    pairs = pairs_of(fit.table)
+    error, _ = errors_without(fit, pairs, "vendor")
+    vendor = fit.table.vendor
+    error[(vendor[pairs.x] != FITTED_VENDOR) | (vendor[pairs.y] == FITTED_VENDOR)] = np.nan
+    return _learned(fit, scale, factor, _others(fit, error, pairs.y, pairs.weight))
 
 
-def _level_width(fit: Fit, seen: Flags) -> dict[str, float]:
+def _by_level(fit: Fit, seen: Flags) -> Learned:
     factor = {}
     for name, hold_out in KINDS.items():
         error = level_errors_without(fit, hold_out, seen)
         scored = np.isfinite(error)
-        factor[name] = _round(factor_of(np.abs(error[scored]), level_weights(fit.table, error)[scored]))
-    return factor
+        factor[name] = factor_of(np.abs(error[scored]), level_weights(fit.table, error)[scored])
+    error = level_errors_without(fit, "vendor", ~seen)
+    others = _others(fit, error, np.arange(len(error)), level_weights(fit.table, error))
+    return _learned(fit, None, factor, others)
 
 
 class Others(NamedTuple):
@@ -116,20 +138,6 @@ class Others(NamedTuple):
 
     deviations: dict[str, list[float]]
     half_width: dict[str, float]
-
-
-def _others_by_ratio(fit: Fit) -> Others:
-    """Ratios start from a GPU of the fitted vendor."""
-    pairs = pairs_of(fit.table)
-    error, _ = errors_without(fit, pairs, "vendor")
-    vendor = fit.table.vendor
-    error[(vendor[pairs.x] != FITTED_VENDOR) | (vendor[pairs.y] == FITTED_VENDOR)] = np.nan
-    return _others(fit, error, pairs.y, pairs.weight)
-
-
-def _others_by_level(fit: Fit) -> Others:
-    error = level_errors_without(fit, "vendor", fit.table.vendor != FITTED_VENDOR)
-    return _others(fit, error, np.arange(len(error)), level_weights(fit.table, error))
 
 
 def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
@@ -153,8 +161,8 @@ def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
         widths |= _widths(line, error, weight, lines == line, half)
     for name in sorted(set(kinds)):
         mine = kinds == name
-        deviations[name] = [_round(_shift(error[mine], weight[mine])), 0.0]
-        deviations[name].append(deviations[name][0])
+        shift = _shift(error[mine], weight[mine])
+        deviations[name] = [shift, 0.0, shift]
         cards = sorted(set(keys[mine]))
         if len(cards) >= FEWEST_CARDS:
             left = error.copy()
@@ -167,11 +175,11 @@ def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
 
 def _widths(name: str, error: Floats, weight: Floats, mine: Flags, half: Flags) -> dict[str, float]:
     """Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units."""
-    found = {}
-    for label, chosen in ((name, mine & ~half), (halved(name), mine & half)):
-        if chosen.any():
-            found[label] = _round(factor_of(np.abs(error[chosen]), weight[chosen]))
-    return found
+    return {
+        label: factor_of(np.abs(error[chosen]), weight[chosen])
+        for label, chosen in ((name, mine & ~half), (halved(name), mine & half))
+        if chosen.any()
+    }
 
 
 def _shift(error: Floats, weight: Floats) -> float:
@@ -183,11 +191,8 @@ def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Ot
     own, sources = set(fit.table.architecture[fit.rows]), set(fit.table.source[fit.rows])
     deviations = {name: [round(v, _DIGITS) for v in d] for name, d in fit.deviations().items() if name in own}
     return Learned(
-        coefficients=msgspec.convert(
-            {name: _round(v) for name, v in msgspec.structs.asdict(fit.coefficients).items()},
-            type(fit.coefficients),
-        ),
-        host_s_per_operator={s: _round(v) for s, v in fit.host_s_per_operator.items() if s in sources},
+        coefficients=fit.coefficients,
+        host_s_per_operator={s: v for s, v in fit.host_s_per_operator.items() if s in sources},
         deviations=deviations | others.deviations,
         scale=scale,
         factor=factor,
@@ -195,22 +200,71 @@ def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Ot
     )
 
 
-def _rounded(shares: ScalingShares) -> ScalingShares:
-    return msgspec.structs.replace(
-        shares,
-        logs=tuple(_round(v) for v in shares.logs),
-        covariance=tuple(tuple(_round(v) for v in row) for row in shares.covariance),
-        factor=_round(shares.factor),
-        other_vendors=None if shares.other_vendors is None else _round(shares.other_vendors),
+# --- the user's own runs, as further cells ---------------------------------------------------------------
+
+
+class _Own(NamedTuple):
+    spec: GpuSpec
+    case: Case
+    profile: WorkloadProfile
+    samples_per_s: float
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """Which rows it is compared with."""
+        return self.profile.name, str(self.case.precision)
+
+
+def own_table(runs: Sequence[Run]) -> Table | None:
+    """GPU training rows of standard workloads, run as a CUDA graph, as a table; None where there is none.
+
+    A graph keeps the host out of the figure; an eager row would teach the fit about this host's Python.
+    """
+    rows = [row for run in sorted(runs, key=lambda r: r.run_id) for row in _rows(run)]
+    if not rows:
+        return None
+    cells = sorted({row.cell for row in rows})
+    cases = [row.case for row in rows]
+    work = stack([work_of(p.train, case.batch_size, cast_bytes_of(p, case.task)) for _, case, p, _ in rows])
+    batch = np.array([float(case.batch_size) for case in cases])
+    n = len(rows)
+    return Table(
+        source=np.full(n, "gpubench-graph", dtype=object),
+        model=np.array([row.profile.name for row in rows], dtype=object),
+        precision=np.array([str(case.precision) for case in cases], dtype=object),
+        gpu_key=np.array([row.spec.key for row in rows], dtype=object),
+        batch=batch,
+        log_seconds=np.log(batch / np.array([row.samples_per_s for row in rows])),
+        level_known=np.ones(n, dtype=bool),
+        inference=np.zeros(n, dtype=bool),
+        cell=np.array([cells.index(row.cell) for row in rows]),
+        work=work,
+        chips=chips_of([row.spec for row in rows]),
+        arithmetic=stack([arithmetic_of(case.precision, case.memory_format, 1) for case in cases]),
+        execution=np.full(n, "graph", dtype=object),
+        torch=np.full(n, "", dtype=object),
+        data_input=np.full(n, "synthetic", dtype=object),
+        doubt=np.full(n, "", dtype=object),
+        batch_low=batch,
+        batch_high=batch,
+        work_low=work,
+        work_high=work,
     )
 
 
-def _round(value: float) -> float:
-    return float(np.format_float_scientific(value, _DIGITS - 1))
-
-
-def _hash(runs: Sequence[Run]) -> str:
-    digest = hashlib.sha256()
-    for run in sorted(runs, key=lambda r: r.run_id):
-        digest.update(msgspec.json.encode(run, order="sorted"))
-    return digest.hexdigest()
+def _rows(run: Run) -> Iterator[_Own]:
+    spec = gpu_of(run.device)
+    if spec is None:
+        return
+    for m in run.measurements:
+        case, profile = m.case, load_profiles().get(m.case.workload)
+        wanted = (
+            m.status is Status.OK
+            and case.task is TaskKind.TRAIN
+            and case.execution is Execution.GRAPH
+            and case.gpu_count == 1
+            and not case.setup
+            and not is_disturbed(m)
+        )
+        if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
+            yield _Own(spec, case, profile, m.samples_per_s)

@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import read_json, table_json
 from gpubench.models import GpuSpec, TaskKind
-from gpubench.predict.conformal import Scale
-from gpubench.predict.published import MEASUREMENTS, PROFILES, architecture_of
+from gpubench.predict.chips import Chips, architecture_of
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
 from gpubench.shipped import data_bytes, data_path
@@ -21,8 +22,28 @@ from gpubench.units import MIB
 SCHEMA_VERSION = 4
 MOST_BYTES = 16 * MIB
 """The shipped one, of some 60 GPUs, takes 0.2 MiB."""
+MEASUREMENTS = ("published.csv", "published_inference.csv")
+"""The shipped tables of measurements: training steps first, forward passes in both."""
+PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
+"""What a training step, or a forward pass, of a published model computes and moves."""
 INPUTS = (*MEASUREMENTS, *PROFILES.values(), "sources.csv", "scaling.csv", "gpus.csv")
 """Tables that the calibration is made from; their hash says whether it still belongs to them."""
+LEAST_SCALE = 0.02
+"""No pair is taken to be surer than this (log)."""
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """The usual |log error| of a ratio between two GPUs: a sum of three terms, none of them negative.
+
+    Attributes:
+        base: Of every pair.
+        gap: For each e-fold by which the ratio of the bandwidths leaves the ratio of the peaks.
+        crossing: Where one of the two has tensor cores for the step's arithmetic and the other has none.
+    """
+
+    base: float
+    gap: float
+    crossing: float
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +165,30 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     def stale(self) -> tuple[str, ...]:
         """Input tables that have changed since the fit."""
         return tuple(name for name in INPUTS if self.inputs.get(name) != _hash_of(name))
+
+
+def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats:
+    """Usual |log error| of each pair, (n,).
+
+    Args:
+        scale: From the calibration.
+        own: (n,) GPUs that were measured, or one.
+        target: (n,) GPUs that are predicted.
+        mode: (n,) arithmetic that most of the step runs in.
+    """
+    features = pair_features(own, target, mode)
+    usual = features @ np.array([scale.base, scale.gap, scale.crossing])
+    return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
+
+
+def pair_features(own: Chips, target: Chips, mode: Indices) -> Floats:
+    """(n, 3): one, the gap in balance, and whether one side alone has tensor cores."""
+    each = np.arange(len(mode))
+    owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
+    peaks = np.log(own.peaks[owned, mode] / target.peaks[each, mode])
+    gap = np.abs(np.log(own.bandwidth[owned] / target.bandwidth) - peaks)
+    crossing = own.tensor[owned, mode] != target.tensor[each, mode]
+    return np.stack([np.ones(len(each)), gap, crossing.astype(float)], axis=1)
 
 
 @cache

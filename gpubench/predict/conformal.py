@@ -1,5 +1,6 @@
-"""Conformal half-widths: how large were the errors on harnesses and GPUs that the fit had not seen?
+"""What errs how far on harnesses and GPUs that the fit had not seen, and the half-widths that follow.
 
+A pair is "own X, predict Y" inside one cell. Its error is found by a fit without what is held out with Y.
 The score of a pair is |log error| over a scale: what is usual for two GPUs that balance arithmetic and
 bandwidth so differently, and of which one or both have tensor cores. Each harness has one vote for each
 target GPU; an interval is never set by the votes of its own harness, nor of its own architecture.
@@ -7,50 +8,130 @@ target GPU; an interval is never set by the votes of its own harness, nor of its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.predict.fit import LEVEL, Fit, batch_spread, times_of
-from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out, log_errors, sides, voters_of
-from gpubench.predict.published import Table
-from gpubench.predict.roofline import Chips, Times
+from gpubench.models import TaskKind
+from gpubench.predict.calibration import Scale, pair_features, pair_scale
+from gpubench.predict.fit import LEVEL, RATIO, Fit, batch_spread, times_of
+from gpubench.predict.roofline import HOST_SHARE_LIMIT, Times, leading_mode, take
+from gpubench.predict.table import Table
 
 COVERAGE = 0.90
 """Of the intervals."""
 _RANGE_90 = 1.645  # half of what holds 90 % of a normal distribution, in standard deviations
-LEAST_SCALE = 0.02
-"""No pair is taken to be surer than this (log)."""
+HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
+    "harness": ("harness", "gpu_key"),
+    "stranger": ("harness", "architecture"),
+    "gpu": ("gpu_key",),
+    "family": ("family",),
+    "architecture": ("architecture",),
+    "model": ("base_model",),
+    "vendor": ("vendor",),
+}
+"""What the fit never sees of a target: of each column named, every row that shares it with the target.
+
+``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``stranger`` leaves out the
+GPU's whole architecture besides. The others leave out one thing and keep the rest of the target's harness; a
+``vendor`` is left out of a table that has several.
+"""
 
 
-class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The usual |log error| of a ratio between two GPUs: a sum of three terms, none of them negative.
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
+
+    Each harness has one vote for each target GPU and task, however many models, batches and partners it has:
+    shared evenly by its rows of y, and by the x of each. A pair of rows whose batch is not stated counts for
+    less, by the variance that the plausible batches add.
 
     Attributes:
-        base: Of every pair.
-        gap: For each e-fold by which the ratio of the bandwidths leaves the ratio of the peaks.
-        crossing: Where one of the two has tensor cores for the step's arithmetic and the other has none.
+        spread: (pairs,) log standard deviation for want of a batch, of x and y together.
     """
 
-    base: float
-    gap: float
-    crossing: float
+    x: Indices
+    y: Indices
+    weight: Floats
+    spread: Floats
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.x)
 
 
-def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats:
-    """Usual |log error| of each pair, (n,).
+def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
+    """All pairs of rows, or of chosen ones, on two GPUs of one cell; x is the row of the nearest batch."""
+    xs, ys = [], []
+    usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
+    for cell in np.unique(table.cell[usable]):
+        rows = usable[table.cell[usable] == cell]
+        for gpu in np.unique(table.gpu_key[rows].astype(str)):
+            own = rows[table.gpu_key[rows] == gpu]
+            others = rows[table.gpu_key[rows] != gpu]
+            gap = np.abs(np.log(table.batch[others][:, None] / table.batch[own][None]))
+            if len(others):
+                xs.append(own[np.argmin(gap, axis=1)])
+                ys.append(others)
+    x = np.concatenate(xs) if xs else np.empty(0, np.int64)
+    y = np.concatenate(ys) if ys else np.empty(0, np.int64)
+    order = np.lexsort((x, y))
+    x, y = x[order], y[order]
+    unsure = batch_spread(table)
+    spread = np.hypot(unsure[x], unsure[y])
+    partners = np.bincount(y, minlength=len(table))
+    _, voter = np.unique(voters_of(table), return_inverse=True)
+    rows = np.bincount(voter[np.unique(y)], minlength=len(table))
+    votes = 1.0 / (partners[y] * rows[voter[y]])
+    return Pairs(x=x, y=y, weight=votes / (1 + (spread / RATIO.noise) ** 2), spread=spread)
 
-    Args:
-        scale: From the calibration.
-        own: (n,) GPUs that were measured, or one.
-        target: (n,) GPUs that are predicted.
-        mode: (n,) arithmetic that most of the step runs in.
-    """
-    features = _features(own, target, mode)
-    usual = features @ np.array([scale.base, scale.gap, scale.crossing])
-    return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
+
+def of_task(table: Table, task: TaskKind) -> Flags:
+    """(n,) which rows are of a task."""
+    return table.inference if task is TaskKind.INFER else ~table.inference
+
+
+def voters_of(table: Table) -> NDArray[np.str_]:
+    """(n,) who votes by each row: its harness for its GPU and task."""
+    each = zip(table.harness, table.gpu_key, table.inference, strict=True)
+    return np.array([f"{harness}|{gpu}|{task}" for harness, gpu, task in each])
+
+
+def log_errors(table: Table, pairs: Pairs, times: Times) -> Floats:
+    """Log of predicted over measured time of y, per sample, from the measurement of x."""
+    level = np.log(times.step_s) - table.log_seconds
+    return np.asarray(level[pairs.y] - level[pairs.x])
+
+
+def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
+    """The same of the plain rule to beat: throughput goes with the root of peak times bandwidth."""
+    mode = leading_mode(table.work, table.arithmetic)
+    peak = table.chips.peaks[np.arange(len(table)), mode]
+    level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
+    return np.asarray(level[pairs.y] - level[pairs.x])
+
+
+def gpu_bound(pairs: Pairs, times: Times) -> Flags:
+    """Whether the GPU sets the pace on both sides."""
+    free = times.host_s / times.step_s <= HOST_SHARE_LIMIT
+    return np.asarray(free[pairs.x] & free[pairs.y])
+
+
+def held_out(table: Table, hold_out: str) -> Iterator[tuple[Flags, Flags]]:
+    """For each group of targets, which rows it has, and which rows the fit must not see."""
+    labels = [getattr(table, kind) for kind in HOLD_OUTS[hold_out]]
+    for group in sorted(set(zip(*labels, strict=True))):
+        same = [label == value for label, value in zip(labels, group, strict=True)]
+        yield np.logical_and.reduce(same), np.logical_or.reduce(same)
+
+
+def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
+    """The rows of x and of y of every pair, and the arithmetic that most of each step of y runs in."""
+    own, target = take(table, pairs.x), take(table, pairs.y)
+    return own, target, leading_mode(target.work, target.arithmetic)
 
 
 def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
@@ -63,9 +144,9 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> S
     """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
     from scipy.optimize import nnls
 
-    own, target, mode = sides(table, pairs.some(chosen))
+    own, target, mode = sides(table, take(pairs, chosen))
     root = np.sqrt(pairs.weight[chosen])
-    features = _features(own.chips, target.chips, mode)
+    features = pair_features(own.chips, target.chips, mode)
     base, gap, crossing = nnls(features * root[:, None], np.abs(log_error[chosen]) * root)[0]
     return Scale(base=float(base), gap=float(gap), crossing=float(crossing))
 
@@ -104,8 +185,7 @@ def _without_each(fit: Fit, hold_out: str, wanted: Flags) -> Iterator[tuple[Flag
 
 def level_rows(table: Table, times: Times) -> Flags:
     """GPU-bound rows whose level means seconds, and not a score or an approximate profile."""
-    result: Flags = table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
-    return result
+    return np.asarray(table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT))
 
 
 def level_weights(table: Table, error: Floats) -> Floats:
@@ -136,13 +216,3 @@ def factor_of(scores: Floats, weight: Floats) -> float:
     share = min(1.0, COVERAGE * (votes + 1) / votes)
     at = np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12))
     return float(scores[order][min(len(scores) - 1, int(at))])
-
-
-def _features(own: Chips, target: Chips, mode: Indices) -> Floats:
-    """(n, 3): one, the gap in balance, and whether one side alone has tensor cores."""
-    each = np.arange(len(mode))
-    owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
-    peaks = np.log(own.peaks[owned, mode] / target.peaks[each, mode])
-    gap = np.abs(np.log(own.bandwidth[owned] / target.bandwidth) - peaks)
-    crossing = own.tensor[owned, mode] != target.tensor[each, mode]
-    return np.stack([np.ones(len(each)), gap, crossing.astype(float)], axis=1)

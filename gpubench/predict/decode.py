@@ -7,8 +7,6 @@ the same two, and said to be not validated.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from functools import cache
 from typing import NamedTuple
@@ -17,10 +15,10 @@ import numpy as np
 
 from gpubench.arrays import Floats
 from gpubench.models import DecodeWork, GpuSpec
-from gpubench.shipped import package_text
+from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
-READINGS_FILE = "data/decode_readings.csv"
+READINGS_FILE = "decode_readings.csv"
 VALIDATED_ENGINE = "llama.cpp"
 COMPUTE_SHARE = 0.5
 """Of the dense tensor peak that products of few rows reach; it matters at large batches alone, and no row
@@ -84,7 +82,6 @@ class TokenTime(NamedTuple):
 @cache
 def decode_readings() -> tuple[DecodeReading, ...]:
     """Read the published rates; a token reads, on average, the cache of half of those generated."""
-    rows = csv.DictReader(io.StringIO(package_text(READINGS_FILE)))
     return tuple(
         DecodeReading(
             gpu_key=row["gpu_key"],
@@ -95,7 +92,7 @@ def decode_readings() -> tuple[DecodeReading, ...]:
             * (PROMPT_TOKENS[row["source"]] + float(row["generated_tokens"]) / 2),
             token_s=1 / float(row["tokens_per_s"]),
         )
-        for row in rows
+        for row in data_rows(READINGS_FILE)
     )
 
 
@@ -115,12 +112,7 @@ def decode_fit() -> DecodeFit:
         errors[out] = np.abs(ratio - 1)
         worst.append(float(np.median(np.abs(np.log(ratio)))))
     slope, fixed = _least_squares(ideal, measured)
-    return DecodeFit(
-        share=1 / slope,
-        fixed_s=fixed,
-        half_width=max(worst),
-        errors=tuple(errors.tolist()),
-    )
+    return DecodeFit(1 / slope, fixed, half_width=max(worst), errors=tuple(errors.tolist()))
 
 
 def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> TokenTime | None:

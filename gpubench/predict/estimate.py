@@ -26,7 +26,6 @@ from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
-from gpubench.predict.pairs import HOST_SHARE_LIMIT
 from gpubench.predict.question import (
     Question,
     Refusal,
@@ -37,6 +36,7 @@ from gpubench.predict.question import (
     task_of,
 )
 from gpubench.predict.request import PredictRequest
+from gpubench.predict.roofline import HOST_SHARE_LIMIT
 from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -137,18 +137,22 @@ def _room(
     question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int
 ) -> _ToPredict | Refusal:
     """Return the case on one GPU, or on the fewest up to ``most_sharing`` that hold it; else why not."""
-    spec, case = alone.spec, alone.case
-    refusal = _refusal(spec, case, alone.fit)
-    if refusal is None:
+    spec, case, fit = alone.spec, alone.case, alone.fit
+    reason = domain_gap(spec, case.precision)
+    if reason is not None:
+        return Refusal(gpu_key=spec.key, reason=reason)
+    if fit is None or fit.fits:
         return alone
-    if most_sharing > 1 and domain_gap(spec, case.precision) is None:
-        sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing)
-        if sharing is not None:
-            fewest_gpus, fit = sharing
-            if fit.fits:
-                return replace(alone, fit=fit, fewest_gpus=fewest_gpus)
-            return _not_even_shared(refusal, fewest_gpus, fit)
-    return refusal
+    reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
+    sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing) if most_sharing > 1 else None
+    if sharing is not None:
+        fewest_gpus, shared = sharing
+        if shared.fits:
+            return replace(alone, fit=shared, fewest_gpus=fewest_gpus)
+        batch = shared.largest_batch
+        there = f"largest batch {batch:,} each" if batch else "not even a batch of 1 each"
+        reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {there}"
+    return Refusal(gpu_key=spec.key, reason=reason)
 
 
 def estimate_at_largest_batch(
@@ -165,14 +169,16 @@ def estimate_at_largest_batch(
     """
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
-    alike: dict[int, list[GpuSpec]] = {}
+    of_batch: dict[int, list[GpuSpec]] = {}
     finders: dict[str, str] = {}
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
             answers[spec.key] = case
             continue
-        found = _largest_found(readings, case, spec.key)
+        searched = (r for r in readings if r.at_largest_batch and r.spec.key == spec.key)
+        alike = (r for r in searched if msgspec.structs.replace(r.case, batch_size=case.batch_size) == case)
+        found = next(alike, None)
         if found is None and spec.memory_bytes is None:
             reason = "its memory is not known, so neither is its largest batch"
             answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
@@ -181,8 +187,8 @@ def estimate_at_largest_batch(
             largest = memory.largest_batch(question, case, spec, peaks)
         else:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
-        alike.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
-    for batch, group in alike.items():
+        of_batch.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
+    for batch, group in of_batch.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
         found_there = estimate(asked, group, own=own, reference=reference, most_sharing=most_sharing)
         for key, answer in found_there.items():
@@ -192,16 +198,6 @@ def estimate_at_largest_batch(
                     answer, batch_choice="largest", batch_found_by=finders.get(key)
                 )
     return {spec.key: answers[spec.key] for spec in specs}
-
-
-def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> Reading | None:
-    """What a run measured on this GPU at the largest batch that it searched, of the same case otherwise."""
-    for reading in readings:
-        batch = reading.case.batch_size
-        same = reading.spec.key == gpu_key and reading.case == msgspec.structs.replace(case, batch_size=batch)
-        if same and reading.at_largest_batch:
-            return reading
-    return None
 
 
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
@@ -227,21 +223,6 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         findings=reading.findings,
     )
     return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())
-
-
-def _refusal(spec: GpuSpec, case: Case, fit: MemoryFit | None) -> Refusal | None:
-    """Why nothing is predicted for this GPU, or None."""
-    reason = domain_gap(spec, case.precision)
-    if reason is None and fit is not None and not fit.fits:
-        reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
-    return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
-
-
-def _not_even_shared(refusal: Refusal, gpu_count: int, fit: MemoryFit) -> Refusal:
-    """The refusal of one GPU, with what so many of them hold that share the case out."""
-    there = f"largest batch {fit.largest_batch:,} each" if fit.largest_batch else "not even a batch of 1 each"
-    reason = f"{refusal.reason}; over {gpu_count} GPUs with FSDP: {there}"
-    return msgspec.structs.replace(refusal, reason=reason)
 
 
 def _token(decode: DecodeWork, spec: GpuSpec, case: Case) -> TokenTime:

@@ -1,13 +1,15 @@
 """How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
 
 "Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
-the protocol; the figures there come from here.
+the protocol; the figures there come from here. Anybody's measurements are scored too, and teach nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,23 +18,45 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags, Floats
 from gpubench.models import TaskKind
 from gpubench.predict import ranking
+from gpubench.predict.calibration import load_calibration
 from gpubench.predict.conformal import (
     COVERAGE,
+    Pairs,
     errors_without,
     factor_of,
     fit_scale,
+    geometric_mean_errors,
+    gpu_bound,
     level_errors_without,
+    level_rows,
     level_weights,
+    log_errors,
+    of_task,
+    pairs_of,
     usual_errors,
     widened,
 )
-from gpubench.predict.fit import LEVEL, batch_spread, fit_table
-from gpubench.predict.pairs import Pairs, geometric_mean_errors, of_task, pairs_of
-from gpubench.predict.published import Table, fitted_on
+from gpubench.predict.fit import (
+    LEVEL,
+    RATIO,
+    Aim,
+    Fit,
+    batch_spread,
+    coefficients_of,
+    fit_table,
+    host_prior_s,
+    predict_rows,
+)
+from gpubench.predict.published import fitted_on, read_csv
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
+from gpubench.predict.roofline import Times, deviations_of, take
+from gpubench.predict.table import Table
+from gpubench.specs import load_specs
 
 FEWEST_VOTES = 4
 """An architecture or harness with fewer targets is too small for a test of its coverage."""
+
+
 TEST_LEVEL = 0.01
 
 
@@ -61,7 +85,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
 
     Args:
         table: Published rows, see ``scored_table``.
-        hold_out: One of ``pairs.HOLD_OUTS``.
+        hold_out: One of ``HOLD_OUTS``.
         task: What is scored; the fit and the intervals learn from all of the table.
     """
     seen = table.vendor == FITTED_VENDOR
@@ -69,14 +93,14 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     log_error, bound = errors_without(fit_table(table, seen), pairs, hold_out)
     level_error = level_errors_without(fit_table(table, seen, aim=LEVEL), hold_out)
     scored = np.isfinite(log_error)
-    pairs, log_error, bound = pairs.some(scored), log_error[scored], bound[scored]
+    pairs, log_error, bound = take(pairs, scored), log_error[scored], bound[scored]
     half_width = _half_widths(table, pairs, log_error, bound)
     level_half_width = _level_half_widths(table, level_error)
     rows = of_task(table, task)
     mine = rows[pairs.y]
     return Outcome(
         table=table,
-        pairs=pairs.some(mine),
+        pairs=take(pairs, mine),
         log_error=log_error[mine],
         half_width=half_width[mine],
         bound=bound[mine],
@@ -118,6 +142,77 @@ def _level_half_widths(table: Table, error: Floats) -> Floats:
     return widened(result, batch_spread(table))
 
 
+def score(path: Path) -> dict[str, Any]:
+    """Score a CSV in the columns of the shipped measurements.
+
+    Pairs are formed inside each (source, model, precision) of the file, of training and of inference apart.
+    Each target GPU is predicted by the fit of the shipped rows without that GPU's, and without the harness of
+    the file where the shipped rows have it.
+
+    Raises:
+        MisuseError: If the file cannot be read or holds nothing that can be scored.
+    """
+    reading = read_csv(path)
+    inference = reading.table.inference
+    return {
+        **report(outcome_of(take(reading.table, ~inference), TaskKind.TRAIN)),
+        "inference": report(outcome_of(take(reading.table, inference), TaskKind.INFER))
+        if inference.any()
+        else None,
+        "rows": {"read": reading.rows, "used": len(reading.table), "skipped": sum(reading.skipped.values())},
+        "skipped": dict(reading.skipped),
+        "assumed": list(reading.assumed),
+        "columns_not_read": list(reading.unread),
+    }
+
+
+def outcome_of(table: Table, task: TaskKind) -> Outcome:
+    """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
+    pairs = pairs_of(table)
+    learned = load_calibration().of(task)
+    n = len(pairs)
+    error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
+    level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
+    assert learned.ratio.scale is not None  # only levels are without one
+    scale = usual_errors(table, pairs, learned.ratio.scale) if n else np.empty(0)
+    unsure = batch_spread(table)
+    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
+        rows = (table.harness == harness) & (table.gpu_key == gpu)
+        mine = rows[pairs.y]
+        times = _times(table, _fitted(RATIO, task), harness, gpu)
+        error[mine] = log_errors(table, pairs, times)[mine]
+        bound[mine] = gpu_bound(pairs, times)[mine]
+        spec = load_specs()[gpu]
+        width[mine] = learned.ratio.half_width(spec) * scale[mine]
+        times = _times(table, _fitted(LEVEL, task), harness, gpu)
+        rows &= level_rows(table, times)
+        level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
+        level_width[rows] = widened(learned.level.half_width(spec), unsure[rows])
+    return Outcome(
+        table=table,
+        pairs=pairs,
+        log_error=error,
+        half_width=width,
+        bound=bound,
+        level_error=level_error,
+        level_half_width=level_width,
+    )
+
+
+@cache
+def _fitted(aim: Aim, task: TaskKind) -> Fit:
+    """The fit of the shipped rows for one aim and task."""
+    table = fitted_on(task)
+    return fit_table(table, np.ones(len(table), dtype=bool), aim=aim)
+
+
+def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
+    """The roofline of every row of the file, by the shipped rows without one harness and one GPU."""
+    z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
+    own = deviations_of(fit.deviations(z), list(table.gpu_key))
+    return predict_rows(table, coefficients_of(z), host_prior_s(table), own)
+
+
 def report(outcome: Outcome) -> dict[str, Any]:
     """The document of `predict evaluate --json`: all pairs first, refused ones too, then slice by slice."""
     pairs = outcome.pairs
@@ -128,7 +223,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "geometric_mean": _plain_figures(plain, pairs, everything),
         "heaviest_source": _heaviest(outcome),
         **ranking.figures(outcome.table, pairs, outcome.log_error, outcome.half_width, outcome.bound),
-        "refused_share": _round(np.average(~outcome.bound, weights=pairs.weight)) if len(pairs) else None,
+        "refused_share": _mean(~outcome.bound, pairs.weight),
         "no_gpu_owned": _level_figures(outcome),
         "by_slice": {
             name: figures(outcome, flags) | {"geometric_mean": _plain_figures(plain, pairs, flags)}
@@ -278,15 +373,17 @@ def _stated(values: NDArray[Any]) -> NDArray[Any]:
     return np.where(values == "", "not stated", values)
 
 
+_CLASSES = {
+    "VGG": ("vgg",),
+    "LSTM": ("gnmt", "lstm"),
+    "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
+}
+"""How the names of their models begin."""
+
+
 def model_class(name: str) -> str:
     """CNN, VGG, LSTM or transformer, by a model's name."""
-    if name.startswith("vgg"):
-        return "VGG"
-    if name.startswith(("gnmt", "lstm")):
-        return "LSTM"
-    if name.startswith(("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2")):
-        return "transformer"
-    return "CNN"
+    return next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
 
 
 def weighted_median(values: Floats, weights: Floats) -> float:

@@ -9,19 +9,26 @@ solve, no refit. Only numpy is needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.predict.published import Table, architecture_of
-from gpubench.predict.question import capability_of
-from gpubench.predict.roofline import HARNESS_POWER, Coefficients, Times, step_times, take
-from gpubench.specs import load_specs
+from gpubench.predict.chips import architecture_of, predecessor
+from gpubench.predict.roofline import (
+    DEVIATIONS,
+    HARNESS_POWER,
+    HOST_S_PER_OPERATOR,
+    Coefficients,
+    Times,
+    step_times,
+    take,
+)
+from gpubench.predict.table import Table
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
@@ -51,23 +58,6 @@ PRIORS: dict[str, tuple[float, float]] = {
 _LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"})
 NAMES = tuple(PRIORS)
 _PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
-HOST_S_PER_OPERATOR: Mapping[str, float] = {
-    "": 20e-6,
-    "eager": 20e-6,
-    "fused": 20e-6,
-    "compile": 4e-6,
-    "graph": 1e-9,
-}
-"""Host time per operator by execution ("" is not stated), where it was not measured [s].
-
-An H200's host took 20 us (lstm) to 49 us (cnn) in eager steps at batch 64. torch.compile joins operators;
-inside a CUDA graph the host issues nothing."""
-DEVIATIONS = ("compute", "tensor", "bandwidth")
-"""An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
-
-They are the architecture's and no single GPU's: a GPU's own would be learned from the few harnesses that had
-it, and errs more on the next harness than it helps. docs/decisions/ has the figures.
-"""
 _DEVIATION_SD = 0.02
 _HOST_LOG_SD = 1.0
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
@@ -209,40 +199,6 @@ def coefficients_of(z: Floats) -> Coefficients:
     )
 
 
-def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
-    """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, else those of the last one before it.
-
-    0 where neither was learned.
-    """
-    nothing = (0.0,) * len(DEVIATIONS)
-    names = [architecture_of(key) for key in gpu_keys]
-    sources = {name: name if name in known else predecessor(name, known) for name in set(names)}
-    rows = [known.get(sources[name] or "", nothing) for name in names]
-    return np.array(rows, dtype=float).reshape(-1, len(DEVIATIONS))
-
-
-def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """The last known architecture of the same vendor before this one; None where there is none.
-
-    Generations follow the compute capability, so only NVIDIA's are ordered.
-    """
-    ages = _first_capability()
-    older = [name for name in known if name in ages and ages[name] < ages.get(architecture, (0, 0))]
-    return max(older, key=ages.__getitem__, default=None)
-
-
-@cache
-def _first_capability() -> Mapping[str, tuple[int, int]]:
-    """The lowest compute capability of each architecture."""
-    found: dict[str, tuple[int, int]] = {}
-    for key, spec in load_specs().items():
-        capability = capability_of(spec)
-        if capability is not None:
-            name = architecture_of(key)
-            found[name] = min(capability, found.get(name, capability))
-    return found
-
-
 def predict_rows(
     table: Table, coefficients: Coefficients, host_s_per_operator: Floats, deviations: Floats
 ) -> Times:
@@ -307,11 +263,18 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
 
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
-    residual = _residual(fit)
-    cell = fit.table.cell[fit.rows]
-    spread = residual - _cell_means(residual, full, cell, fit.cell_sd)[cell]
+    """The problem around the unknowns of a fit; a row far off its cell, as that alone has it, weighs less."""
+    table, layout, z, cell_sd = take(fit.table, fit.rows), fit.layout, fit.z, fit.cell_sd
+    offset = (
+        z[layout.source + _numbers(table.source, layout.sources)]
+        + z[layout.model + _numbers(table.base_model, layout.models)]
+    )
+    residual = table.log_seconds - np.log(_times(table, layout, z).step_s) - offset
+    total = np.bincount(table.cell, weights=full, minlength=len(cell_sd)) + cell_sd**-2
+    mean = np.bincount(table.cell, weights=full * residual, minlength=len(cell_sd)) / total
+    spread = residual - mean[table.cell]
     weight = full / (1 + (spread / (_ROBUST_SCALE * fit.aim.noise)) ** 2)
-    return replace(fit, jacobian=_jacobian(fit), residual=residual, weight=weight)
+    return replace(fit, jacobian=_jacobian(table, layout, z), residual=residual, weight=weight)
 
 
 def _prior(layout: Layout, aim: Aim, table: Table) -> tuple[Floats, Floats]:
@@ -359,16 +322,10 @@ def batch_spread(table: Table) -> Floats:
 
 
 def _repeats(table: Table, rows: Indices) -> Floats:
-    keys = list(
-        zip(
-            table.source[rows],
-            table.gpu_key[rows],
-            table.base_model[rows],
-            table.precision[rows],
-            strict=True,
-        )
-    )
-    _, inverse, counts = np.unique([" | ".join(k) for k in keys], return_inverse=True, return_counts=True)
+    """How many of the rows are of the same source, GPU, model and precision as each."""
+    of_each = (table.source, table.gpu_key, table.base_model, table.precision)
+    keys = [" | ".join(key) for key in zip(*(column[rows] for column in of_each), strict=True)]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return counts[inverse].astype(float)
 
 
@@ -383,19 +340,8 @@ def _times(table: Table, layout: Layout, z: Floats) -> Times:
     return predict_rows(table, coefficients_of(z), host, layout.deviations(z)[:, kind].T)
 
 
-def _residual(fit: Fit) -> Floats:
-    table, layout = take(fit.table, fit.rows), fit.layout
-    offset: Floats = (
-        fit.z[layout.source + _numbers(table.source, layout.sources)]
-        + fit.z[layout.model + _numbers(table.base_model, layout.models)]
-    )
-    result: Floats = table.log_seconds - np.log(_times(table, layout, fit.z).step_s) - offset
-    return result
-
-
-def _jacobian(fit: Fit) -> Floats:
+def _jacobian(table: Table, layout: Layout, z: Floats) -> Floats:
     """Derivative of log seconds: coefficients by differences, everything else in closed form."""
-    table, layout, z = take(fit.table, fit.rows), fit.layout, fit.z
     n, each = len(table), np.arange(len(table))
     times = _times(table, layout, z)
     jacobian = np.zeros((n, layout.size))
@@ -417,13 +363,6 @@ def _jacobian(fit: Fit) -> Floats:
     jacobian[each, layout.source + source] = 1.0
     jacobian[each, layout.model + _numbers(table.base_model, layout.models)] = 1.0
     return jacobian
-
-
-def _cell_means(residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats) -> Floats:
-    """Shrunk offset of each cell, were it the only unknown."""
-    total = np.bincount(cell, weights=weight, minlength=len(cell_sd)) + cell_sd**-2
-    result: Floats = np.bincount(cell, weights=weight * residual, minlength=len(cell_sd)) / total
-    return result
 
 
 def _normal(

@@ -30,19 +30,21 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.options import check_fields, shown_value
+from gpubench.precisions import AMP
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
-from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import (
     Question,
     Refusal,
+    case_at,
     case_for,
     check,
     question_of,
     task_of,
     why_impossible,
 )
-from gpubench.profile.allowance import card_of
+from gpubench.predict.request import MemoryRequest
+from gpubench.profile.allowance import card_of, class_of
 from gpubench.profile.memory import checkpointed, judge, with_adapters
 from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
@@ -167,9 +169,11 @@ def answer_memory(
             asked_for = msgspec.structs.replace(case, **changes)
             groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
     every = [pair for pairs in groups.values() for pair in pairs]
-    asked = every or [(specs[0], msgspec.structs.replace(_any_case(question), **changes))]
-    like = next((pair for pair in asked if _card_class(pair[0]) is CardClass.GDDR), asked[0])
-    spec, case = asked[0] if len(specs) == 1 else like
+    if not every:  # no card can run it
+        precision = Precision.AMP_FP16 if question.precision == AMP else Precision(question.precision)
+        every = [(specs[0], msgspec.structs.replace(case_at(question, precision), **changes))]
+    like = next((pair for pair in every if class_of(pair[0]) is CardClass.GDDR), every[0])
+    spec, case = every[0] if len(specs) == 1 else like
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
     return MemoryAnswer(
         case=case,
@@ -195,28 +199,6 @@ def _check_accumulation(question: Question, accumulate: int) -> None:
         raise MisuseError(
             f"accumulate {accumulate:,}: a batch of {question.batch:,} has fewer samples than that"
         )
-
-
-def _any_case(question: Question) -> Case:
-    """The case where no card can run it: at the precision asked for."""
-    precision = Precision.AMP_FP16 if question.precision == "amp" else Precision(question.precision)
-    profile = question.profile
-    return Case(
-        workload=profile.name,
-        workload_version=profile.version,
-        task=question.task,
-        precision=precision,
-        execution=question.execution,
-        memory_format=None,
-        batch_size=question.batch,
-        sample_unit=profile.sample_unit,
-        **profile.recipe.at(precision).fields,
-    )
-
-
-def _card_class(spec: GpuSpec) -> CardClass | None:
-    card = card_of(spec)
-    return None if card is None else card.card_class
 
 
 def _answer(
@@ -310,14 +292,7 @@ def _on_several(
             ways = dict.fromkeys((split, as_here))  # two where a job of that size has a recipe of its own
             cut = min(accumulate, each)
             fits = (
-                judge(
-                    question.profile,
-                    way,
-                    fit.card,
-                    measured=of_question.measured_peak(way, None, readings, cut),
-                    scale=of_question.scale_of(question, way, readings),
-                    accumulate=cut,
-                )
+                judge(question.profile, way, fit.card, **of_question.told(question, way, None, readings, cut))
                 for way in ways
             )
             found = next(((way, shared) for way, shared in zip(ways, fits, strict=True) if shared.fits), None)

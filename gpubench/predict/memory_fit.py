@@ -183,7 +183,8 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
     read = np.array([r.memory_bytes for r in readings])
     traced = np.array([r.traced_bytes for r in readings])
     models = np.array([r.model for r in readings])
-    weights = _equal_weights(models)
+    _, model, batches = np.unique(models, return_inverse=True, return_counts=True)
+    weights = 1 / batches[model]  # each model counts once, however many of its batches were read
 
     def errors(found: Floats) -> Floats:
         return np.asarray(np.log((found[place] * MIB + found[-1] * traced) / read))
@@ -208,13 +209,6 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
         )
         for n, kind in enumerate(classes)
     }
-
-
-def _equal_weights(models: np.typing.NDArray[np.str_]) -> Floats:
-    """Each model counts once, however many of its batches were read."""
-    names, counts = np.unique(models, return_counts=True)
-    share = dict(zip(names, 1 / counts, strict=True))
-    return np.array([share[m] for m in models])
 
 
 def write(allowance: Allowance) -> None:

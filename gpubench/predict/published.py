@@ -1,32 +1,41 @@
-"""Published measurements, the shipped ones or anybody's CSV in the same columns, as arrays.
+"""Published measurements read from CSV: the shipped ones, or anybody's in the same columns.
 
-A cell is one (source, model, precision): same harness, same software. Levels are never compared across
-cells. Rows that cannot be used are counted and named, not fatal.
+Rows that cannot be used are counted and named, not fatal; a line that is broken costs itself, and no other.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.models import GpuSpec, Precision, TaskKind
-from gpubench.predict.csv_lines import Broken, csv_lines
+from gpubench.predict.calibration import MEASUREMENTS
+from gpubench.predict.chips import Mode
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
+from gpubench.predict.roofline import take
+from gpubench.predict.table import (
+    MATH_MODES,
+    Row,
+    Stated,
+    Table,
+    approximate_models,
+    facts_of,
+    model_profiles,
+    table_of,
+)
 from gpubench.shipped import data_rows
-from gpubench.specs import find_spec, load_specs
+from gpubench.specs import find_spec
 from gpubench.units import figure_in, plain
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
@@ -34,10 +43,6 @@ _OPTIONAL = (
     "gpu_key", "math_mode", "memory_layout", "execution", "torch", "data_input", "optimizer_in_step",
     "batch_low", "batch_high", "doubt",
 )  # fmt: skip
-MEASUREMENTS = ("published.csv", "published_inference.csv")
-"""The shipped tables of measurements: training steps first, forward passes in both."""
-PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
-"""What a training step, or a forward pass, of a published model computes and moves."""
 _USUAL = {"mode": "train", "batch_size": "0", "metric": ""}
 """What a missing column says; the metric then follows from the unit."""
 _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
@@ -53,155 +58,11 @@ MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the
 _MOST_NAMED = 5  # broken lines of one kind that are named by their number
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
-# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
-_OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 
-_MATH_MODES = {
-    "fp32": (Mode.FP32, Mode.FP32),
-    "tf32": (Mode.TF32, Mode.TF32),
-    "tf32-conv": (Mode.TF32, Mode.FP32),
-    "amp": (Mode.HALF, Mode.HALF),
-    "half": (Mode.HALF, Mode.HALF),
-}
-_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
-_TOTALS = (
-    "ops_per_step", "params_m", *(f"gflop_{kind}" for kind in _PROFILE_KINDS), "gb_fp32_per_sample",
-    "gb_fp32_fixed",
-)  # fmt: skip
 _HALF_LABELS = frozenset({"amp", "fp16", "bf16", "amp-fp16", "amp-bf16", "mixed"})
 _PRECISIONS = frozenset({"fp32", "tf32"}) | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
-
-
-class SourceFacts(NamedTuple):
-    """What no single row of a source can say: one line of data/sources.csv.
-
-    Attributes:
-        prefix: How the names of the source begin; the longest that fits counts. A source that is not known is
-            taken to be PyTorch as it comes since 1.12: TF32 in convolutions only.
-        harness: Sources that share their benchmark's code share one.
-        fp32_conv, fp32_matmul: Arithmetic of "fp32" on Ampere and newer, of a row that states none.
-    """
-
-    prefix: str
-    harness: str
-    fp32_conv: Mode
-    fp32_matmul: Mode
-
-
-@cache
-def source_facts() -> tuple[SourceFacts, ...]:
-    """The lines of data/sources.csv, the longest prefix first."""
-    modes = {"fp32": Mode.FP32, "tf32": Mode.TF32}
-    rows = [
-        SourceFacts(row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]])
-        for row in data_rows("sources.csv")
-    ]
-    return tuple(sorted(rows, key=lambda facts: (-len(facts.prefix), facts.prefix)))
-
-
-@lru_cache(maxsize=4096)
-def facts_of(source: str) -> SourceFacts:
-    """What is known of a source; a stranger is a harness of its own."""
-    facts = next(facts for facts in source_facts() if source.startswith(facts.prefix))
-    return facts if facts.prefix else facts._replace(harness=source)
-
-
-class Stated(NamedTuple):
-    """How a row was measured, as far as it says so.
-
-    Attributes:
-        execution: One of ``EXECUTIONS``; "" is not stated.
-        torch: Its version; "" where it is not stated or another framework ran.
-        data_input: One of ``INPUTS_OF_DATA``; "" is not stated.
-        optimizer_in_step: Whether the step that is timed has its optimizer.
-        doubt: What speaks against the row, in words; "" for nothing.
-        batch_low, batch_high: Range of plausible batches; both are the batch where it is stated.
-    """
-
-    execution: str
-    torch: str
-    data_input: str
-    optimizer_in_step: bool
-    doubt: str
-    batch_low: int
-    batch_high: int
-
-
-class Row(NamedTuple):
-    """One usable measurement, sortable so that no answer depends on the order of a file.
-
-    ``batch`` is the middle of the plausible ones, on a log scale, where the row does not state its own.
-    """
-
-    source: str
-    model: str
-    precision: str
-    task: TaskKind
-    gpu_key: str
-    batch: int
-    seconds_per_sample: float
-    math_mode: str
-    layout: str
-    level_known: bool
-    stated: Stated
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """n measurements as arrays; ``cell`` numbers the (source, model, precision, task) of each.
-
-    Attributes:
-        execution, torch, data_input, doubt: (n,) as ``Stated`` has them.
-        batch_low, batch_high: (n,) smallest and largest plausible batch; the batch itself where it is stated.
-        work_low, work_high: (n,) what a step of those batches computes and moves.
-    """
-
-    source: NDArray[Any]
-    model: NDArray[Any]
-    precision: NDArray[Any]
-    gpu_key: NDArray[Any]
-    batch: Floats
-    log_seconds: Floats
-    level_known: Flags
-    inference: Flags
-    cell: Indices
-    work: Work
-    chips: Chips
-    arithmetic: Arithmetic
-    execution: NDArray[Any]
-    torch: NDArray[Any]
-    data_input: NDArray[Any]
-    doubt: NDArray[Any]
-    batch_low: Floats
-    batch_high: Floats
-    work_low: Work
-    work_high: Work
-
-    def __len__(self) -> int:
-        """Number of measurements."""
-        return len(self.batch)
-
-    @cached_property
-    def harness(self) -> NDArray[Any]:
-        """(n,) the harness of each row's source."""
-        return np.array([facts_of(source).harness for source in self.source], dtype=object)
-
-    @cached_property
-    def architecture(self) -> NDArray[Any]:
-        """(n,) the architecture of each row's GPU; a GPU that states none is its own."""
-        return np.array([architecture_of(key) for key in self.gpu_key], dtype=object)
-
-    @cached_property
-    def vendor(self) -> NDArray[Any]:
-        """(n,) the vendor of each row's GPU."""
-        return np.array([load_specs()[key].vendor for key in self.gpu_key], dtype=object)
-
-    @cached_property
-    def base_model(self) -> NDArray[Any]:
-        """Model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``."""
-        return np.array([base_model(name) for name in self.model], dtype=object)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,28 +79,6 @@ class Reading:
     skipped: Mapping[str, int]
     assumed: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-
-
-def architecture_of(gpu_key: str) -> str:
-    """The architecture of a GPU; one that states none is its own."""
-    return load_specs()[gpu_key].architecture or gpu_key
-
-
-def base_model(name: str) -> str:
-    """Family of a model's name, whatever its image side and optimizer."""
-    return name.partition("+")[0].partition("@")[0].casefold()
-
-
-@cache
-def model_profiles(task: TaskKind) -> Mapping[str, Mapping[str, float]]:
-    """Totals of a step of each published model: FLOP by kind, bytes, operators, parameters."""
-    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in data_rows(PROFILES[task])}
-
-
-@cache
-def approximate_models(task: TaskKind) -> frozenset[str]:
-    """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
-    return frozenset(row["model"] for row in data_rows(PROFILES[task]) if row["approximate"])
 
 
 @cache
@@ -277,19 +116,14 @@ def read_csv(path: Path) -> Reading:
         row if isinstance(row, Broken) else missing | dict(zip(names, row, strict=False))
         for row in lines.rows
     )
+    needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
+    lacking = [name for name in needed if name not in names]
+    lacks = f" (no column {', '.join(lacking)}; needed: {', '.join(needed)})" if lacking else ""
     return replace(
-        _read(rows, _what(path, names), (FITTED_VENDOR,)),
+        _read(rows, f"{path}{lacks}", (FITTED_VENDOR,)),
         assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
         unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
     )
-
-
-def _what(path: Path, names: Sequence[str]) -> str:
-    """The file, and which columns it lacks that have no usual value."""
-    needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
-    missing = [name for name in needed if name not in names]
-    lacks = f" (no column {', '.join(missing)}; needed: {', '.join(needed)})" if missing else ""
-    return f"{path}{lacks}"
 
 
 def _read(
@@ -333,39 +167,6 @@ def _places(numbers: Sequence[int]) -> str:
     return f"lines {named} and {more:,} more" if more > 0 else f"lines {named}"
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """Turn rows into arrays."""
-    specs = [load_specs()[row.gpu_key] for row in rows]
-    cells = {key: i for i, key in enumerate(sorted({row[:4] for row in rows}))}
-    return Table(
-        source=np.array([row.source for row in rows], dtype=object),
-        model=np.array([row.model for row in rows], dtype=object),
-        precision=np.array([row.precision for row in rows], dtype=object),
-        gpu_key=np.array([row.gpu_key for row in rows], dtype=object),
-        batch=np.array([float(row.batch) for row in rows]),
-        log_seconds=np.log(np.array([row.seconds_per_sample * row.batch for row in rows])),
-        level_known=np.array([row.level_known for row in rows], dtype=bool),
-        inference=np.array([row.task is TaskKind.INFER for row in rows], dtype=bool),
-        cell=np.array([cells[row[:4]] for row in rows]),
-        work=_work(rows, [row.batch for row in rows]),
-        chips=chips_of(specs),
-        arithmetic=_arithmetic(rows),
-        execution=np.array([row.stated.execution for row in rows], dtype=object),
-        torch=np.array([row.stated.torch for row in rows], dtype=object),
-        data_input=np.array([row.stated.data_input for row in rows], dtype=object),
-        doubt=np.array([row.stated.doubt for row in rows], dtype=object),
-        batch_low=np.array([float(row.stated.batch_low) for row in rows]),
-        batch_high=np.array([float(row.stated.batch_high) for row in rows]),
-        work_low=_work(rows, [row.stated.batch_low for row in rows]),
-        work_high=_work(rows, [row.stated.batch_high for row in rows]),
-    )
-
-
-def join(a: Table, b: Table) -> Table:
-    """Two tables as one; their cells stay apart."""
-    return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
-
-
 def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     """One line of a file as a usable row, or the reason why it is none."""
     text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
@@ -398,7 +199,7 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     seconds = _seconds_per_sample(text, value, int(batch))
     if isinstance(seconds, str):
         return seconds
-    math_mode = text["math_mode"] if text["math_mode"] in _MATH_MODES else ""
+    math_mode = text["math_mode"] if text["math_mode"] in MATH_MODES else ""
     stated = _stated(text, int(batch))
     return Row(
         source=text["source"],
@@ -474,60 +275,70 @@ def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
     if precision == "tf32":
         return "tf32"
     facts = facts_of(source)
-    modes = {v: k for k, v in _MATH_MODES.items() if v[0] is not Mode.HALF}
+    modes = {v: k for k, v in MATH_MODES.items() if v[0] is not Mode.HALF}
     return modes[facts.fp32_conv, facts.fp32_matmul]
 
 
-def _work(rows: Sequence[Row], batches: Sequence[int]) -> Work:
-    """What a step of each row computes and moves at a batch."""
-    profiles = [model_profiles(row.task)[row.model.partition("+")[0]] for row in rows]
-    batch = np.array(batches, dtype=float)
+# --- the lines of a file -----------------------------------------------------------------------------------
 
-    def column(name: str) -> Floats:
-        return np.array([profile[name] for profile in profiles])
-
-    flops = np.stack([column(f"gflop_{kind}") * 1e9 for kind in _PROFILE_KINDS], axis=1)
-    updates = np.array([_optimizer_bytes(row) for row in rows])
-    return Work(
-        flops=flops * batch[:, None],
-        bytes_=1e9 * (column("gb_fp32_per_sample") * batch + column("gb_fp32_fixed")),
-        optimizer_bytes=updates * column("params_m") * 1e6,
-        cast_bytes=np.array([_casts(row) for row in rows]) * CAST_BYTES * column("params_m") * 1e6,
-        operators=column("ops_per_step"),
-    )
+_SEPARATORS = (",", ";", "\t")
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kinds of the fit, in their order
+class Broken(NamedTuple):
+    """A line that cannot be read, and why; lines count from 1."""
+
+    number: int
+    reason: str
 
 
-def _optimizer_bytes(row: Row) -> int:
-    if row.task is TaskKind.INFER or not row.stated.optimizer_in_step:
-        return 0
-    _, plus, optimizer = row.model.partition("+")
-    return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """A CSV taken apart.
+
+    Attributes:
+        header: Cells of the first line; what is no text in it is replaced, so that the other columns stay.
+        rows: Each further line that is not empty: its cells, or why there are none. Read once.
+    """
+
+    header: Sequence[str]
+    rows: Iterator[Sequence[str] | Broken]
 
 
-def _casts(row: Row) -> int:
-    """How often autocast casts each weight in a step: the weight, and in training its gradient back."""
-    if row.math_mode == "half":  # the whole model is stored so
-        return 0
-    return 1 if row.task is TaskKind.INFER else 2
+def csv_lines(data: bytes) -> Lines:
+    """Take a CSV apart: UTF-16 where its byte order mark says so, else UTF-8, separated as its header is.
+
+    A cell that spans lines is not read: to tell it from a quote that somebody forgot, nothing but a guess is
+    left, and a wrong one costs every row up to the next quote.
+    """
+    is_utf_16 = data.startswith(_UTF_16_MARKS)
+    encoding, mark = ("UTF-16", "\ufffd") if is_utf_16 else ("UTF-8", "[\udc80-\udcff]")
+    no_text = re.compile(mark)
+    # UTF-16 has no bytes to set aside; U+FFFD stands in a file only where text was lost before.
+    text = data.decode("utf-16", "replace") if is_utf_16 else data.decode("utf-8-sig", "surrogateescape")
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
+    head = no_text.sub("\ufffd", next(lines, ""))
+    separator = max(_SEPARATORS, key=head.count)
+    header = _cells(head, separator)
+    if isinstance(header, str):  # without it all would be lost: no name of a column needs a quote
+        header = head.replace('"', "").split(separator)
+
+    def rows() -> Iterator[Sequence[str] | Broken]:
+        for number, line in enumerate(lines, start=2):
+            cells = f"not {encoding} text" if no_text.search(line) else _cells(line, separator)
+            if isinstance(cells, str):
+                yield Broken(number, cells)
+            elif cells:
+                yield cells
+
+    return Lines(header=header, rows=rows())
 
 
-def _arithmetic(rows: Sequence[Row]) -> Arithmetic:
-    modes = [_MATH_MODES[row.math_mode] for row in rows]
-    return Arithmetic(
-        conv=np.array([int(conv) for conv, _ in modes]),
-        matmul=np.array([int(matmul) for _, matmul in modes]),
-        half=np.array([conv is Mode.HALF for conv, _ in modes], dtype=bool),
-        channels_last=np.array([row.layout == "channels_last" for row in rows], dtype=bool),
-        no_optimizer=np.array(
-            [row.task is TaskKind.TRAIN and not row.stated.optimizer_in_step for row in rows],
-            dtype=bool,
-        ),
-        # Rows of training that were compiled say so with a doubt: only where the back end could.
-        compiled=np.array(
-            [row.task is TaskKind.INFER and row.stated.execution == "compile" for row in rows],
-            dtype=bool,
-        ),
-    )
+def _cells(line: str, separator: str) -> Sequence[str] | str:
+    """The cells of one line, or why it has none; an empty line has no cells."""
+    reader = csv.reader((line, ""), delimiter=separator)
+    try:
+        cells = next(reader)
+    except csv.Error as error:
+        return str(error)
+    return cells if reader.line_num == 1 else "a quote that is not closed on its line"

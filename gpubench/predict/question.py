@@ -122,6 +122,11 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         if spec.vendor != FITTED_VENDOR and precision.facts.format is not BF16:
             lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is none"
         return Refusal(gpu_key=spec.key, reason=lack)
+    return case_at(question, precision)
+
+
+def case_at(question: Question, precision: Precision) -> Case:
+    """The case that the question means at a precision, whatever the GPU."""
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats
-from gpubench.predict.pairs import Pairs
-from gpubench.predict.published import Table
+from gpubench.predict.conformal import Pairs
+from gpubench.predict.table import Table
 
 FEWEST_CANDIDATES = 4
 COMMON_SHARE = 0.8  # of the variance of an error, common to all candidates of one anchor
@@ -79,12 +79,9 @@ def _settings(
             )
 
 
-def _ranks(values: Floats) -> Floats:
-    return np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(float)
-
-
 def _spearman(a: Floats, b: Floats) -> float:
-    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
+    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(float) for values in (a, b)]
+    return float(np.corrcoef(ranks)[0, 1])
 
 
 def _regret(measured: Floats, predicted: Floats) -> float:

@@ -1,4 +1,4 @@
-"""What a prediction is asked: one field an option of ``gpubench predict show``."""
+"""What a prediction is asked, and what memory is: a field for each option of both verbs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from gpubench.options import Option, said
 from gpubench.shared_options import (
+    JOBS,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
@@ -36,18 +37,21 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
     return value
 
 
+_ANY = said(
+    WORKLOAD,
+    read=read_workload_or_profile,
+    takes="a workload's name or path, as in vgg16",
+    python="str | Path | WorkloadProfile",
+)
+SEVERAL = "Several GPUs"
+
+
 class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
     """Which workload at what, and the GPUs to answer for: every known one where none is named."""
 
     workload: Annotated[
         Any,
-        said(
-            WORKLOAD,
-            help="A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME.",
-            read=read_workload_or_profile,
-            takes="a workload's name or path, as in vgg16",
-            python="str | Path | WorkloadProfile",
-        ),
+        said(_ANY, help="A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME."),
     ]
     gpus: Annotated[
         tuple[str, ...], Option("GPU key or name.", name="gpu", commas=True, default="every GPU known")
@@ -56,5 +60,39 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
+    results: Results = None
+    asked: tuple[str, ...] = ()
+
+
+class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
+    """Which step, on which GPUs, and how many of them share it."""
+
+    workloads: Annotated[
+        tuple[Any, ...],
+        said(
+            _ANY,
+            help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
+            default="every standard one, in short",
+        ),
+    ] = ()
+    gpus: Annotated[
+        tuple[str, ...],
+        Option("GPU key or name.", name="gpu", commas=True, default="every NVIDIA GPU, by size"),
+    ] = ()
+    batch_size: Annotated[
+        int | None,
+        Option("Samples per step on one GPU.", least=1, default="the main batch"),
+    ] = None
+    accumulate: Annotated[
+        int,
+        Option("Micro-batches that the batch is cut into, whose gradients are summed.", least=1),
+    ] = 1
+    precision: AnyPrecision = None
+    execution: AnyExecution = "graph"
+    task: AnyTask = "train"
+    count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
+    jobs: Annotated[
+        str | None, said(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
+    ] = None
     results: Results = None
     asked: tuple[str, ...] = ()

@@ -8,11 +8,8 @@ operator has no such property, and scored worse; see docs/decisions/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import IntEnum
-from functools import cache
-from math import log
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +18,6 @@ from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import (
-    GpuSpec,
     MemoryFormat,
     Operator,
     OperatorKind,
@@ -30,13 +26,8 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.predict.power import PowerAndClock, power_and_clock
-from gpubench.predict.question import capability_of
+from gpubench.predict.chips import Chips, Mode, architecture_of, predecessor
 
-REFERENCE_WIDTH = {"tf32": 512.0, "half": 1024.0}
-"""FLOP per clock of a multiprocessor's tensor cores at which the efficiencies are stated: Turing's, half
-precision; and half of it in TF32."""
-REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
 HALF_BYTES = 0.5  # of the fp32 traffic, under AMP
 CAST_BYTES = 6
@@ -45,18 +36,25 @@ HOST_POWER = 2.0
 """Host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2, as read on an H200."""
 HARNESS_POWER = 1.25
 """The same of a published harness, whose host also loads, copies and logs: less of that is hidden."""
+HOST_SHARE_LIMIT = 0.7
+"""Host time over step time above which the host, not the GPU, sets the pace."""
+HOST_S_PER_OPERATOR: Mapping[str, float] = {
+    "": 20e-6,
+    "eager": 20e-6,
+    "fused": 20e-6,
+    "compile": 4e-6,
+    "graph": 1e-9,
+}
+"""Host time per operator by execution ("" is not stated), where it was not measured [s].
 
+An H200's host took 20 us (lstm) to 49 us (cnn) in eager steps at batch 64. torch.compile joins operators;
+inside a CUDA graph the host issues nothing."""
+DEVIATIONS = ("compute", "tensor", "bandwidth")
+"""An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
-DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
-"""Architectures of other vendors whose FP32 rate counts two operations a lane."""
-
-
-class Mode(IntEnum):
-    """The arithmetic that an operator really uses, whatever the label says."""
-
-    FP32 = 0
-    TF32 = 1
-    HALF = 2
+They are the architecture's and no single GPU's: a GPU's own would be learned from the few harnesses that had
+it, and errs more on the next harness than it helps. docs/decisions/ has the figures.
+"""
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,31 +117,6 @@ class Work:
     optimizer_bytes: Floats
     cast_bytes: Floats
     operators: Floats
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chips:
-    """Datasheet figures of n GPUs.
-
-    Attributes:
-        peaks: (n, 3) FLOP/s by ``Mode``, NaN where unknown; FP32 where there are no tensor cores.
-        tensor: (n, 3) whether tensor cores do that mode.
-        bandwidth: (n,) bytes per second of the memory.
-        dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
-        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 where not known.
-        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
-        power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
-            where not known), and the clock that the peaks are stated at.
-    """
-
-    peaks: Floats
-    tensor: Flags
-    bandwidth: Floats
-    dual_issue: Flags
-    width: Floats
-    l2: Floats
-    power: Floats
-    clock: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,52 +184,6 @@ def cast_bytes_of(profile: WorkloadProfile, task: TaskKind) -> float:
     return float(CAST_BYTES * cast)
 
 
-def chips_of(specs: Sequence[GpuSpec]) -> Chips:
-    """Figures of the specification table as arrays.
-
-    A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
-    whose rate is not stated is NaN, so that nothing is predicted rather than something.
-    """
-    rows = [_figures(spec) for spec in specs]
-    return Chips(
-        peaks=np.array([row[0] for row in rows]).reshape(-1, len(Mode)),
-        tensor=np.array([row[1] for row in rows], dtype=bool).reshape(-1, len(Mode)),
-        bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
-        dual_issue=np.array([row[2] for row in rows], dtype=bool),
-        width=np.array([_width(spec) for spec in specs], dtype=float).reshape(-1, len(Mode)),
-        l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
-        power=np.array([row[3].power for row in rows], dtype=float),
-        clock=np.array([row[3].clock for row in rows], dtype=float),
-    )
-
-
-_T = TypeVar("_T")
-
-
-def take(table: _T, rows: NDArray[Any]) -> _T:
-    """The chosen rows of a dataclass of arrays (Work, Chips, Arithmetic ...), nested ones included."""
-
-    def chosen(value: Any) -> Any:
-        return take(value, rows) if is_dataclass(value) else value[rows]
-
-    return _rebuilt(table, lambda name: chosen(getattr(table, name)))
-
-
-def stack(tables: Sequence[_T]) -> _T:
-    """Dataclasses of arrays, one below the other, nested ones included."""
-
-    def joined(name: str) -> Any:
-        values = [getattr(table, name) for table in tables]
-        return stack(values) if is_dataclass(values[0]) else np.concatenate(values)
-
-    return _rebuilt(tables[0], joined)
-
-
-def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:
-    changes: Any = {field.name: value_of(field.name) for field in fields(like)}  # type: ignore[arg-type]
-    return replace(like, **changes)  # type: ignore[type-var]
-
-
 def mode_of(precision: Precision) -> Mode:
     """Arithmetic of convolutions and matrix products alike at a precision of the product."""
     assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused it
@@ -276,6 +203,24 @@ def arithmetic_of(
         no_optimizer=np.zeros(n, dtype=bool),
         compiled=np.full(n, compiled),
     )
+
+
+def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
+    """Arithmetic that most of the FLOPs of each step run in, (n,)."""
+    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
+    return np.where(conv, arithmetic.conv, arithmetic.matmul)
+
+
+def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
+    """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, else those of the last one before it.
+
+    0 where neither was learned.
+    """
+    nothing = (0.0,) * len(DEVIATIONS)
+    names = [architecture_of(key) for key in gpu_keys]
+    sources = {name: name if name in known else predecessor(name, known) for name in set(names)}
+    rows = [known.get(sources[name] or "", nothing) for name in names]
+    return np.array(rows, dtype=float).reshape(-1, len(DEVIATIONS))
 
 
 def step_times(
@@ -298,7 +243,7 @@ def step_times(
         host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
         host_power: Exponent of the sum of GPU and host: 1 is one after the other, infinity wholly side by
             side.
-        deviations: (n, 3) logs by which each GPU beats its datasheet; see ``fit.DEVIATIONS``.
+        deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
     """
     c = coefficients
     own = np.zeros((len(chips.bandwidth), 3)) if deviations is None else deviations
@@ -366,32 +311,28 @@ def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:
     )
 
 
-@cache
-def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndClock]:
-    """Peaks by mode, tensor cores by mode, dual issue, power and clock of one GPU."""
-    fp32 = spec.fp32_flops_per_s or np.nan
-    tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
-    capability = capability_of(spec)
-    if capability is None:
-        tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
-    # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
-    before_tf32 = capability is None or capability < (8, 0)
-    without_tensor = capability is None or spec.tensor_core_count == 0
-    dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
-    peaks = [
-        fp32,
-        tf32 or (fp32 if before_tf32 else np.nan),
-        half or (fp32 if without_tensor else np.nan),
-    ]
-    return peaks, [False, tf32 is not None, half is not None], dual, power_and_clock(spec)
+_T = TypeVar("_T")
 
 
-def _width(spec: GpuSpec) -> list[float]:
-    """Logs of tensor FLOP per clock and multiprocessor over the reference, by mode; 0 where not known."""
-    if not (spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s):
-        return [0.0, 0.0, 0.0]
-    clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
-    rates = (spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s)
-    references = (REFERENCE_WIDTH["tf32"], REFERENCE_WIDTH["half"])
-    wide = [log(r / clocks_per_s / ref) if r else 0.0 for r, ref in zip(rates, references, strict=True)]
-    return [0.0, *wide]
+def take(table: _T, rows: NDArray[Any]) -> _T:
+    """The chosen rows of a dataclass of arrays (Work, Chips, Arithmetic ...), nested ones included."""
+
+    def chosen(value: Any) -> Any:
+        return take(value, rows) if is_dataclass(value) else value[rows]
+
+    return _rebuilt(table, lambda name: chosen(getattr(table, name)))
+
+
+def stack(tables: Sequence[_T]) -> _T:
+    """Dataclasses of arrays, one below the other, nested ones included."""
+
+    def joined(name: str) -> Any:
+        values = [getattr(table, name) for table in tables]
+        return stack(values) if is_dataclass(values[0]) else np.concatenate(values)
+
+    return _rebuilt(tables[0], joined)
+
+
+def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:
+    changes: Any = {field.name: value_of(field.name) for field in fields(like)}  # type: ignore[arg-type]
+    return replace(like, **changes)  # type: ignore[type-var]

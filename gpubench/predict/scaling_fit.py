@@ -70,28 +70,31 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def jobs() -> tuple[Job, ...]:
     """The shipped rows; a GPU that the table of specifications lacks is left out."""
-    specs = load_specs()
-    return tuple(_job(row) for row in data_rows(NAME) if row["gpu_key"] in specs)
-
-
-def _job(row: Mapping[str, str]) -> Job:
-    link, rate = link_of(load_specs()[row["gpu_key"]])
-    few, many = float(row["few_samples_per_s"]), float(row["many_samples_per_s"])
-    return Job(
-        harness=row["harness"],
-        gpu_key=row["gpu_key"],
-        model=row["model"],
-        few=int(row["few_gpus"]),
-        many=int(row["many_gpus"]),
-        exchange=Exchange(
+    found = []
+    for row in data_rows(NAME):
+        spec = load_specs().get(row["gpu_key"])
+        if spec is None:
+            continue
+        link, rate = link_of(spec)
+        few, many = float(row["few_samples_per_s"]), float(row["many_samples_per_s"])
+        exchange = Exchange(
             gradient_bytes=float(row["parameters_m"]) * 1e6 * GRADIENT_BYTES,
             link=link,
             rate=rate,
             step_s=float(row["samples_per_step"]) / few,
             hidden_wholly=row["exchange"] != "gradients",
-        ),
-        log_ratio=math.log(many / few),
-    )
+        )
+        job = Job(
+            harness=row["harness"],
+            gpu_key=row["gpu_key"],
+            model=row["model"],
+            few=int(row["few_gpus"]),
+            many=int(row["many_gpus"]),
+            exchange=exchange,
+            log_ratio=math.log(many / few),
+        )
+        found.append(job)
+    return tuple(found)
 
 
 def fit_scaling(rows: Sequence[Job] | None = None) -> ScalingShares:

@@ -17,7 +17,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec, Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.predict.draws import Z90, random_of
+from gpubench.predict.answers import Z90, random_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.prices import Market, Prices, prices_of

@@ -24,7 +24,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.options import words_of
 from gpubench.precisions import AMP, Precision
-from gpubench.predict.draws import draw
+from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.buying import purchase_filters, within_the_sum
@@ -187,7 +187,7 @@ def eligible(
         request: A checked request.
         left: What the same request leaves.
         evidence_for: GPU keys to what is known of them.
-        drawer: Joint draws of estimates; None is ``predict.draws.draw``.
+        drawer: Joint draws of estimates; None is ``predict.answers.draw``.
         first_only: Whether the chances of the first row are all that is asked.
 
     Raises:

@@ -60,7 +60,7 @@ def judge(
         request: A checked request.
         left: What the same request leaves.
         evidence_for: GPU keys to what is known of them.
-        drawer: Joint draws of estimates; None is ``predict.draws.draw``.
+        drawer: Joint draws of estimates; None is ``predict.answers.draw``.
         notes: What the reader should know about the evidence.
 
     Raises:

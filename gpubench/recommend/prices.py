@@ -25,7 +25,7 @@ from gpubench.offers.dates import (
     age_days,
     spread_of,
 )
-from gpubench.predict.draws import Z90, random_of
+from gpubench.predict.answers import Z90, random_of
 
 
 @dataclass(frozen=True, slots=True)

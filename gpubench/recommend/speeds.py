@@ -18,7 +18,7 @@ Answers = Mapping[str, Estimate | Refusal]
 
 
 class Drawer(Protocol):
-    """``predict.draws.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s."""
+    """``predict.answers.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s."""
 
     def __call__(
         self, estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None
@@ -76,7 +76,7 @@ def combine(
     Args:
         answers: By workload, by GPU key.
         shares: Share of the samples by workload; empty for the geometric mean.
-        drawer: ``predict.draws.draw`` or alike.
+        drawer: ``predict.answers.draw`` or alike.
         draws: Number of joint draws.
         seed: Equal seeds give equal draws.
     """

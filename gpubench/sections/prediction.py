@@ -11,9 +11,8 @@ from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Estimate, RankedOffer, Ranking
-from gpubench.predict.answers import Predictions
+from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.explain import evidence_on
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "pandas", "plotly", "scipy", "pydantic"}
+HEAVY = {
+    *("torch", "pandas", "plotly", "scipy", "pydantic"),
+    *("gpubench.predict.fit", "gpubench.predict.published"),  # what a refit alone needs
+}
 PROGRAM = """
 import json, sys
 sys.argv = ["gpubench", *{arguments!r}]
@@ -47,6 +50,7 @@ def run_and_see(*arguments: str, block: tuple[str, ...] = ()) -> tuple[int, list
         ("probe", "--json"),
         ("rank", "--json"),
         ("predict", "show", "--workload", "vgg16", "--batch-size", "max", "--json"),
+        ("memory", "vgg16", "--json"),
         ("list", "--json"),
         ("offers", "list", "--json"),
     ],

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from definitions.rows import line
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.predict.published import PROFILES
+from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
 from gpubench.shipped import data_text
 from gpubench.workload import Task, Workload, image_batches, seeded

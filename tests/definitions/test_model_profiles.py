@@ -16,7 +16,7 @@ from definitions.libraries import NETWORKS, source
 from definitions.networks import DEFINITIONS, FORWARD
 from definitions.rows import DECIMALS, totals
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.predict.published import PROFILES
+from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
 from gpubench.shipped import data_text
 

@@ -23,10 +23,11 @@ from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
 from gpubench.predict.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_median
 from gpubench.predict.fit import batch_spread
-from gpubench.predict.published import Table, fitted_on, model_profiles, shipped
+from gpubench.predict.published import fitted_on, shipped
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, case_for, question_of
 from gpubench.predict.scaling import SHARES, scaling
 from gpubench.predict.scaling_fit import scaling_figures
+from gpubench.predict.table import Table, model_profiles
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import need_of
 from gpubench.readings import h200_readings

@@ -11,7 +11,8 @@ import pytest
 
 from gpubench.models import TaskKind
 from gpubench.predict.fit import fit_table, times_of
-from gpubench.predict.published import Table, fitted_on
+from gpubench.predict.published import fitted_on
+from gpubench.predict.table import Table
 from gpubench.units import format_number
 
 PAGE = Path(__file__).parents[2] / "docs" / "prediction.md"

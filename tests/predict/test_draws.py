@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.predict.draws import draw
+from gpubench.predict.answers import draw
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, case_for
 from gpubench.specs import load_specs

@@ -33,9 +33,9 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.predict.anchors import peaks_of, readings_of
+from gpubench.predict.answers import reasons
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
-from gpubench.predict.explain import reasons
 from gpubench.predict.memory import need_of, scale_of
 from gpubench.predict.question import Question, Refusal, case_for, why_impossible
 from gpubench.profile import load_profiles, profile_of

@@ -15,11 +15,20 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
-from gpubench.predict.conformal import errors_without, factor_of, fit_scale, usual_errors
+from gpubench.predict.conformal import (
+    HOLD_OUTS,
+    errors_without,
+    factor_of,
+    fit_scale,
+    held_out,
+    log_errors,
+    pairs_of,
+    usual_errors,
+)
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
-from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of
-from gpubench.predict.published import base_model, fitted_on
+from gpubench.predict.published import fitted_on
+from gpubench.predict.table import base_model
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method

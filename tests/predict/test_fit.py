@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.models import GpuSpec, TaskKind
-from gpubench.predict.calibration import Calibration, encode, load_calibration
-from gpubench.predict.conformal import Scale, factor_of, fit_scale, pair_scale
-from gpubench.predict.fit import NAMES, deviations_of, fit_table, predecessor, predict_rows, times_of
-from gpubench.predict.pairs import log_errors, pairs_of, sides
-from gpubench.predict.published import Table, fitted_on
-from gpubench.predict.roofline import chips_of, take
+from gpubench.predict.calibration import Calibration, Scale, encode, load_calibration, pair_scale
+from gpubench.predict.chips import chips_of, predecessor
+from gpubench.predict.conformal import factor_of, fit_scale, log_errors, pairs_of, sides
+from gpubench.predict.fit import NAMES, fit_table, predict_rows, times_of
+from gpubench.predict.published import fitted_on
+from gpubench.predict.roofline import deviations_of, take
+from gpubench.predict.table import Table
 from gpubench.specs import load_specs
 
 RTX4090 = "nvidia-geforce-rtx-4090-24gb"

@@ -9,12 +9,13 @@ import pytest
 from gpubench.models import Case, Execution, Framework, MicroResult, Precision, TaskKind
 from gpubench.predict import calibrate as room
 from gpubench.predict.anchors import readings_of
+from gpubench.predict.calibrate import own_table
 from gpubench.predict.calibration import encode, load_calibration, own_calibration_path
+from gpubench.predict.chips import Mode, chips_of
 from gpubench.predict.estimate import estimate
-from gpubench.predict.own_card import host_s_per_operator, measured_chip
-from gpubench.predict.own_rows import own_table
+from gpubench.predict.model import host_s_per_operator, measured_chip
 from gpubench.predict.question import Question, case_for
-from gpubench.predict.roofline import Mode, chips_of, work_of
+from gpubench.predict.roofline import work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.runs import run_of

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import Estimate, Execution, GpuSpec, MemoryFormat, Precision
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.chips import UNLIMITED, chips_of, power_and_clock
 from gpubench.predict.estimate import estimate
-from gpubench.predict.power import UNLIMITED, power_and_clock
 from gpubench.predict.question import Question, why_impossible
-from gpubench.predict.roofline import arithmetic_of, chips_of, log_throttle, step_times, work_of
+from gpubench.predict.roofline import arithmetic_of, log_throttle, step_times, work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 

@@ -13,22 +13,15 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
-from gpubench.predict.fit import HOST_S_PER_OPERATOR, batch_spread, fit_table, host_prior_s
-from gpubench.predict.pairs import chips, pairs_of
-from gpubench.predict.published import (
-    COLUMNS,
-    EXECUTIONS,
-    INPUTS_OF_DATA,
-    MEASUREMENTS,
-    base_model,
-    fitted_on,
-    model_profiles,
-    read_csv,
-    shipped,
-)
+from gpubench.predict.calibration import MEASUREMENTS
+from gpubench.predict.chips import Mode, chips
+from gpubench.predict.conformal import pairs_of
+from gpubench.predict.evaluate import outcome_of
+from gpubench.predict.fit import batch_spread, fit_table, host_prior_s
+from gpubench.predict.published import COLUMNS, EXECUTIONS, INPUTS_OF_DATA, fitted_on, read_csv, shipped
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import Mode
-from gpubench.predict.score import outcome_of
+from gpubench.predict.roofline import HOST_S_PER_OPERATOR
+from gpubench.predict.table import base_model, model_profiles
 from gpubench.specs import find_spec, load_specs
 from predict.csvs import write_csv
 

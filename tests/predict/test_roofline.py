@@ -10,15 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.models import Operator, OperatorKind, Precision, TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.roofline import (
-    CAST_BYTES,
-    Mode,
-    arithmetic_of,
-    cast_bytes_of,
-    chips_of,
-    step_times,
-    work_of,
-)
+from gpubench.predict.chips import Mode, chips_of
+from gpubench.predict.roofline import CAST_BYTES, arithmetic_of, cast_bytes_of, step_times, work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.profiles import published

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.predict.calibration import encode
-from gpubench.predict.score import score
+from gpubench.predict.evaluate import score
 from predict.csvs import write_csv
 
 KEYS = {

@@ -17,10 +17,9 @@ from gpubench.models import (
     Precision,
     TaskKind,
 )
-from gpubench.predict.answers import Predictions
+from gpubench.predict.answers import Predictions, as_records
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import estimate_at_largest_batch
-from gpubench.predict.explain import as_records
 from gpubench.predict.memory import need_of
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles, profile_of

@@ -1,0 +1,197 @@
+"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and who is whose relative."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from math import inf, log
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from gpubench.arrays import Flags, Floats
+from gpubench.models import GpuSpec
+from gpubench.predict.question import capability_of
+from gpubench.shipped import data_rows
+from gpubench.specs import load_specs
+
+REFERENCE_WIDTH = {"tf32": 512.0, "half": 1024.0}
+"""FLOP per clock of a multiprocessor's tensor cores at which the efficiencies are stated: Turing's, half
+precision; and half of it in TF32."""
+REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
+DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
+"""Architectures of other vendors whose FP32 rate counts two operations a lane."""
+
+
+class Mode(IntEnum):
+    """The arithmetic that an operator really uses, whatever the label says."""
+
+    FP32 = 0
+    TF32 = 1
+    HALF = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chips:
+    """Datasheet figures of n GPUs.
+
+    Attributes:
+        peaks: (n, 3) FLOP/s by ``Mode``, NaN where unknown; FP32 where there are no tensor cores.
+        tensor: (n, 3) whether tensor cores do that mode.
+        bandwidth: (n,) bytes per second of the memory.
+        dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
+        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 where not known.
+        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
+        power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
+            where not known), and the clock that the peaks are stated at.
+    """
+
+    peaks: Floats
+    tensor: Flags
+    bandwidth: Floats
+    dual_issue: Flags
+    width: Floats
+    l2: Floats
+    power: Floats
+    clock: Floats
+
+
+def chips_of(specs: Sequence[GpuSpec]) -> Chips:
+    """Figures of the specification table as arrays.
+
+    A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
+    whose rate is not stated is NaN, so that nothing is predicted rather than something.
+    """
+    rows = [_figures(spec) for spec in specs]
+    return Chips(
+        peaks=np.array([row[0] for row in rows]).reshape(-1, len(Mode)),
+        tensor=np.array([row[1] for row in rows], dtype=bool).reshape(-1, len(Mode)),
+        bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
+        dual_issue=np.array([row[2] for row in rows], dtype=bool),
+        width=np.array([_width(spec) for spec in specs], dtype=float).reshape(-1, len(Mode)),
+        l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
+        power=np.array([row[3].power for row in rows], dtype=float),
+        clock=np.array([row[3].clock for row in rows], dtype=float),
+    )
+
+
+@cache
+def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndClock]:
+    """Peaks by mode, tensor cores by mode, dual issue, power and clock of one GPU."""
+    fp32 = spec.fp32_flops_per_s or np.nan
+    tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
+    capability = capability_of(spec)
+    if capability is None:
+        tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
+    # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
+    before_tf32 = capability is None or capability < (8, 0)
+    without_tensor = capability is None or spec.tensor_core_count == 0
+    dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
+    peaks = [
+        fp32,
+        tf32 or (fp32 if before_tf32 else np.nan),
+        half or (fp32 if without_tensor else np.nan),
+    ]
+    return peaks, [False, tf32 is not None, half is not None], dual, power_and_clock(spec)
+
+
+def _width(spec: GpuSpec) -> list[float]:
+    """Logs of tensor FLOP per clock and multiprocessor over the reference, by mode; 0 where not known."""
+    if not (spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s):
+        return [0.0, 0.0, 0.0]
+    clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
+    rates = (spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s)
+    references = (REFERENCE_WIDTH["tf32"], REFERENCE_WIDTH["half"])
+    wide = [log(r / clocks_per_s / ref) if r else 0.0 for r, ref in zip(rates, references, strict=True)]
+    return [0.0, *wide]
+
+
+class PowerAndClock(NamedTuple):
+    """Logs over what is usual for the compute capability: watts per multiprocessor, and the stated clock."""
+
+    power: float
+    clock: float
+
+
+UNLIMITED = PowerAndClock(power=inf, clock=0.0)
+"""Of a GPU whose own power is not known, such as one that shares its limit with a CPU."""
+
+
+def power_and_clock(spec: GpuSpec) -> PowerAndClock:
+    """Power and clock of a GPU beside others of its compute capability; ``UNLIMITED`` where not known.
+
+    Peaks are stated at a clock that not every card can keep up. A chip's power grows with about the 2.5th
+    power of its clock, so what a card holds goes with its watts per multiprocessor to the power 0.4 or so
+    (fitted). That is compared with the clock that its peak is stated at: a card whose datasheet already
+    states a lower clock is not lowered a second time, and no amount of power lifts a card above its peak. A
+    row that stands for several cards has those of the variant with the least power.
+    """
+    if spec.variants:
+        return min(power_and_clock(load_specs()[key]) for key in spec.variants)
+    own = _logs(spec)
+    if own is None or spec.compute_capability is None:
+        return UNLIMITED
+    usual = _usual()[spec.compute_capability]
+    return PowerAndClock(power=own.power - usual.power, clock=own.clock - usual.clock)
+
+
+@cache
+def _usual() -> Mapping[str, PowerAndClock]:
+    """Medians of each compute capability in the specification table, of cards alone."""
+    found: dict[str, list[PowerAndClock]] = {}
+    for spec in load_specs().values():
+        own = _logs(spec)
+        if own is not None and spec.compute_capability and not spec.variants:
+            found.setdefault(spec.compute_capability, []).append(own)
+    return {
+        capability: PowerAndClock(power=median(o.power for o in each), clock=median(o.clock for o in each))
+        for capability, each in found.items()
+    }
+
+
+def _logs(spec: GpuSpec) -> PowerAndClock | None:
+    if not (spec.tdp_w and spec.sm_count and spec.fp32_flops_per_s and spec.cuda_core_count):
+        return None
+    stated_hz = spec.fp32_flops_per_s / (2 * spec.cuda_core_count)
+    return PowerAndClock(power=log(spec.tdp_w / spec.sm_count), clock=log(stated_hz))
+
+
+def architecture_of(gpu_key: str) -> str:
+    """The architecture of a GPU; one that states none is its own."""
+    return load_specs()[gpu_key].architecture or gpu_key
+
+
+def predecessor(architecture: str, known: Collection[str]) -> str | None:
+    """The last known architecture of the same vendor before this one; None where there is none.
+
+    Generations follow the compute capability, so only NVIDIA's are ordered.
+    """
+    ages = _first_capability()
+    older = [name for name in known if name in ages and ages[name] < ages.get(architecture, (0, 0))]
+    return max(older, key=ages.__getitem__, default=None)
+
+
+@cache
+def _first_capability() -> Mapping[str, tuple[int, int]]:
+    """The lowest compute capability of each architecture."""
+    found: dict[str, tuple[int, int]] = {}
+    for key, spec in load_specs().items():
+        capability = capability_of(spec)
+        if capability is not None:
+            name = architecture_of(key)
+            found[name] = min(capability, found.get(name, capability))
+    return found
+
+
+@cache
+def chips() -> Mapping[str, str]:
+    """Chip (die) of each NVIDIA GPU of the specification table, from data/chips.csv."""
+    return {row["gpu_key"]: row["chip"] for row in data_rows("chips.csv") if row["chip"]}
+
+
+def chip_of(gpu_key: str) -> str:
+    """The chip of a GPU; one that is not known is a chip of its own."""
+    return chips().get(gpu_key, gpu_key)
