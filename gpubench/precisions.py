@@ -157,6 +157,11 @@ class Precision(StrEnum):
         return self.facts.autocast is not None
 
     @property
+    def in_half(self) -> bool:
+        """Whether what moves between operators takes 2 bytes an element: autocast, or a model cast whole."""
+        return self.is_amp or self.facts.whole_model is not None
+
+    @property
     def is_usual(self) -> bool:
         """Whether every workload is measured so where the device can: not where the weights must be cast."""
         return self.facts.whole_model is None

@@ -99,6 +99,7 @@ def test_every_precision_has_its_row(precision: Precision) -> None:
     assert facts.loss_error >= facts.product_error > 0
     assert isinstance(getattr(torch, facts.autocast or "float32"), torch.dtype)
     assert facts.predicted_as is None or mode_of(precision).name.lower() == facts.predicted_as
+    assert facts.predicted_as is None or precision.in_half == (facts.predicted_as == "half")
 
 
 def test_every_format_has_a_column_of_peaks() -> None:

@@ -29,7 +29,7 @@ from gpubench.models import (
 from gpubench.predict.chips import Chips, Mode, architecture_of, predecessor
 
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
-HALF_BYTES = 0.5  # of the fp32 traffic, under AMP
+HALF_BYTES = 0.5  # of the fp32 traffic, where ``Precision.in_half``
 CAST_BYTES = 6
 """What autocast moves to cast one weight, or the gradient of one: 4 bytes on one side, 2 on the other."""
 HOST_POWER = 2.0
@@ -198,7 +198,7 @@ def arithmetic_of(
     return Arithmetic(
         conv=mode,
         matmul=mode,
-        half=np.full(n, mode_of(precision) is Mode.HALF),
+        half=np.full(n, precision.in_half),
         channels_last=np.full(n, memory_format is MemoryFormat.CHANNELS_LAST),
         no_optimizer=np.zeros(n, dtype=bool),
         compiled=np.full(n, compiled),
@@ -258,8 +258,7 @@ def step_times(
     on_tensor = (conv_index >= 2) | (index >= 2)
     slower = c.no_optimizer * arithmetic.no_optimizer
     compute = compute * np.exp(slower - log_throttle(chips, c) - own[:, 0] - own[:, 1] * on_tensor)
-    moved = np.where(arithmetic.half, work.bytes_ * HALF_BYTES + work.cast_bytes, work.bytes_)
-    moved = moved + work.optimizer_bytes
+    moved = moved_bytes(work, arithmetic.half)
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
     saved = own[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
     memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)
@@ -274,6 +273,12 @@ def step_times(
         host_s=host,
         step_s=(gpu**host_power + host**host_power) ** (1 / host_power),
     )
+
+
+def moved_bytes(work: Work, half: Flags | bool) -> Floats:
+    """Bytes that each step reads and writes, (n,); ``half`` says whether an element takes 2 bytes."""
+    moved: Floats = np.where(half, work.bytes_ * HALF_BYTES + work.cast_bytes, work.bytes_)
+    return moved + work.optimizer_bytes
 
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:

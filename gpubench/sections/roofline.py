@@ -14,7 +14,7 @@ from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.measure.peaks import peak_flops_per_s
 from gpubench.models import Precision, TaskKind
-from gpubench.predict.roofline import HALF_BYTES, work_of
+from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData, at_named_batches
 from gpubench.sections.section import Section
@@ -72,17 +72,16 @@ def _bandwidth(data: ReportData) -> float | None:
 def _moved_bytes(result: Result) -> float | None:
     """Bytes that the operators of the step read and write, each once; None for a model that is not listed."""
     case = result.case
-    return _traffic(case.workload, case.workload_version, case.task, case.precision.is_amp, case.batch_size)
+    return _traffic(case.workload, case.workload_version, case.task, case.precision.in_half, case.batch_size)
 
 
 @cache
-def _traffic(name: str, version: int, task: TaskKind, is_amp: bool, batch_size: int) -> float | None:
+def _traffic(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
     profile = load_profiles().get(name)
     if profile is None or profile.version != version:
         return None
     work = work_of(profile.train if task is TaskKind.TRAIN else profile.infer, batch_size)
-    moved = float(work.bytes_[0]) * (HALF_BYTES if is_amp else 1.0) + float(work.optimizer_bytes[0])
-    return moved or None
+    return float(moved_bytes(work, half)[0]) or None
 
 
 def _render(data: ReportData) -> Block | None:
