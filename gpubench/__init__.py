@@ -26,6 +26,7 @@ _HOMES = {
     "InterruptedRunError": "gpubench.errors",
     "Measurement": "gpubench.models",
     "MemoryAnswer": "gpubench.predict.memory_answer",
+    "MemoryAnswers": "gpubench.predict.memory_answer",
     "MisuseError": "gpubench.errors",
     "NoDeviceError": "gpubench.errors",
     "Offer": "gpubench.models",

@@ -33,7 +33,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.predict.answers import Predictions
-from gpubench.predict.memory_answer import MemoryAnswer
+from gpubench.predict.memory_answer import MemoryAnswer, MemoryAnswers
 from gpubench.predict.question import Refusal
 from gpubench.probe.backend import ProbeReport
 from gpubench.sections.data import ReportData
@@ -53,6 +53,7 @@ __all__ = [
     "InterruptedRunError",
     "Measurement",
     "MemoryAnswer",
+    "MemoryAnswers",
     "MisuseError",
     "NoDeviceError",
     "Offer",
@@ -104,7 +105,7 @@ def memory(
     context: int | None = None,
     lora: bool = False,
     qlora: bool = False,
-) -> tuple[MemoryAnswer, ...]:
+) -> MemoryAnswers:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
 
     This user's results help: a peak measured in the same case replaces the model.

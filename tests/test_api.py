@@ -7,22 +7,27 @@ import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import make_stub
 import msgspec
+import pandas as pd
 import pytest
 from recommend.builders import H100, RTX5090, offer, rank_of, run_of
 from report import samples
 
 import gpubench
 from gpubench.errors import MisuseError
+from gpubench.labels import gpu_name
 from gpubench.models import DeviceProfile, Offer, Precision, Pricing, Ranking, Run
 from gpubench.probe.backend import Host, ProbeReport
 
 FUNCTIONS = ("load_runs", "memory", "predict", "probe", "rank", "report", "run")
 MOST_CHARACTERS = 2000
+EXAMPLE = Path(__file__).parents[1] / "results" / "example"
 
 SAY_WHAT_THEY_ARE = f"""
 import inspect, gpubench
@@ -140,14 +145,53 @@ def large_run() -> Run:
     return msgspec.structs.replace(run, measurements=measurements, notes=("a note " * 100,) * 50)
 
 
-@pytest.mark.parametrize("make", [large_ranking, large_run])
-def test_a_result_shows_itself_briefly_and_so_do_its_parts(make) -> None:
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "load_runs": lambda: gpubench.load_runs(EXAMPLE),
+    "memory": gpubench.memory,
+    "memory of one": lambda: gpubench.memory("vgg16"),
+    "memory of one that fits nowhere": lambda: gpubench.memory("vgg16", batch_size=2**30),
+    "memory of one card": lambda: gpubench.memory("vgg16", gpu="rtx-4090")[0],
+    "predict": lambda: gpubench.predict("vgg16"),
+    "probe": gpubench.probe,
+    "rank": large_ranking,
+    "run": large_run,
+}
+"""What each public function returns; a report's is the path of its file."""
+
+
+def test_what_every_function_returns_is_held_to_the_rules_below() -> None:
+    assert {name.split()[0] for name in ANSWERS} == {*FUNCTIONS} - {"report"}
+
+
+@pytest.mark.parametrize("make", ANSWERS.values(), ids=ANSWERS)
+def test_a_result_is_of_a_public_type_shows_itself_briefly_and_so_do_its_parts(
+    make: Callable[[], Any],
+) -> None:
     result = make()
     assert len(repr(result)) < MOST_CHARACTERS
-    for name in result.__struct_fields__:
+    parts = [*result[:3]] if isinstance(result, tuple) else []
+    if not isinstance(result, pd.DataFrame):
+        assert type(result).__name__ in gpubench.__all__
+        assert repr(result).startswith(f"<{type(result).__name__}"), "not its fields: what it says"
+    for name in getattr(result, "__struct_fields__", ()):
         value = getattr(result, name)
-        for part in value[:3] if isinstance(value, tuple) else (value,):
-            assert not isinstance(part, msgspec.Struct) or len(repr(part)) <= MOST_CHARACTERS, name
+        parts += value[:3] if isinstance(value, tuple) else [value]
+    assert all(len(repr(part)) <= MOST_CHARACTERS for part in parts if isinstance(part, msgspec.Struct))
+
+
+def test_answers_of_memory_are_a_tuple_that_names_cards_as_every_verb_does() -> None:
+    answers = gpubench.memory("vgg16", gpu=["rtx-4090", "nvidia-tesla-t4-16gb"], batch_size=256)
+    assert isinstance(answers, tuple)
+    (answer,) = answers
+    for shown in (repr(answers), repr(answer), answers._repr_html_(), answer._repr_html_()):
+        assert "RTX 4090" in shown
+        assert "geforce" not in shown
+        assert "fits (needs" in shown
+    both = gpubench.memory(["vgg16", "cnn"], gpu="rtx-4090")
+    assert repr(both).index("vgg16") < repr(both).index("cnn")
+    assert "cnn" in both._repr_html_()
+    radeon = gpubench.memory("vgg16", precision="tf32", gpu="amd-radeon-rx-7700s-8gb")
+    assert radeon[0].refused[0].reason[:20] in repr(radeon)
 
 
 def test_a_ranking_shows_rows_best_and_day() -> None:
@@ -155,7 +199,7 @@ def test_a_ranking_shows_rows_best_and_day() -> None:
     shown = repr(ranking)
     assert "2 rows" in shown
     assert ranking.as_of in shown
-    assert shown.index(H100) < shown.index(RTX5090)
+    assert shown.index("1x H100") < shown.index("1x RTX 5090"), "by the names that every table has"
     assert "$2.00/h" in shown
 
 
@@ -182,9 +226,9 @@ def test_predictions_are_a_dict_that_shows_itself_briefly() -> None:
     assert isinstance(answers, dict)
     assert set(answers) == {each.gpu_key for each in (*answers.estimates, *answers.refusals)}
     assert len(repr(answers)) < MOST_CHARACTERS
-    assert repr(answers).index(answers.estimates[0].gpu_key) < repr(answers).index(
-        answers.estimates[1].gpu_key
-    )
+    first, second = (gpu_name(each.gpu_key) for each in answers.estimates[:2])
+    assert repr(answers).index(first) < repr(answers).index(second)
+    assert first in answers._repr_html_()
     assert list(gpubench.predict("vgg16", gpu="l4")) == ["nvidia-l4-24gb"]
     assert list(gpubench.predict("vgg16", gpu=["l4", "nvidia-tesla-t4-16gb"])) == [
         "nvidia-l4-24gb",
@@ -199,13 +243,12 @@ def test_predict_takes_a_results_folder_as_text(tmp_path: Path) -> None:
         gpubench.load_runs(3)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [large_ranking, large_run, gpubench.probe, lambda: gpubench.predict("vgg16")],
-    ids=["ranking", "run", "probe", "predictions"],
-)
-def test_a_notebook_shows_a_small_table(make) -> None:
-    page = make()._repr_html_()
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_notebook_shows_a_small_table(name: str) -> None:
+    page = ANSWERS[name]()._repr_html_()
+    if name == "load_runs":  # the markup is that of pandas, which also cuts it
+        assert "<table" in page
+        return
     table = ET.fromstring(f"<div>{page}</div>")
     heads, rows = table.findall(".//thead//th"), table.findall(".//tbody/tr")
     assert 1 <= len(rows) <= 20

@@ -15,7 +15,7 @@ from gpubench.models.case import Case, ParallelMode
 from gpubench.models.catalog import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record, brief_repr, headed, shown, views
+from gpubench.models.record import SCHEMA_VERSION, Record, brief_repr, headed, labels, shown, views
 from gpubench.units import count, format_percent, format_usd
 
 if TYPE_CHECKING:
@@ -431,7 +431,7 @@ _ROWS_IN_REPR = 6
 
 def _line(row: RankedOffer, shared_ranks: frozenset[int]) -> str:
     offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
-    what = f"{offer.gpu_count}x {shown(offer.gpu_key, 60)} at {shown(offer.provider)} {shown(offer.instance)}"
+    what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
     price = f"{offer.pricing}, {format_usd(row.expected_usd_per_hour)}/h"
     best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"
     job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"

@@ -59,6 +59,11 @@ def views() -> Any:
     return import_module("gpubench.report.views")
 
 
+def labels() -> Any:
+    """Return the room that names GPUs for people; it stands above records too."""
+    return import_module("gpubench.labels")
+
+
 def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
     """Return a small table for notebooks; ``total`` is how many rows there are, shown or not.
 

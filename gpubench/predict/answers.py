@@ -12,8 +12,9 @@ import numpy as np
 
 from gpubench.arrays import Floats
 from gpubench.findings import describe
+from gpubench.labels import gpu_name
 from gpubench.models import Estimate
-from gpubench.models.record import headed, html_table, shown
+from gpubench.models.record import headed, html_table
 from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
@@ -42,14 +43,14 @@ class Predictions(dict[str, Estimate | Refusal]):
     def __repr__(self) -> str:
         """Return how many there are, and the fastest; the dict has them all."""
         lines = [
-            f"  {shown(each.gpu_key, 60)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
+            f"  {gpu_name(each.gpu_key)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
             for each in self.estimates[:_IN_REPR]
         ]
         return headed(f"<{self._head()}", lines, len(self.estimates))
 
     def _repr_html_(self) -> str:
         rows = [
-            (each.gpu_key, each.interval.rate(each.case.sample_unit), each.basis, each.case.label)
+            (gpu_name(each.gpu_key), each.interval.rate(each.case.sample_unit), each.basis, each.case.label)
             for each in self.estimates[:_IN_TABLE]
         ]
         return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows, len(self.estimates))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.labels import gpu_name
 from gpubench.models import (
     CardClass,
     CardMemory,
@@ -17,10 +18,8 @@ from gpubench.models import (
     Checkpointing,
     Execution,
     GpuSpec,
-    MemoryBasis,
     MemoryFit,
     MemoryNeed,
-    MemoryParts,
     ParallelMode,
     Precision,
     Run,
@@ -29,6 +28,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
+from gpubench.models.record import Record, headed, html_table, shown
 from gpubench.options import check_fields, shown_value
 from gpubench.precisions import AMP
 from gpubench.predict import memory as of_question
@@ -49,13 +49,19 @@ from gpubench.profile.memory import checkpointed, judge, with_adapters
 from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
-from gpubench.units import format_bytes
+from gpubench.units import count, format_bytes, listing
 
 MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
 
 
-class Fix(msgspec.Struct, frozen=True, kw_only=True):
+MOST_NAMES = 3
+"""Cards of one size that are named; the others are counted."""
+_IN_REPR = 6
+_IN_TABLE = 20
+
+
+class Fix(Record, frozen=True, kw_only=True):
     """One change, and the need of the step after it.
 
     Attributes:
@@ -66,7 +72,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     fit: MemoryFit
 
 
-class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CardAnswer(Record, frozen=True, kw_only=True):
     """Whether the step fits on cards of one size and class, and what would make it fit.
 
     Attributes:
@@ -78,8 +84,12 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     fit: MemoryFit
     fixes: tuple[Fix, ...] = ()
 
+    def names(self, most: int | None = MOST_NAMES) -> str:
+        """Return what the cards are called, at most so many of them: "RTX 4090, L4, A2 and 7 more"."""
+        return listing(map(gpu_name, self.gpu_keys), most)
 
-class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+
+class MemoryAnswer(Record, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
     Attributes:
@@ -100,6 +110,29 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
         """The case for people, and how its batch is cut."""
         cut = "" if self.accumulate == 1 else f" in {self.accumulate:,} micro-batches"
         return f"{self.case.label}{cut}"
+
+    def __repr__(self) -> str:
+        """Return the need, and size by size whether it fits; ``cards`` has all, with what would help."""
+        answers = [f"  {names}: {fit}" for names, fit in self._answers()]
+        return headed(f"<MemoryAnswer: {self._head()}", answers[:_IN_REPR], len(answers))
+
+    def _repr_html_(self) -> str:
+        answers = self._answers()
+        return html_table(self._head(), ("GPUs", "answer"), answers[:_IN_TABLE], len(answers))
+
+    def _head(self) -> str:
+        return f"{shown(self.label, 100)} needs {self.need.device.by(format_bytes)}"
+
+    def _answers(self) -> list[tuple[str, str]]:
+        """The cards of each size with their answer, and those without one with the reason."""
+        refused = ((gpu_name(each.gpu_key), f"no answer: {each.reason}") for each in self.refused)
+        found = ((card.names(), card.fit.text()) for card in self.cards)
+        return [(names, shown(words, 160)) for names, words in (*found, *refused)]
+
+    def fits_on(self) -> str:
+        """Return on how many of the GPUs it fits: "fits on 60 of 86 GPUs"."""
+        keys = [(len(card.gpu_keys), card.fit.fits) for card in self.cards]
+        return f"fits on {sum(n for n, fits in keys if fits):,} of {count(sum(n for n, _ in keys), 'GPU')}"
 
     def flat(self) -> dict[str, Any]:
         """Return the document of ``gpubench memory --json``."""
@@ -128,6 +161,33 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             ],
             "refused": [msgspec.to_builtins(refusal) for refusal in self.refused],
         }
+
+
+class MemoryAnswers(tuple[MemoryAnswer, ...]):
+    """One answer a workload, in the order in which they were asked for."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the need of each; of a single one also where it fits."""
+        if len(self) == 1:
+            return f"<MemoryAnswers: {repr(self[0]).removeprefix('<MemoryAnswer: ')}"
+        lines = [f"  {label}: {need}, {where}" for label, need, where in self._rows()]
+        return headed(f"<MemoryAnswers: {self._head()}", lines[:_IN_REPR], len(lines))
+
+    def _repr_html_(self) -> str:
+        if len(self) == 1:
+            return self[0]._repr_html_()
+        rows = self._rows()
+        return html_table(
+            self._head(), ("case", "in use on the device", "where"), rows[:_IN_TABLE], len(rows)
+        )
+
+    def _head(self) -> str:
+        return count(len(self), "workload")
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [(shown(each.label, 100), each.need.device.by(format_bytes), each.fits_on()) for each in self]
 
 
 def answer_memory(
@@ -305,7 +365,7 @@ def _on_several(
 
 
 @takes_options_of(MemoryRequest)
-def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
+def memory(request: MemoryRequest) -> MemoryAnswers:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
 
     This user's results help: a peak measured in the same case replaces the model.
@@ -350,7 +410,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
     ]
     if not request.workloads:
         questions = [each for each in questions if why_impossible(each) is None] or questions
-    return tuple(
+    return MemoryAnswers(
         answer_memory(
             question,
             specs,
@@ -372,53 +432,3 @@ def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[st
     if name not in asked or name in profile.settings:
         return {}
     return {name: Checkpointing(asked[name])}
-
-
-_AS_PUBLISHED = (
-    "the upper ends are what the card has, for a published step with as many tensors ran on one with no more "
-    "memory"
-)
-
-
-def basis_words(need: MemoryNeed) -> str:
-    """What the figures rest on, in a sentence without its end."""
-    bent = "" if need.not_linear is None else f"; {need.not_linear}"
-    bent += f"; {_AS_PUBLISHED}" if need.as_published else ""
-    return {
-        MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
-        MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
-        MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
-    }[need.basis]
-
-
-def algorithm_words(need: MemoryNeed) -> str | None:
-    """What of the upper ends is cuDNN's, in a sentence without its end; None where nothing is."""
-    if not need.algorithm_bytes:
-        return None
-    return (
-        f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
-        "fastest convolution in strict fp32"
-    )
-
-
-def compiled_loss_words(need: MemoryNeed) -> str | None:
-    """What a loop takes that compiles its loss as well, in a sentence without its end; None if untold."""
-    if need.compiled_loss is None:
-        return None
-    return (
-        f"a loop of your own that compiles its loss too reserves some {need.compiled_loss.by(format_bytes)}; "
-        "gpubench does not compile it, and judges no card by that"
-    )
-
-
-def part_rows(parts: MemoryParts) -> tuple[tuple[str, float], ...]:
-    """Name and size of each part [B], as the terminal and the page show them."""
-    return (
-        ("weights", parts.weights_bytes),
-        ("gradients", parts.gradients_bytes),
-        ("optimizer state", parts.optimizer_bytes),
-        ("activations, saved", parts.saved_bytes),
-        ("activations, transient", parts.transient_bytes),
-        ("workspace and context", parts.workspace_bytes),
-        ("margin", parts.margin_bytes),
-    )

@@ -1,35 +1,39 @@
-"""Does it fit: memory of each ranked case over the batch size, its parts, and the largest batch by card."""
+"""Does it fit: memory of a step, its parts, the largest batch by card; over the batch size for a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.curves import Level, band_over_batch
-from gpubench.blocks.parts import Charts, Column, Figure, Paragraph, Part, Table
-from gpubench.models import Case, MemoryFit, MemoryNeed
+from gpubench.blocks.parts import Bullets, Charts, Column, Figure, Paragraph, Part, Table, number, table, text
+from gpubench.interval import stacked
+from gpubench.labels import gpu_name
+from gpubench.models import Case, MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
 from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
-from gpubench.predict.memory_answer import (
-    algorithm_words,
-    answer_memory,
-    basis_words,
-    compiled_loss_words,
-    part_rows,
-)
+from gpubench.predict.memory_answer import MOST_NAMES, CardAnswer, MemoryAnswer, MemoryAnswers, answer_memory
 from gpubench.predict.question import Question
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.units import GIB, UNKNOWN, count, format_bytes, plain
+from gpubench.units import GIB, format_bytes, plain
+
+if TYPE_CHECKING:
+    from gpubench.predict.capacity import Capacity
 
 MOST_CASES = 3
 """More curves than this tell a reader nothing that the table of the verb does not."""
 LEVELS_GIB = (8, 16, 24, 48, 80, 141)
 DOUBLINGS = 3
 """The curve reaches from an eighth of the batch to eight times it."""
-MOST_CARDS = 3
+FIGURES = ("Allocated by tensors", "Reserved by torch", "In use on the device")
+_SHARED = {
+    ParallelMode.DDP: "one job that holds all weights on each GPU (--jobs ddp)",
+    ParallelMode.FSDP: "one job that holds a share of the weights on each GPU (--jobs fsdp)",
+}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -65,28 +69,125 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         for batch in batches
     ]
     name = f"{plain(case.workload, 40)}, {case.precision.words}"
-    told = (basis_words(answer.need), algorithm_words(answer.need), compiled_loss_words(answer.need))
-    words = "; ".join(filter(None, told))
-    yield Paragraph(text=f"{name}: {words}.", tone="note")
+    yield Paragraph(text=f"{name}: {_rests_on(answer.need)}.", tone="note")
     yield Charts(
         figures=(_figure(name, batches, needs),),
         twin=_twin(name, batches, needs),
         caption="Memory in use on a card with GDDR memory; on one with HBM some 0.5 GiB more.",
     )
-    yield Table(
-        caption=f"{name}: the parts at batch {case.batch_size:,}",
-        columns=(Column(title="Part"), Column(title="Memory", numeric=True)),
-        rows=tuple((part, format_bytes(size)) for part, size in part_rows(answer.need.parts)),
-        folded=True,
-    )
-    yield Table(
-        caption=f"{name}: by size of card",
-        columns=(Column(title="Cards"), Column(title="Largest batch", numeric=True), Column(title="Answer")),
-        rows=tuple(
-            (_cards(data, card.gpu_keys), _largest(card.fit), card.fit.text()) for card in answer.cards
+    yield _made_of(f"{name}: the parts at batch {case.batch_size:,}", answer.need.parts)
+    yield _by_card(f"{name}: by size of card", answer)
+
+
+def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterator[Part]:
+    """What a terminal shows: what each step needs, of what, and by card whether it fits.
+
+    Args:
+        answers: One a workload.
+        in_short: Whether the need alone is shown, a line a workload.
+        by_name: Whether cards were asked for: all are named then, with what would help, or why there is no
+            answer.
+    """
+    if in_short:
+        yield table(
+            "Memory of one step on a card with GDDR memory",
+            answers,
+            text("Case", lambda each: each.label),
+            number("In use on the device", lambda each: stacked(each.need.device.by(format_bytes))),
+            text("Where", lambda each: each.fits_on()),
+        )
+        return
+    for answer in answers:
+        yield Table(
+            caption=answer.label,
+            columns=(Column(title="Memory"), Column(title="Likely, and 95 %", numeric=True)),
+            rows=tuple(zip(FIGURES, _figures(answer.need), strict=True)),
+        )
+        whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
+        shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
+        words = f"{shared}{whose}{_rests_on(answer.need)}."
+        yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
+        yield _made_of("Of which, at the highest moment of the step", answer.need.parts)
+        yield _by_card("By size of card", answer, most=None if by_name else MOST_NAMES)
+        if by_name:
+            yield from _what_helps(answer)
+
+
+def _what_helps(answer: MemoryAnswer) -> Iterator[Part]:
+    """What would make the step fit where it does not, and the cards without an answer."""
+    fixes = [(card, fix) for card in answer.cards for fix in card.fixes]
+    if fixes:
+        yield table(
+            "What would help",
+            fixes,
+            text("Cards", lambda row: row[0].names(None)),
+            text("Change", lambda row: row[1].what),
+            text("Answer", lambda row: _verdict(row[1].fit)),
+        )
+    if answer.refused:
+        yield Bullets(
+            items=tuple(f"{gpu_name(each.gpu_key)}: no answer: {each.reason}" for each in answer.refused)
+        )
+
+
+def room(capacity: Capacity) -> tuple[Part, ...]:
+    """What a card has room for: the longest sequence of each model, way by way."""
+    from gpubench.predict.capacity import MOST_CONTEXT, WORDS
+
+    ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
+    by_model = {
+        model: {room.way: room.context_tokens for room in capacity.rooms if room.model == model}
+        for model in dict.fromkeys(room.model for room in capacity.rooms)
+    }
+
+    def cell(tokens: int) -> str:
+        return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"
+
+    card = f"{gpu_name(capacity.gpu_key)} ({format_bytes(capacity.card.listed_bytes)})"
+    return (
+        Table(
+            caption=f"{card}: the largest context of one sequence, in tokens",
+            columns=(Column(title="Model"), *(Column(title=way, numeric=True) for way in ways)),
+            rows=tuple((model, *(cell(found[way]) for way in ways)) for model, found in by_model.items()),
         ),
+        Paragraph(text=WORDS, tone="note"),
+    )
+
+
+def _figures(need: MemoryNeed) -> tuple[str, str, str]:
+    """The three figures with their intervals, in the order of ``FIGURES``."""
+    allocated, reserved, device = (f.by(format_bytes) for f in (need.allocated, need.reserved, need.device))
+    return allocated, reserved, device
+
+
+def _made_of(caption: str, parts: MemoryParts) -> Table:
+    return table(
+        caption,
+        _part_rows(parts),
+        text("Part", lambda row: row[0]),
+        number("Memory", lambda row: format_bytes(row[1])),
         folded=True,
     )
+
+
+def _by_card(caption: str, answer: MemoryAnswer, most: int | None = MOST_NAMES) -> Table:
+    def largest(card: CardAnswer) -> str:
+        return f"{card.fit.largest_batch:,}{' in eager steps' if card.fit.in_eager_steps else ''}"
+
+    return table(
+        caption,
+        answer.cards,
+        text("Cards", lambda card: card.names(most)),
+        number("Largest batch", largest),
+        text("Answer", lambda card: _verdict(card.fit)),
+        folded=True,
+    )
+
+
+def _verdict(fit: MemoryFit) -> str:
+    """The verdict, and below it the need and what the card has."""
+    verdict, _, need = fit.text().partition(" (")
+    return f"{verdict}\n{need.removesuffix(')')}"
 
 
 def _batches(batch_size: int) -> list[int]:
@@ -112,26 +213,65 @@ def _ends(need: MemoryNeed) -> tuple[float, float, float]:
 
 
 def _twin(name: str, batches: list[int], needs: list[MemoryNeed]) -> Table:
-    titles = ("Allocated by tensors", "Reserved by torch", "In use on the device")
     return Table(
         caption=f"{name}: memory by batch size",
-        columns=(Column(title="Batch"), *(Column(title=title, numeric=True) for title in titles)),
-        rows=tuple(
-            (f"{batch:,}", *(f.by(format_bytes) for f in (need.allocated, need.reserved, need.device)))
-            for batch, need in zip(batches, needs, strict=True)
-        ),
+        columns=(Column(title="Batch"), *(Column(title=title, numeric=True) for title in FIGURES)),
+        rows=tuple((f"{batch:,}", *_figures(need)) for batch, need in zip(batches, needs, strict=True)),
     )
 
 
-def _largest(fit: MemoryFit) -> str:
-    """The largest batch, and how it is run where a CUDA graph holds less."""
-    return f"{fit.largest_batch:,}{' in eager steps' if fit.in_eager_steps else ''}"
+_AS_PUBLISHED = (
+    "the upper ends are what the card has, for a published step with as many tensors ran on one with no more "
+    "memory"
+)
 
 
-def _cards(data: ReportData, keys: tuple[str, ...]) -> str:
-    names = [data.specs[key].name for key in keys[:MOST_CARDS]]
-    more = len(keys) - MOST_CARDS
-    return ", ".join(names) + (f" and {count(more, 'more card')}" if more > 0 else "") or UNKNOWN
+def _rests_on(need: MemoryNeed) -> str:
+    """What the figures rest on and what they hold, in a sentence without its end."""
+    return "; ".join(filter(None, (_basis_words(need), _algorithm_words(need), _compiled_loss_words(need))))
+
+
+def _basis_words(need: MemoryNeed) -> str:
+    bent = "" if need.not_linear is None else f"; {need.not_linear}"
+    bent += f"; {_AS_PUBLISHED}" if need.as_published else ""
+    return {
+        MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
+        MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
+        MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
+    }[need.basis]
+
+
+def _algorithm_words(need: MemoryNeed) -> str | None:
+    """What of the upper ends is cuDNN's, in a sentence without its end; None where nothing is."""
+    if not need.algorithm_bytes:
+        return None
+    return (
+        f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
+        "fastest convolution in strict fp32"
+    )
+
+
+def _compiled_loss_words(need: MemoryNeed) -> str | None:
+    """What a loop takes that compiles its loss as well, in a sentence without its end; None if untold."""
+    if need.compiled_loss is None:
+        return None
+    return (
+        f"a loop of your own that compiles its loss too reserves some {need.compiled_loss.by(format_bytes)}; "
+        "gpubench does not compile it, and judges no card by that"
+    )
+
+
+def _part_rows(parts: MemoryParts) -> tuple[tuple[str, float], ...]:
+    """Name and size of each part [B], as the terminal and the page show them."""
+    return (
+        ("weights", parts.weights_bytes),
+        ("gradients", parts.gradients_bytes),
+        ("optimizer state", parts.optimizer_bytes),
+        ("activations, saved", parts.saved_bytes),
+        ("activations, transient", parts.transient_bytes),
+        ("workspace and context", parts.workspace_bytes),
+        ("margin", parts.margin_bytes),
+    )
 
 
 SECTION = Section(key="memory", render=_render, place=125)

@@ -80,14 +80,15 @@ def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
 
 def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
-    assert "nvidia-tesla-t4-16gb: fits (needs " in out
+    assert re.search(r"(?m)^T4 +\d+ +fits \(needs ", out), "by the name that every verb has for it"
+    assert "nvidia" not in out
     assert "optimizer state" in out
     assert "fastest convolution" not in out
     _, strict, _ = ask("vgg16", "--gpu", "nvidia-tesla-t4-16gb", "--precision", "fp32")
     assert all(each in strict for each in ("1.91 GiB are what", "cuDNN"))
     _, every, _ = ask()
     trained = [name for name, p in load_profiles().items() if "train" in p.tasks and p.is_classic]
-    assert [line.split()[0] for line in every.splitlines()] == trained
+    assert [line.split()[0] for line in every.splitlines()[3:]] == trained
 
 
 def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
@@ -161,7 +162,7 @@ def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
     _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
     assert f"batch {300_000_000:,}" in out
     assert re.search(r"over \d[\d,]*,\d{3} micro-batches", out)
-    assert not re.search(r"\d{5}", out.replace("geforce", ""))
+    assert not re.search(r"\d{5}", out)
     _, cut, _ = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", batch, "--accumulate", "100000000")
     assert "in 100,000,000 micro-batches" in cut
     _, _, error = ask("vgg16", "--gpu", "rtx-4090", "--batch-size", "1000", "--accumulate", "20000")
@@ -222,8 +223,8 @@ def test_of_several_cards_the_answer_says_whose_figures_stand_at_the_top(ask: An
     assert answer["gpu_key"] == geforce
     (whose,) = (card for card in answer["cards"] if card["gpu_keys"] == [geforce])
     assert answer["device_bytes_high"] == whose["device_bytes_high"]
-    assert f"  on {geforce}, by a trace" in ask(*both)[1]
-    assert f"  on {radeon}" not in ask("vgg16", "--gpu", radeon)[1]
+    assert "On RTX 4090, by a trace" in ask(*both)[1]
+    assert "On RX 7700S" not in ask("vgg16", "--gpu", radeon)[1]
 
 
 def test_what_ran_eagerly_tells_nothing_of_what_a_graph_finds_pinned(ask: Any) -> None:
