@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubench.errors import WrongArgumentError
-from gpubench.options import Parameter, help_of, parameters_of, request_from
+from gpubench.options import Parameter, help_of, parameters_of, request_from, shown_value
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -40,6 +40,8 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
                 return function(arguments[0])
+            if arguments and not parameters_of(request_type):
+                raise WrongArgumentError(f"{call}() takes no argument, not {shown_value(arguments[0])}")
             if len(arguments) > len(first):
                 most = f"only {' and '.join(first)}" if first else "none"
                 raise WrongArgumentError(
@@ -51,7 +53,8 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
             return function(request_from(request_type, named | options, call))
 
         called.__signature__ = signature_of(request_type, function)  # type: ignore[attr-defined]
-        called.__doc__ = _with_arguments(inspect.getdoc(function) or "", request_type)
+        doc = inspect.getdoc(function) or ""
+        called.__doc__ = _with_arguments(doc, request_type) if parameters_of(request_type) else doc
         return called
 
     return decorate

@@ -20,7 +20,7 @@ from recommend.builders import H100, RTX5090, offer, rank_of, run_of
 from report import samples
 
 import gpubench
-from gpubench.errors import MisuseError
+from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.labels import gpu_name
 from gpubench.models import DeviceProfile, Offer, Precision, Pricing, Ranking, Run
 from gpubench.probe.backend import Host, ProbeReport
@@ -67,7 +67,7 @@ def test_signature_and_help_are_the_same_whatever_was_imported_before(before: st
     assert [line.split()[0] for line in fresh] == list(FUNCTIONS)
     lines = dict(line.split(maxsplit=1) for line in fresh)
     assert "workload: str | Path | WorkloadProfile, *, gpu: str | Sequence[str] = ()" in lines["predict"]
-    assert "-> 'ProbeReport'" in lines["probe"]
+    assert "-> ProbeReport" in lines["probe"]
     assert "(output: str | Path | None = None, results: str | Path | None = None, *" in lines["report"]
 
 
@@ -101,6 +101,19 @@ def test_help_lists_every_option(name: str) -> None:
     text = pydoc.plain(pydoc.render_doc(function))
     for option in inspect.signature(function).parameters:
         assert re.search(rf"^\s+{option}: \S", text, re.MULTILINE), option
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("given", [5, b"x", object(), [5], (None, None, None)], ids=repr)
+def test_a_wrong_value_without_a_name_is_an_error_of_ours_that_names_the_function(
+    name: str, given: object
+) -> None:
+    arguments = given if isinstance(given, tuple) else (given,)
+    with pytest.raises(WrongArgumentError, match=rf"^{name}\(\)") as caught:
+        getattr(gpubench, name)(*arguments)
+    assert isinstance(caught.value, TypeError)
+    with pytest.raises(WrongArgumentError, match=rf"^{name}\(\) has no option nosuch"):
+        getattr(gpubench, name)(nosuch=given)
 
 
 def test_probe_may_be_called_again() -> None:

@@ -18,6 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.probe import amd, apple, cpu, nvidia, opencl, system
 from gpubench.probe.backend import Backend, BackendReport, Host, ProbeReport, Problem
 from gpubench.probe.torch_problems import torch_build, torch_problem
+from gpubench.signatures import takes_options_of
 
 ENTRY_POINT_GROUP = "gpubench.backends"
 
@@ -74,7 +75,12 @@ def _load(point: importlib.metadata.EntryPoint) -> Backend | Problem:
     )
 
 
-def probe() -> ProbeReport:
+class ProbeRequest(msgspec.Struct, frozen=True):
+    """Nothing can be asked for: every device is listed."""
+
+
+@takes_options_of(ProbeRequest)
+def probe(_request: ProbeRequest) -> ProbeReport:
     """Say what the devices of this machine are, GPUs first, the CPU last.
 
     A driver that is missing or broken becomes a Problem in the report, never an exception.
