@@ -2,79 +2,40 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
-from gpubench.discovery import load_workload, workload_names
-from gpubench.measure.plan import CPU_STEP_FLOPS, batch_of
-from gpubench.measure.request import RunRequest
-from gpubench.models import TaskKind, WorkloadProfile
+from gpubench.discovery import workload_names
+from gpubench.measure.plan import CPU_STEP_FLOPS
 from gpubench.profile import load_profiles
-from gpubench.workload import forward
 
-PAGE = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
-HEAD = (
-    "| name | one sample | vocabulary | classes | parameters | trained by, rate | batches | on a CPU |\n"
-    "|---|---|---|---|---|---|---|---|\n"
-)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
 
 
-def row(name: str) -> str:
-    """The line of a workload in the table of the page."""
-    workload, profile = load_workload(name), load_profiles()[name]
-    cells = [f"`{name}`", _sample(profile), *_words_and_classes(name), _parameters(profile)]
-    cells += [_rule(name), ", ".join(map(str, workload.batches)), str(_cpu_batch(profile))]
-    return f"| {' | '.join(cells)} |\n"
+@pytest.fixture(scope="module")
+def made() -> str:
+    spec = importlib.util.spec_from_file_location("make_workloads", DOCS / "make_workloads.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page: str = module.page()
+    return page
 
 
-def _sample(profile: WorkloadProfile) -> str:
-    if len(profile.sample_shape) == 1:
-        return f"{profile.sample_shape[0]} tokens"
-    return " x ".join(map(str, profile.sample_shape))
+def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
+    """Renew with ``python docs/make_workloads.py``."""
+    assert made == PAGE
 
 
-def _words_and_classes(name: str) -> tuple[str, str]:
-    workload = load_workload(name)
-    if TaskKind.TRAIN not in workload.tasks:
-        return "-", "-"
-    with torch.device("meta"):
-        task = workload.build(1, 0)
-        scores = forward(task.model, task.batches[0][0])
-    words = max((m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)), default=None)
-    classes = scores.shape[-1] if scores.ndim else words  # a model that gives its loss scores every word
-    return "-" if words is None else f"{words:,}", f"{classes:,}"
-
-
-def _parameters(profile: WorkloadProfile) -> str:
-    if not profile.parameters:
-        return "none"
-    frozen = TaskKind.TRAIN in profile.tasks and profile.trainable_parameters != profile.parameters
-    return f"{profile.parameters:,}" + (f", {profile.trainable_parameters:,} trained" if frozen else "")
-
-
-def _rule(name: str) -> str:
-    workload = load_workload(name)
-    if TaskKind.TRAIN not in workload.tasks or workload.tiny is None:
-        return "-"
-    made = workload.tiny(1, 0).optimizer([torch.zeros(1, requires_grad=True)])
-    momentum = f", momentum {made.defaults['momentum']}" if made.defaults.get("momentum") else ""
-    return f"{type(made).__name__} {made.defaults['lr']:g}{momentum}".replace("0.0001", "1e-4")
-
-
-def _cpu_batch(profile: WorkloadProfile) -> int:
-    return batch_of(RunRequest(workloads=(profile.name,)), profile, on_cpu=True)
-
-
-@pytest.mark.parametrize("name", workload_names())
-def test_the_page_says_what_the_code_builds(name: str) -> None:
-    assert row(name) in PAGE
-
-
-def test_the_table_is_whole() -> None:
-    assert HEAD + "".join(row(name) for name in workload_names()) in PAGE
+def test_every_workload_has_a_row_and_what_is_written_by_hand_stays(made: str) -> None:
+    rows = [line for line in made.splitlines() if line.count(" | ") == 7]
+    assert [row.split("`")[1] for row in rows[1:]] == [*workload_names()]
+    assert made.endswith(PAGE[-2000:])
 
 
 def test_the_rule_of_the_cpu_is_stated_with_its_limit() -> None:
@@ -85,7 +46,3 @@ def test_the_two_bias_vectors_of_torch_are_explained() -> None:
     of_torch = load_profiles()["lstm"].parameters
     assert f"{of_torch:,}" in PAGE
     assert f"{of_torch - 4 * 128:,}" in PAGE, "Keras has one vector of 4 x 128"
-
-
-if __name__ == "__main__":
-    print(HEAD + "".join(row(name) for name in workload_names()), end="")
