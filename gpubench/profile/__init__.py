@@ -5,6 +5,13 @@ Nothing here needs torch in this process; ``trace.profile_workload`` does.
 
 from __future__ import annotations
 
-from gpubench.profile.cache import classic_names, load_profiles, profile_of, profiles_of, run_names
+from gpubench.profile.cache import (
+    classic_names,
+    load_profiles,
+    profile_of,
+    profiles_of,
+    run_names,
+    traced_once,
+)
 
-__all__ = ["classic_names", "load_profiles", "profile_of", "profiles_of", "run_names"]
+__all__ = ["classic_names", "load_profiles", "profile_of", "profiles_of", "run_names", "traced_once"]

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -160,10 +161,14 @@ def profile_of(
     found = _shipped(reference, wanted)
     if found is None:
         limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
-        answer = _ask(reference, limit_s, wanted)
+        kept, key = _traced.get({}), (reference, msgspec.json.encode(wanted, order="deterministic"))
+        is_new = key not in kept
+        if is_new:
+            kept[key] = _ask(reference, limit_s, wanted)
+        answer = kept[key]
         if answer.uncounted is not None and not for_memory:
             raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
-        for note in answer.notes:
+        for note in answer.notes if is_new else ():
             _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
         assert answer.profile is not None
         found = answer.profile
@@ -191,6 +196,19 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     if found is None and not usual.settings:
         return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
     return found
+
+
+_traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")
+
+
+@contextmanager
+def traced_once() -> Iterator[None]:
+    """Trace each model once by each recipe, for questions of one moment: later its file may have changed."""
+    before = _traced.set({})
+    try:
+        yield
+    finally:
+        _traced.reset(before)
 
 
 def contradiction(reference: str, profile: WorkloadProfile) -> str | None:

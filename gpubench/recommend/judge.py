@@ -34,7 +34,7 @@ from gpubench.recommend.notes import (
     on_the_choice,
 )
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import Rows
+from gpubench.recommend.rows import Chosen, Rows
 from gpubench.recommend.speeds import Drawer, Speeds
 from gpubench.recommend.verdict import (
     NO_GPU_NEEDED,
@@ -53,6 +53,7 @@ def judge(
     *,
     drawer: Drawer | None = None,
     notes: Iterable[str] = (),
+    only: Chosen | None = None,
 ) -> Ranking:
     """Rank what is left of the offers as the request asks.
 
@@ -62,6 +63,7 @@ def judge(
         evidence_for: GPU keys to what is known of them.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
         notes: What the reader should know about the evidence.
+        only: Which of the rows that are asked for are made; None is all.
 
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
@@ -89,7 +91,7 @@ def judge(
         sorted_by=objective.sorted_by(request),
         cases=tuple(dict.fromkeys(part.case for parts in pool.speeds.parts for part in parts)),
         **_units(request, pool.speeds),
-        rows=rows.at(rows.one_a_gpu[: request.limit]) if request.one_a_gpu else rows[: request.limit],
+        rows=_asked_for(request, rows, only),
         offer_count=len(rows),
         excluded=excluded(found.fallen),
         verdict="",
@@ -171,6 +173,13 @@ def _said(ranking: Ranking, found: Eligible) -> Ranking:
         notes=(*decisive, *on_the_choice(request, decision), *ranking.notes[known:]),
         decisive_notes=len(decisive),
     )
+
+
+def _asked_for(request: RankRequest, rows: Rows, only: Chosen | None) -> tuple[RankedOffer, ...]:
+    asked = (rows.one_a_gpu if request.one_a_gpu else range(len(rows)))[: request.limit]
+    if only is None:
+        return rows.at(asked)
+    return rows.at(np.intersect1d(asked, only(rows)))
 
 
 def first_choice(

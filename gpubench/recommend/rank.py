@@ -20,6 +20,7 @@ from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean
 from gpubench.recommend.judge import first_choice, judge
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.recommend.rows import Chosen
 from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -41,6 +42,19 @@ def rank(request: RankRequest) -> Ranking:
         >>> ranking = rank("vgg16", precision="amp", gpu=["h100", "rtx 5090"])
         >>> ranking.rows[0].rank
         1
+    """
+    return ranked(request)
+
+
+def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
+    """Answer as ``rank`` does.
+
+    Args:
+        request: What is asked.
+        only: Which of the rows that are asked for are made, of which 100,000 take seconds; None is all.
+
+    Raises:
+        MisuseError: As ``rank`` does.
     """
     request = check(request)
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
@@ -86,7 +100,7 @@ def rank(request: RankRequest) -> Ranking:
         machines = at_work(machines, first.rows, request)
     sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
-    ranking = judge(request, sifted, _evidence_for(request, runs), notes=notes)
+    ranking = judge(request, sifted, _evidence_for(request, runs), notes=notes, only=only)
     return with_lines(request, ranking, lambda asked: first_choice(asked, sifted, _evidence_for(asked, runs)))
 
 

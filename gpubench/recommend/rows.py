@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import msgspec
 import numpy as np
@@ -139,6 +139,20 @@ class Rows(Sequence[RankedOffer]):
             return range(len(self))
         return sorted({*self.best_to_rent_and_to_own, *self.owned.tolist()})
 
+    @cached_property
+    def owned_or_spot(self) -> Indices:
+        """The rows that are no rent at a fixed price."""
+        return np.flatnonzero(self.is_owned | self.offers.pricing.equals(Pricing.SPOT))
+
+    def head(self, most: int) -> Indices:
+        """Return so many rows, and those that stay in every cut: the best of each GPU, and what is owned.
+
+        Of the rows that nothing dominates twice as many stay, so that enough are left below the first.
+        """
+        undominated = np.flatnonzero(self._dominators.of(np.arange(len(self))) < 0)[: 2 * most]
+        first = np.arange(min(most, len(self)))
+        return np.unique(np.concatenate([first, self.best_to_rent_and_to_own, self.owned, undominated]))
+
     @property
     def leading(self) -> Sequence[RankedOffer]:
         """The rows that share the first rank."""
@@ -210,19 +224,17 @@ class Rows(Sequence[RankedOffer]):
     def _estimates(self, rows: Sequence[int], gpus: Sequence[int]) -> dict[str, Sequence[Any]]:
         """Return the estimates of rows, with the memory of each of the GPUs that share the job."""
         speeds = self._pool.speeds
-        parts = [
-            with_fits(speeds.parts[gpu], self._pool.scaling(row).fits)
-            for row, gpu in zip(rows, gpus, strict=True)
-        ]
-        return {
-            "estimate": [
-                speeds.estimates[gpu]
-                if each is speeds.parts[gpu]
-                else with_memory_of(speeds.estimates[gpu], each)
-                for each, gpu in zip(parts, gpus, strict=True)
-            ],
-            "parts": [each if len(each) > 1 else () for each in parts],
-        }
+
+        @cache
+        def found(gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
+            parts = with_fits(speeds.parts[gpu], self._pool.scalings[machine].fits)
+            estimate = speeds.estimates[gpu]
+            if parts is not speeds.parts[gpu]:
+                estimate = with_memory_of(estimate, parts)
+            return estimate, parts if len(parts) > 1 else ()
+
+        both = [found(*each) for each in zip(gpus, self._pool.machine[rows].tolist(), strict=True)]
+        return {"estimate": [one for one, _ in both], "parts": [parts for _, parts in both]}
 
     def _spot_break_even(self, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
         """Return the share of work that may be lost before on demand is as cheap."""
@@ -297,6 +309,10 @@ class Rows(Sequence[RankedOffer]):
             for rival, kind in zip(by.tolist(), better.tolist(), strict=True)
         ]
         return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
+
+
+Chosen: TypeAlias = Callable[[Rows], Indices]
+"""Which rows of a ranking are made."""
 
 
 def _alike(kinds: Indices) -> Mapping[int, Indices]:

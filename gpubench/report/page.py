@@ -57,11 +57,13 @@ def report(request: ReportRequest) -> str:
     check_fields(request)
     path, folder = request.output, request.results
     kind = request.format or format_of(path)
+    whole = kind in {"json", "csv"}  # they are of all that is stored, and all that is ranked
     data = request.data or gather(
         folder,
         request.as_of,
         run=request.run,
-        every_run=kind in {"json", "csv"},  # they are of all that is stored
+        every_run=whole,
+        most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
         **_question(request),
     )
     path = path or _default_path(data, folder, kind)
@@ -107,8 +109,9 @@ def shortened(data: ReportData) -> ReportData:
         id(row) for row in [row for row in ranking.rows if row.pareto and id(row) not in kept][:MOST_OFFERS]
     }
     note = (
-        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,}, the best of "
-        "each GPU, and those that nothing dominates: gpubench report -o FILE.csv has all."
+        f"{ranking.offer_count or len(ranking.rows):,} offers are ranked; this page has the first "
+        f"{MOST_OFFERS:,}, the best of each GPU, and those that nothing "
+        "dominates: gpubench report -o FILE.csv has all."
     )
     rows = tuple(row for row in ranking.rows if id(row) in kept)
     notes, decisive = (note, *ranking.notes), ranking.decisive_notes + 1

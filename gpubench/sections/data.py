@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +19,6 @@ from gpubench.models import (
     Case,
     DeviceProfile,
     GpuSpec,
-    Pricing,
     RankedOffer,
     Ranking,
     Run,
@@ -28,10 +27,13 @@ from gpubench.models import (
 )
 from gpubench.models.run import newest_first
 from gpubench.options import request_from
-from gpubench.profile import load_profiles, profiles_of
+from gpubench.profile import load_profiles, profiles_of, traced_once
 from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.today import day_of
+
+if TYPE_CHECKING:
+    from gpubench.recommend.request import RankRequest
 
 
 @dataclass(frozen=True)
@@ -178,12 +180,14 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
+@traced_once()
 def gather(
     results: Path | None = None,
     as_of: date | str | None = None,
     *,
     run: str | None = None,
     every_run: bool = False,
+    most_rows: int | None = None,
     **question: Any,
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
@@ -196,12 +200,15 @@ def gather(
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
+        most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
+            is all.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
-    from gpubench.recommend.rank import rank
+    from gpubench.recommend.rank import ranked
+    from gpubench.recommend.request import RankRequest
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run, newest_runs, read_runs, results_root
 
@@ -213,11 +220,15 @@ def gather(
     ranking, problem = None, None
     decisions: tuple[BuyOrRent, ...] = ()
     unranked: tuple[RankedOffer, ...] = ()
+    profiles = load_profiles()
     try:
-        ranking = rank(**place, **question)
-        to_buy = None if ranking.buy_or_rent else _ranked_too(place | question | {"rent_or_buy": "buy"})
+        asked = request_from(RankRequest, place | question, "rank")
+        ranking = ranked(asked, None if most_rows is None else lambda rows: rows.head(most_rows))
+        to_buy = None if ranking.buy_or_rent else _beside(asked, rent_or_buy="buy")
         decisions = ranking.buy_or_rent if to_buy is None else to_buy.buy_or_rent
-        unranked = _unranked(place | question, ranking, to_buy)
+        unranked = _unranked(asked, ranking, to_buy)
+        found = profiles_of(asked.workload_names, asked_recipe(asked))
+        profiles = {**profiles, **{profile.name: profile for profile in found.values()}}
     except GpuBenchError as error:
         if question:
             raise
@@ -231,47 +242,37 @@ def gather(
         problems=tuple(stored.problems),
         buy_or_rent=decisions,
         unranked=unranked,
-        profiles=_profiles(question) if ranking is not None else load_profiles(),
+        profiles=profiles,
     )
 
 
-def _profiles(question: Mapping[str, Any]) -> Mapping[str, WorkloadProfile]:
-    """Return the profiles by name: those that were asked about, by the recipe asked for, before the usual."""
-    from gpubench.recommend.request import RankRequest
-
-    asked = request_from(RankRequest, question)
-    found = profiles_of(asked.workload_names, asked_recipe(asked))
-    return {**load_profiles(), **{profile.name: profile for profile in found.values()}}
-
-
-def _ranked_too(question: dict[str, Any]) -> Ranking | None:
-    """Answer a question that the reader did not ask; None where theirs rules it out."""
-    from gpubench.recommend.rank import rank
+def _beside(asked: RankRequest, **changes: Any) -> Ranking | None:
+    """Answer another question by its hardware to own and its spot prices; None where it is ruled out."""
+    from gpubench.recommend.rank import ranked
 
     try:
-        return rank(**question)
+        return ranked(msgspec.structs.replace(asked, **changes), lambda rows: rows.owned_or_spot)
     except MisuseError:
         return None
 
 
-def _unranked(question: dict[str, Any], ranking: Ranking, to_buy: Ranking | None) -> tuple[RankedOffer, ...]:
+def _unranked(asked: RankRequest, ranking: Ranking, to_buy: Ranking | None) -> tuple[RankedOffer, ...]:
     """Return what could be paid for beside the ranking: every card to buy, and spot prices.
 
     What was ruled out by ``--rent`` or ``--buy`` stays out.
     """
     from gpubench.recommend.decision import beside
 
-    asked = question.get("rent_or_buy")
-    found = [to_buy] if to_buy is not None and asked is None else []
-    if asked != "buy" and not question.get("spot") and not question.get("max_purchase_usd"):
-        with_spot = _ranked_too(question | {"spot": True, "limit": None})
+    found = [to_buy] if to_buy is not None and asked.rent_or_buy is None else []
+    if asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
+        with_spot = _beside(asked, spot=True, limit=None)
         found += [with_spot] if with_spot is not None else []
     known = {row.offer for row in ranking.rows}
     return tuple(
         msgspec.structs.replace(beside(row), pareto=False, dominated_by=None)  # which were among others
         for each in found
         for row in each.rows
-        if row.offer.pricing in {Pricing.OWNED, Pricing.SPOT} and row.offer not in known
+        if row.offer not in known
     )
 
 

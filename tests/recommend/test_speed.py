@@ -108,12 +108,16 @@ def test_a_table_of_a_hundred_thousand_own_offers_is_ranked_in_a_second_and_a_ha
 
 
 @pytest.mark.timing
-def test_their_page_takes_under_4_mb_and_says_that_it_is_cut(own_table, tmp_path):
+def test_their_page_takes_under_5_s_and_4_mb_and_says_that_it_is_cut(own_table, tmp_path):
     page = tmp_path / "page.html"
     command = [sys.executable, "-m", "gpubench", "report", "--offers", str(own_table), "-o", str(page)]
+    before = cpu_of_children_s()
     subprocess.run(
         command, check=True, capture_output=True, env=os.environ | {"GPUBENCH_RESULTS": str(tmp_path)}
     )
+    taken = cpu_of_children_s() - before
+    print(f"\nreport of {COUNT:,} own offers: {taken:.2f} s of CPU")
+    assert taken < 5
     text = page.read_bytes()
     assert 100_000 < len(text) < 4_000_000
     assert b"offers are ranked" in text

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from memory_cases import BY_VALUE
 
+from gpubench.recommend.rank import rank
 from gpubench.record.store import write_run
 from gpubench.report import page
 from gpubench.sections.card import card_of
@@ -115,6 +116,31 @@ def test_a_traced_own_model_has_its_memory_on_the_page(tmp_path):
     words = page.render(data, "md").replace("\\_", "_")
     assert "net.py, amp-fp16: memory by batch size" in words
     assert "not traced" not in words
+
+
+def test_an_own_model_is_built_once_for_a_page(tmp_path):
+    """Its ranking, what could be bought beside it, its memory: each traced it again, for seconds."""
+    path, seen = tmp_path / "net.py", tmp_path / "seen.txt"
+    written = f"\nwith open({str(seen)!r}, 'a') as seen:\n    seen.write('built\\n')\n"
+    path.write_text(BY_VALUE + written)
+    gather(tmp_path, samples.TODAY, workloads=(str(path),))
+    first = seen.read_text().count("built")
+    seen.unlink()
+    rank(workloads=(str(path),), results=tmp_path, as_of=samples.TODAY)
+    assert first == seen.read_text().count("built") > 0
+
+
+def test_a_page_of_the_first_rows_is_that_of_all(tmp_path, monkeypatch):
+    """Rows that no page shows are not made: of 100,000 offers they took most of its time."""
+    monkeypatch.setattr(page, "MOST_OFFERS", 30)
+    monkeypatch.setattr(page, "gather", lambda *asked, **of: made.append(gather(*asked, **of)) or made[-1])
+    made = []
+    for workload in ("vgg16", "llama_8b_lora"):
+        whole = gather(tmp_path, samples.TODAY, workloads=(workload,))
+        path = tmp_path / f"{workload}.md"
+        page.report(path, tmp_path, workloads=(workload,), as_of=samples.TODAY)
+        assert path.read_text(encoding="utf-8") == page.render(whole, "md")
+        assert 30 < len(made[-1].ranking.rows) < len(whole.ranking.rows) / 2
 
 
 def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):
