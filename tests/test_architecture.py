@@ -58,7 +58,7 @@ def test_a_price_source_is_a_file_and_nothing_else():
 
 
 def test_a_verb_is_a_file_named_once_beside_the_others():
-    from gpubench.cli.verbs import VERBS
+    from gpubench.cli.app import VERBS
 
     files = {
         path.stem

@@ -1,20 +1,28 @@
-"""`gpubench check`: can this run be trusted, and if not, what to do."""
+"""`gpubench check`: can this run be trusted; with `--cuda`, does all that gpubench relies on hold here."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.blocks.parts import Bullets, Paragraph, Part
-from gpubench.cli.common import JsonOption, ResultsOption, answer
+from gpubench import findings
+from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
+from gpubench.blocks.terminal import show
+from gpubench.cli.common import JsonOption, ResultsOption, answer, print_json, say
 from gpubench.errors import ExitCode, MisuseError
-from gpubench.findings import FindingKind, show
-from gpubench.units import count, plain
+from gpubench.units import count, format_duration, format_si, plain
 
 if TYPE_CHECKING:
+    from gpubench.cuda_check.judge_proofs import Verdict
+    from gpubench.cuda_check.plan import CheckPlan
+    from gpubench.models import CudaCheck, PartLog
     from gpubench.record.run_check import Issue, RunCheck
+
+CONFIRMED = "tests/data/confirmed/"
+LONGEST_REASON = 600
 
 
 def verb(
@@ -40,8 +48,6 @@ def verb(
     if cuda:
         if run is not None:
             raise MisuseError("--cuda checks this GPU: give it without a run")
-        from gpubench.cli.cuda_check import check_cuda
-
         check_cuda(device, output, full=full, as_json=json)
         return
     if full or output is not None:
@@ -77,8 +83,146 @@ def _parts(checked: RunCheck) -> list[Part]:
 def _place(issue: Issue) -> str:
     where = plain(issue.case.label if issue.case else issue.micro or "the run")
     seen = [
-        plain(show(FindingKind(issue.kind), value))
+        plain(findings.show(findings.FindingKind(issue.kind), value))
         for value in (issue.value, issue.limit)
         if value is not None
     ]
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
+
+
+def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -> None:
+    """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
+    from gpubench.cuda_check import judge
+    from gpubench.cuda_check import run as cuda_check
+    from gpubench.cuda_check.plan import LIMIT_S, make_plan
+    from gpubench.cuda_check.store import file_name
+    from gpubench.probe.select import every_peer, select_device
+    from gpubench.probe.torch_problems import torch_build
+
+    profile, remark = select_device(device)
+    if remark is not None:
+        say(remark)
+    build = torch_build()
+    path = output or Path(file_name(profile, None if build is None else build.version))
+    peers = every_peer(profile)
+    whole = make_plan(profile, peers, full=True)
+    how_long = f"all of it, about {_time_of(whole)}" if full else f"at most {format_duration(LIMIT_S)}"
+    say(f"checking {plain(profile.name or device)}, {how_long}; let nothing else use it meanwhile")
+    check = cuda_check.check_cuda(profile, path, peers, full=full, on_part=_say_part)
+    verdicts = judge.judge(check)
+    if as_json:
+        print_json({"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts})
+    else:
+        show(*_verdicts(verdicts), *_phases(check), *_beside(check))
+    if not full and not judge.failed(verdicts):
+        _say_what_is_left(check, whole)
+    _say_next(check, verdicts, path)
+    if judge.failed(verdicts) or judge.cut_off(verdicts):
+        raise typer.Exit(ExitCode.NO)
+
+
+def _say_part(log: PartLog, number: int, total: int) -> None:
+    """One line as a part begins, one as it ends."""
+    from gpubench.models import PartState
+
+    place = f"{number}/{total} {log.name}"
+    if log.state is PartState.RUNNING:
+        say(f"{place}: about {format_duration(max(1.0, log.expected_s))}")
+        return
+    took = "" if log.took_s is None else f" in {format_duration(log.took_s)}"
+    reason = "" if log.reason is None else f": {plain(log.reason, LONGEST_REASON)}"
+    say(f"{place}: {log.state}{took}{reason}")
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
+    """What was judged, row by row, and why each that did not agree did not."""
+    return [
+        table(
+            "",
+            verdicts,
+            text("part", lambda v: v.part),
+            text("what", lambda v: v.what),
+            text("found", lambda v: v.found),
+            text("limit", lambda v: v.limit, optional=1),
+            text("", lambda v: v.state),
+        ),
+        *(
+            Paragraph(text=f"{v.part}, {v.what}: {v.state}: {plain(v.reason, LONGEST_REASON)}")
+            for v in verdicts
+            if v.reason is not None
+        ),
+    ]
+
+
+def _phases(check: CudaCheck) -> list[Part]:
+    """Where the time of the quick run went."""
+    quick = next((part for part in check.parts if part.name == "quick" and part.phases_s), None)
+    if quick is None:
+        return []
+    phases = sorted(quick.phases_s.items(), key=lambda item: -item[1])
+    times = ", ".join(f"{name} {format_duration(spent_s)}" for name, spent_s in phases)
+    return [Paragraph(text=f"time of the quick run by phase: {times}")]
+
+
+def _beside(check: CudaCheck) -> list[Part]:
+    """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
+    from gpubench.cuda_check.judge import beside
+
+    def shown(value: float, unit: str) -> str:
+        return format_duration(value) if unit == "s" else format_si(value, unit)
+
+    rows = beside(check)
+    if not rows:
+        return []
+    return [
+        table(
+            "",
+            rows,
+            text("shown, not judged", lambda row: row.name),
+            number("here", lambda row: shown(row.here, row.unit)),
+            number("one such card", lambda row: shown(row.there, row.unit)),
+            number("ratio", lambda row: f"{row.here / row.there:.3f}"),
+        )
+    ]
+
+
+def _time_of(whole: CheckPlan) -> str:
+    return format_duration(sum(whole.expected_s.values()))
+
+
+def _say_what_is_left(check: CudaCheck, whole: CheckPlan) -> None:
+    """Say how much of a whole check was not tried within the limit, and how long all of it takes."""
+    from gpubench.models import PartState
+
+    trials = (*whole.trials, *whole.compiled)
+    tried = {row.case for row in check.cases}
+    left = sum(trial.case not in tried for trial in trials)
+    late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
+    if not left and not late:
+        return
+    parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
+    say(
+        f"{left} of {len(trials)} cases were not tried{parts}: "
+        f"gpubench check --cuda --full has no limit of time, and takes about {_time_of(whole)} here"
+    )
+
+
+def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:
+    """Say what came out, and what the file is good for."""
+    from gpubench.cuda_check.judge import confirms, cut_off, failed
+
+    if failed(verdicts):
+        say(f"a part failed: send {path} with your report, it names neither this machine nor its user")
+        return
+    if cut_off(verdicts):
+        say(f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}")
+        return
+    open_ones = sum(verdict.state == "undecided" for verdict in verdicts)
+    if confirms(check):
+        agrees = (
+            "this card is confirmed, its scaling undecided" if open_ones else "all that was judged agrees"
+        )
+        say(f"{agrees}: attach {path} to a pull request under {CONFIRMED}")
+        return
+    why = f"{count(open_ones, 'judgment')} undecided" if open_ones else "a part is missing"
+    say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")

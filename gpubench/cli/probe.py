@@ -24,7 +24,7 @@ def verb(
 ) -> None:
     """Say what the devices of this machine are, and what holds them back."""
     from gpubench.probe.probe import probe
-    from gpubench.sections.machine import machine
+    from gpubench.sections.device import machine
 
     if dump is not None:
         _write_dump(dump)
@@ -43,7 +43,7 @@ def _document(report: ProbeReport) -> dict[str, Any]:
 def overview() -> None:
     """Print what is in this machine, and the next step."""
     from gpubench.probe.probe import probe
-    from gpubench.sections.machine import machine
+    from gpubench.sections.device import machine
 
     show(*machine(probe()).brief)
 

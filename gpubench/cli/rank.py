@@ -79,7 +79,7 @@ def verb(
         return
     print_ranking(ranking, shown, all_offers=all_offers, explain=explain, factors=factors)
     if sys.stdout.isatty():
-        from gpubench.sections.card import headline
+        from gpubench.sections.verdict import headline
 
         say(headline(ranking))  # its first line has left the screen by now
     say(

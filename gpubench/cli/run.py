@@ -146,7 +146,7 @@ def print_run(run: Run) -> None:
 def _close(run: Run, ranking: Ranking | None) -> None:
     """End with the answer and what mixed precision gained: the card's own line has left the screen."""
     from gpubench.sections.amp import closing_sentence
-    from gpubench.sections.card import headline
+    from gpubench.sections.verdict import headline
 
     answer = headline(ranking) if ranking is not None and ranking.rows else None
     sentences = [sentence for sentence in (answer, closing_sentence(run)) if sentence is not None]

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.block import Block
+from gpubench.blocks.block import Block, environment
 from gpubench.blocks.charts import PALETTE
-from gpubench.blocks.html import environment
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, Figure, printable
 from gpubench.files import write_file
@@ -24,7 +23,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
-from gpubench.sections.narrowing import head_of
+from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
 from gpubench.shipped import package_text

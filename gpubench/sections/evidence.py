@@ -7,8 +7,8 @@ from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.sections.data import ReportData
+from gpubench.sections.offer_table import rank_words
 from gpubench.sections.section import Section
-from gpubench.sections.value import rank_words
 from gpubench.sections.words import MOST_OF_A_NOTE, basis_words, measured_facts, price_date_words, speed_of
 from gpubench.units import count, listing, plain
 

@@ -12,8 +12,8 @@ from gpubench.labels import gpu_name, gpus_of, offer_lines, offer_name
 from gpubench.models import GpuSpec, RankedOffer, Ranking
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
+from gpubench.sections.offer_table import also_at, here, marks, rank_words
 from gpubench.sections.section import Section
-from gpubench.sections.value import also_at, here, marks, rank_words
 from gpubench.sections.words import basis_words, merit_unit
 from gpubench.units import UNKNOWN, capitalized, format_bytes, listing, plain
 

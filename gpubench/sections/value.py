@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import (
     Bullets,
-    Cell,
-    Filter,
     Paragraph,
     Part,
-    RowMark,
     Table,
     number,
     table,
     text,
 )
-from gpubench.findings import FindingKind
-from gpubench.interval import Interval, stacked
-from gpubench.labels import gpu_name, offer_lines, price_of
+from gpubench.labels import gpu_name, offer_lines
 from gpubench.models import (
     ExcludedOffer,
-    ParallelMode,
     Pricing,
     RankedOffer,
     Ranking,
@@ -33,31 +27,20 @@ from gpubench.models import (
     UsageLine,
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
-from gpubench.recommend.speeds import batches_of, gpus_needed
-from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.recommend.verdict import caution, sureness_note, underfed
-from gpubench.sections.card import after_the_headline
-from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words, gpus_and_where, winners_in_full
+from gpubench.sections.choices import gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
-from gpubench.sections.narrowing import filters_of, head_of
+from gpubench.sections.offer_table import P_BEST, RANK, filters_of, head_of, offers
 from gpubench.sections.section import Section
-from gpubench.sections.verdict import beside_the_card
+from gpubench.sections.verdict import after_the_headline, beside_the_card
 from gpubench.sections.words import (
     MOST_OF_A_NOTE,
-    basis_words,
     cases_words,
-    per_s_unit,
-    per_usd_unit,
-    price_date_words,
-    share_words,
 )
 from gpubench.units import (
-    LEAST_USD,
     UNKNOWN,
-    capitalized,
     count,
     format_bytes,
-    format_duration,
     format_usd,
     listing,
     plain,
@@ -68,11 +51,6 @@ TABLE_ROWS = 400
 MOST_UNRANKED = 100
 """Of them hardware to buy and spot prices, which stand below what is ranked."""
 EXCLUDED_REASONS = 80
-NOTE_CHARACTERS = 80
-"""Of the note on a price in its row; the winners below have it in full."""
-
-RANK, P_BEST = "Rank", "P(best)"
-"""Titles of columns whose marks are explained below the table."""
 
 _TITLES: dict[SortedBy, str] = {
     "value": "Training per dollar, ranked",
@@ -226,202 +204,7 @@ def _line(best: UsageLine) -> str:
     return f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}{fed}."
 
 
-def offers(
-    data: ReportData,
-    ranking: Ranking,
-    rows: Sequence[RankedOffer],
-    caption: str,
-    *,
-    in_full: bool = False,
-    one_a_gpu: bool = False,
-    filters: tuple[Filter, ...] = (),
-) -> Table:
-    """Offers, one a row, in the order of the ranking.
-
-    Args:
-        data: Whose device is marked as the reader's own.
-        ranking: What the rows are of: its units, and whether they have a job and batches that differ.
-        rows: Which of its rows.
-        caption: What the table is called.
-        in_full: Also the batch, where batches differ, and the latency as columns.
-        one_a_gpu: Each row stands for its GPU: P(best) is that of the GPU, and a column says who else has it.
-        filters: By what the page narrows it.
-    """
-    timed = any(row.hours is not None for row in ranking.rows)
-    late = any(row.latency_s is not None for row in rows)
-    generated = any(row.estimate.case.new_tokens for row in rows)
-    batches = {batches_of(row.estimates) for row in ranking.rows}
-    shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
-    chances = _chances_of_gpus(ranking) if one_a_gpu else {}
-    paid_first = _paid_first(data)
-    return table(
-        caption,
-        rows,
-        text("GPUs and offer", lambda r: offer_lines(r.offer, here(data, r))),
-        text("Memory", _gpus_needed) if shared else None,
-        number(RANK, rank_words(ranking)),
-        text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
-        *(() if timed and ranking.by_reference else _relative(ranking, one_a_gpu=one_a_gpu, timed=timed)),
-        number("Time", _time) if timed else None,
-        number("Cost", lambda r: stacked(r.job_cost_usd.by(format_usd))) if timed else None,
-        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(chances)),
-        *_token_columns(rows),
-        text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
-        number("Batch", _batch, optional=5) if in_full and len(batches) > 1 else None,
-        number("Time of a token" if generated else "Latency", _latency) if in_full and late else None,
-        text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1, glyph=True),
-        text("Remarks", _remarks, optional=6, below=True),
-        marks=marks(data, rows),
-        filters=filters,
-    )
-
-
-def _relative(
-    ranking: Ranking, *, one_a_gpu: bool, timed: bool
-) -> tuple[Cell[RankedOffer], Cell[RankedOffer]]:
-    """Throughput and value, in multiples of a reference GPU where several workloads have no common unit."""
-    return (
-        number(
-            capitalized(per_s_unit(ranking)),
-            lambda r: stacked(ranking.throughput_of(r).words()),
-            optional=(6 if one_a_gpu else 4) if timed else 3,
-        ),
-        number(
-            capitalized(per_usd_unit(ranking)),
-            lambda r: stacked(ranking.value_of(r).words()),
-            optional=7 * timed,
-        ),
-    )
-
-
-def _chance_of(
-    chances: Mapping[str, tuple[float | None, float | None]],
-) -> Callable[[RankedOffer], str]:
-    """Return what says how likely a row is the best: of a GPU to rent its own chance where it is given."""
-
-    def words(row: RankedOffer) -> str:
-        known = None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
-        return _chance(*(known or (row.p_best, row.p_best_independent)))
-
-    return words
-
-
-def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
-    """Yield a column for each kind of token that any of the rows has a cost of which its figures can tell."""
-    told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
-    for what in dict.fromkeys(told):
-        yield number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
-
-
 _UNRANKED = {Pricing.OWNED: "hardware to buy", Pricing.SPOT: "spot prices"}
-
-
-def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
-    """Return what says what hardware costs to buy, before the words on its hour: "$1,450 first; "."""
-    paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
-
-    def words(row: RankedOffer) -> str:
-        offer = row.offer
-        usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
-        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"${usd:,.0f} first; "
-
-    return words
-
-
-def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
-    """Return what says a rank, and whether another row shares it: as tied, or as dearer than one that is."""
-    shared = ranking.shared_ranks
-    return lambda row: f"{row.rank}{'=' if row.rank in shared else ''}"
-
-
-def _gpus_needed(row: RankedOffer) -> str:
-    if row.estimate.fewest_gpus == 1 and row.parallel_mode is ParallelMode.FSDP:
-        return "fits with FSDP"
-    return gpus_needed(row.estimate.fewest_gpus)
-
-
-def _time(row: RankedOffer) -> str:
-    return stacked(row.job_hours.by(lambda hours: format_duration(hours * 3600)))
-
-
-def _chances_of_gpus(ranking: Ranking) -> dict[str, tuple[float | None, float | None]]:
-    """P(best) of each GPU to rent, whoever's offer it is, under joint errors and under independent ones."""
-    return {
-        each.gpu_key: (each.p_best_of_gpu, each.p_best_of_gpu_independent)
-        for each in ranking.decision.by_gpu
-        if each.source != "own"
-    }
-
-
-def _chance(p_best: float | None, p_best_independent: float | None) -> str:
-    """P(best), and in brackets what it is under independent errors where that reads differently."""
-    joint, alone = share_words(p_best), share_words(p_best_independent)
-    return joint if p_best_independent is None or joint == alone else f"{joint} ({alone})"
-
-
-_TOKENS = {
-    "training": "training",
-    "forward pass": "forward pass",
-    "prefill": "prompts of one static batch",
-    "decode": "generated in one static batch",
-}
-
-
-def _token_cost(what: str) -> Callable[[RankedOffer], str]:
-    return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
-
-
-def _latency(row: RankedOffer) -> str:
-    """The time of a batch; of a generation first that of a token, which a limit is held against."""
-    whole = format_duration(row.latency_s)
-    return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
-
-
-def _token_time(row: RankedOffer) -> str:
-    times = generation_times(row.estimate)
-    return UNKNOWN if times is None else format_duration(times.per_token_s.value)
-
-
-def _batch(row: RankedOffer) -> str:
-    return " ".join(f"{batch:,}" for batch in batches_of(row.estimates))
-
-
-def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
-    """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
-    elsewhere = {(each.gpu_key, each.source == "own"): each for each in ranking.decision.by_gpu}
-
-    def of(row: RankedOffer) -> str:
-        best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
-        found = () if best is None else best.also_at[:MOST_ELSEWHERE]
-        return ", ".join(elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
-
-    return of
-
-
-def _remarks(row: RankedOffer) -> str:
-    # The age of a price stands beside the price; as a remark on most rows it would say nothing.
-    remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
-    if row.offer.kind == "marketplace":
-        remarks.append("one host's ask")
-    if row.offer.note:
-        remarks.append(plain(row.offer.note, NOTE_CHARACTERS))
-    if row.offer.in_stock is not None:
-        seen = "in stock" if row.offer.in_stock else "not seen in stock"
-        remarks.append(f"{seen} on {row.offer.stock_date}")
-    if row.pareto:
-        remarks.append("not dominated")
-    if row.fits_memory is None:
-        remarks.append("memory not checked")
-    if row.latency_s is not None:
-        each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
-        remarks.append(f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
-    if row.spot_break_even is not None:
-        lost = share_words(row.spot_break_even)
-        pays = f"while less than {lost} of the work is lost" if row.spot_break_even else "at no share"
-        remarks.append(f"spot pays {pays}")
-    if row.offer.gpu_count > 1:
-        remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
-    return ", ".join(dict.fromkeys(remarks)) or "none"
 
 
 def excluded_table(ranking: Ranking) -> Table:
@@ -490,26 +273,6 @@ def factor_table(rows: Sequence[RankedOffer]) -> Table:
 def _share(value: float) -> str:
     """A rate as a share of the FP32 rate: "1/2", "1/64"."""
     return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
-
-
-def here(data: ReportData, row: RankedOffer) -> str:
-    """A mark on offers of the user's own kind of GPU."""
-    own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
-    return " (yours)" if own else ""
-
-
-def marks(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[RowMark | None, ...]:
-    """Which rows stand out: the user's own kind of GPU, the tie at the head, what was throttled."""
-    leading = sum(row.rank == 1 for row in rows)
-
-    def mark(row: RankedOffer) -> RowMark | None:
-        if here(data, row):
-            return "here"
-        if row.rank == 1 and (row.tie or leading > 1):
-            return "tie"
-        return "bad" if any(f.kind is FindingKind.THROTTLED for f in row.findings) else None
-
-    return tuple(mark(row) for row in rows)
 
 
 SECTION = Section(key="value", render=_render, place=25, printed=True)

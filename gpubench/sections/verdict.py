@@ -1,16 +1,315 @@
-"""The answer on one card, and what found no room on it."""
+"""The answer in 60 words: what to pay for, what the job takes there, how sure it is, what would change it.
+
+What is promised always stands, at its shortest where names are long; what is left of the room goes to the
+intervals, to what to know before paying, and to the best of other sources. What found none stands below.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from enum import IntEnum, auto
+from typing import NamedTuple
+
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
-from gpubench.models import Ranking
-from gpubench.recommend.verdict import CAUTION, SURENESS
-from gpubench.sections.card import FIRST, JOB, OLD_PRICES, RUNNER_UP, card_of
+from gpubench.labels import gpu_name
+from gpubench.models import BuyOrRent, Choice, Decision, RankedOffer, Ranking
+from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
+from gpubench.recommend.verdict import (
+    CAUTION,
+    MOST_WORDS,
+    NO_GPU_NEEDED,
+    ONLY_OFFER,
+    SURENESS,
+    caution,
+    decisive_doubts,
+    how_sure,
+    prices_decide,
+    todays_price,
+    underfed,
+    word_count,
+)
+from gpubench.sections.choices import beside_words, fits_in_short, if_bought, offered, rival_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import measured_facts
-from gpubench.units import plain
+from gpubench.sections.words import measured_facts, merit_unit
+from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
+
+JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "First"
+"""How the terms end of what the job takes, of the next best, and of what to do before paying."""
+
+LEAST_OF_A_PURCHASE = 0.001
+"""Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
+
+SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
+"""Where one sentence of a verdict ends and the next begins."""
+
+
+class _Tier(IntEnum):
+    """Who has room on the card before whom."""
+
+    PROMISED = auto()
+    """Always stands, at its shortest where there is no room for more."""
+    NEXT = auto()
+    """Comes before a longer wording of what is promised: what was measured, what to know before paying."""
+    BESIDE = auto()
+    """Comes where all of the above have said what they can."""
+
+
+class _Line(NamedTuple):
+    """A line of the card in its wordings, the fullest first."""
+
+    tier: _Tier
+    wordings: tuple[Fact, ...]
+
+
+class Card(NamedTuple):
+    """The card in at most ``MOST_WORDS``, and the facts that are cut or left out, in full."""
+
+    headline: str
+    facts: tuple[Fact, ...]
+    cut: tuple[Fact, ...]
+
+
+_ROOM_MADE = ((True, True), (False, True), (False, False))
+"""Whether the headline tells the age of its price, and whether the job is named: the longest names of GPUs
+leave no room for it beside what is promised."""
+
+
+def card_of(ranking: Ranking) -> Card:
+    """Return the card of a ranking with at least one row."""
+    for aged, named in _ROOM_MADE:
+        answer, lines = headline(ranking, aged=aged), list(_lines(ranking, named=named))
+        card = {i: line.wordings[-1] for i, line in enumerate(lines) if line.tier is _Tier.PROMISED}
+        room = MOST_WORDS - word_count(answer)
+        if sum(map(_words, card.values())) <= room:
+            break
+
+    def put(i: int, wordings: tuple[Fact, ...]) -> None:
+        """Set a line in the fullest of these wordings that there is room for."""
+        taken = sum(_words(fact) for k, fact in card.items() if k != i)
+        fitting = next((fact for fact in wordings if taken + _words(fact) <= room), None)
+        if fitting is not None:
+            card[i] = fitting
+
+    for i, line in enumerate(lines):
+        if line.tier is _Tier.NEXT:
+            put(i, line.wordings[-1:])
+    for i in sorted(card):
+        put(i, lines[i].wordings)
+    for i, line in enumerate(lines):
+        if line.tier is _Tier.BESIDE:
+            put(i, line.wordings)
+    cut = (line.wordings[0] for i, line in enumerate(lines) if card.get(i) != line.wordings[0])
+    return Card(answer, tuple(card[i] for i in sorted(card)), tuple(cut))
+
+
+def _words(fact: Fact) -> int:
+    return word_count(f"{fact.term} {fact.value} {fact.detail}")
+
+
+def _sentences(ranking: Ranking) -> list[str]:
+    return SENTENCES.split(plain(ranking.verdict, 1500))
+
+
+def after_the_headline(ranking: Ranking) -> list[str]:
+    """What the verdict says beyond what is on the card: ties, the fastest, buying."""
+    on_the_card = [caution(ranking)]
+    if ranking.decision.rather_rent is None:
+        on_the_card += [each for each in _sentences(ranking) if each.startswith(SURENESS)]
+    return [each for each in _sentences(ranking)[1:] if each not in on_the_card]
+
+
+def headline(ranking: Ranking, *, aged: bool = True) -> str:
+    """Return the answer in a line: what to rent or own, where, for how much; or that no GPU is needed.
+
+    Args:
+        ranking: With at least one row.
+        aged: Whether a price that is not current tells its age beside its date.
+    """
+    first = _sentences(ranking)[0]
+    if first.startswith(NO_GPU_NEEDED):
+        return first
+    decision = ranking.decision
+    answer = f"{offered(to_pay(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
+    return f"{answer[0].upper()}{answer[1:]}"
+
+
+def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
+    """Yield the lines of the card in their order; the job by its name, or as "the job"."""
+    decision = ranking.decision
+    yield _job(ranking, decision, named=named)
+    weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
+    if decision.rather_rent is not None and weighed is not None:
+        yield _promised(Fact(term=SURENESS, value=_how_sure_against_buying(weighed)))
+        yield _purchase(decision.choice, weighed)
+    else:
+        yield from _sureness(ranking, decision)
+        yield from _runner_up(decision)
+    yield from _caution(decision)
+    yield from _measured(decision)
+    yield from _first(ranking, decision)
+    yield from _winners(decision)
+
+
+def _promised(*wordings: Fact) -> _Line:
+    return _Line(_Tier.PROMISED, wordings)
+
+
+def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
+    """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
+    choice = to_pay(decision)
+    hows = [
+        "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits])
+        for fits in fits_in_short(choice)
+    ]
+    if decision.job is None or choice.hours is None:
+        value = _without_a_job(ranking, decision)
+        return _promised(*(Fact(term=JOB, value=value, detail=how) for how in hows))
+    hours, work = format_duration(choice.hours * 3600), plain(decision.job.words, 80) if named else "the job"
+    interval, point = (
+        f"{hours}, {cost} for {work}"
+        for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
+    )
+    in_words = ((interval, hows[0]), *((point, how) for how in hows))
+    return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
+
+
+def _without_a_job(ranking: Ranking, decision: Decision) -> str:
+    """What the rows are ranked by; of rent that is none of them, its price beside that of an hour owned."""
+    if decision.rather_rent is None:
+        return f"{ranking.merit_of(ranking.rows[0]).words()} {merit_unit(ranking)}"
+    rent, own = (format_usd(each.expected_usd_per_hour) for each in (decision.rather_rent, decision.choice))
+    return f"{rent}/h, owned {own}/h of work"
+
+
+def _sureness(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
+    """How sure the offer is; where the table has the chance of its GPU, that one too, if there is room."""
+    if ranking.offer_count == 1:
+        yield _promised(Fact(term=SURENESS, value=ONLY_OFFER))
+        return
+    words = dict.fromkeys(how_sure(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
+    yield _promised(*(Fact(term=SURENESS, value=value) for value in words))
+
+
+def _runner_up(decision: Decision) -> Iterator[_Line]:
+    """The runner-up, and what would make it the choice."""
+    other = decision.runner_up
+    if other is not None:
+        measured = ["measured"] if other.basis == "measured" else []
+        changes, few = _change(decision, other), underfed(other)
+        known = ["; ".join([*measured, change]) for change in changes] or ["".join(measured)]
+        details = [f"{each}; {few}" if each else few for each in known] if few else []
+        details += [*known, *changes[-1:]]  # the longest names leave no room for how it is known
+        value = rival_words(other)
+        yield _promised(*(Fact(term=RUNNER_UP, value=value, detail=detail) for detail in details))
+
+
+def _purchase(own: Choice, weighed: BuyOrRent) -> _Line:
+    """The purchase that had rather be rented, and from which use on it would be the better."""
+    share = weighed.break_even_utilization
+    change = "never pays" if share is None else f"better above {format_percent(share)} use"
+    return _promised(Fact(term=RUNNER_UP, value=rival_words(own), detail=change))
+
+
+def _how_sure_against_buying(weighed: BuyOrRent) -> str:
+    """From which use on a purchase pays at the end that favors it, beside the use that is planned."""
+    share, planned = weighed.break_even_utilization_low, weighed.utilization
+    use = "" if planned is None else f"; planned {format_percent(planned)}"
+    return (
+        f"at best, buying {'never pays' if share is None else f'pays from {format_percent(share)} use'}{use}"
+    )
+
+
+def _caution(decision: Decision) -> Iterator[_Line]:
+    """The doubts that decide; where room is short the first few in a word, and all below the table."""
+    found = decisive_doubts(decision)
+    if found:
+        words = [each.in_a_word for each in found]
+        shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
+        values = ("; ".join(each.text for each in found), *shorter)
+        yield _promised(*(Fact(term=CAUTION, value=value) for value in values))
+
+
+def _measured(decision: Decision) -> Iterator[_Line]:
+    """The best of what was measured, where that is neither the choice nor the runner-up."""
+    named = {each.gpu_key for each in (to_pay(decision), second_best(decision)) if each is not None}
+    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
+    if measured is not None and measured.gpu_key not in named:
+        yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
+
+
+def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
+    """What to do before paying, where it would make the choice surer: read new prices, or measure."""
+    sentence = caution(ranking)
+    if not sentence or sentence.startswith(CAUTION):
+        return
+    if prices_decide(decision):
+        age_days = decision.choice.price_age_days or 0
+        wordings = [Fact(term=f"{age_days}{OLD_PRICES}", value=todays_price(decision.choice))]
+    elif (found := decision.finding_out) is not None:
+        measure, net = f"measure {gpu_name(found.gpu_key)}", f"saves {format_usd(found.net_usd)} net"
+        wordings = [
+            Fact(term=FIRST, value=f"{measure}: {net}", detail=f"costs {format_usd(found.cost_usd)}"),
+            Fact(term=FIRST, value=f"{measure}: {net}"),
+            Fact(term=FIRST, value=measure),
+        ]
+    else:
+        return
+    yield _Line(_Tier.NEXT, tuple(wordings))
+
+
+def _at_its_own_batch(row: RankedOffer) -> list[str]:
+    """That batches are not equal, where each GPU has its own largest."""
+    return ["at largest batch"] if row.estimate.batch_choice == "largest" else []
+
+
+def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
+    """What would make the runner-up the better, in full and short; a price before all else, as that moves.
+
+    The price is the first's, called by its provider where the runner-up has another.
+    """
+    if not decision.changes:
+        return ()
+    change, choice = decision.changes[0], decision.choice
+    if change.kind == "price":
+        usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
+        whose = "owning" if choice.source == "own" else plain(choice.provider, 30)
+        both_owned = choice.source == other.source == "own"
+        if both_owned or choice.provider == other.provider or " " in whose:
+            whose = "first"
+        return f"beats {whose} above {usd}", f"beats {whose} >{usd}"
+    if change.kind == "spot":
+        return (f"beats first over {format_percent(change.threshold)} lost",)
+    speed = f"{format_number(change.threshold)} samples/s"
+    return f"beats first below {speed}", f"beats first <{speed}"
+
+
+def _winners(decision: Decision) -> Iterator[_Line]:
+    """The best of each source, unless it is named already."""
+    named = {
+        _key(each) for each in (to_pay(decision), decision.choice, decision.runner_up) if each is not None
+    }
+    for term, winner in (
+        ("Best cloud", decision.best_cloud),
+        ("Best marketplace", decision.best_marketplace),
+        ("Or own", None if _is_for_more_work(decision.best_to_own) else decision.best_to_own),
+    ):
+        if winner is not None and _key(winner) not in named:
+            fact = Fact(term=term, value=f"{beside_words(winner)}{if_bought(winner)}")
+            yield _Line(_Tier.BESIDE, (fact,))
+
+
+def _is_for_more_work(choice: Choice | None) -> bool:
+    """Whether the job is so small a share of the life of a machine that nobody buys it for that."""
+    if choice is None or choice.cost_usd is None or choice.purchase_usd is None:
+        return False
+    return choice.cost_usd < LEAST_OF_A_PURCHASE * choice.purchase_usd
+
+
+def _key(choice: Choice) -> tuple[object, ...]:
+    return (choice.source, choice.provider, choice.instance, choice.gpu_key, choice.gpu_count)
 
 
 def _render(data: ReportData) -> Block:

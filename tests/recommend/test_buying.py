@@ -20,8 +20,8 @@ from gpubench.recommend.filters import apply
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.sections import verdict
-from gpubench.sections.card import SENTENCES, after_the_headline, headline
 from gpubench.sections.data import of_ranking
+from gpubench.sections.verdict import SENTENCES, after_the_headline, headline
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 

@@ -17,8 +17,8 @@ from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest, check
-from gpubench.sections.card import card_of
-from gpubench.sections.value import rank_words
+from gpubench.sections.offer_table import rank_words
+from gpubench.sections.verdict import card_of
 from gpubench.sections.words import MOST_OF_A_NOTE
 from gpubench.specs import load_specs
 from gpubench.units import GIB, plain

@@ -13,7 +13,7 @@ from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.recommend.verdict import MOST_WORDS
-from gpubench.sections import card, value, verdict
+from gpubench.sections import value, verdict
 from gpubench.sections.data import of_ranking
 from gpubench.sections.words import MOST_OF_A_NOTE
 from gpubench.units import plain
@@ -145,7 +145,7 @@ def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
 
 
 def winners(decision):
-    return [line.wordings[0] for line in card._winners(decision)]
+    return [line.wordings[0] for line in verdict._winners(decision)]
 
 
 def test_the_price_of_cards_to_buy_has_its_date():
@@ -159,10 +159,10 @@ def test_a_price_for_rent_that_is_not_current_tells_its_age_beside_the_choice():
     choice = found.decision.choice
     assert choice.price_age_days > 180
     assert len(choice.price_date) < 10
-    assert card.headline(found).endswith(f"({choice.price_date}, up to {choice.price_age_days} days old).")
+    assert verdict.headline(found).endswith(f"({choice.price_date}, up to {choice.price_age_days} days old).")
     fresh = msgspec.structs.replace(choice, price_age_days=180)
     decision = msgspec.structs.replace(found.decision, choice=fresh)
-    assert "old" not in card.headline(msgspec.structs.replace(found, decision=decision))
+    assert "old" not in verdict.headline(msgspec.structs.replace(found, decision=decision))
 
 
 def test_deadline_and_budget_act_on_the_default_job():

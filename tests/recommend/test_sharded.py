@@ -19,7 +19,7 @@ from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.skypilot import runs_of
 from gpubench.sections.choices import fits_words
 from gpubench.sections.data import ReportData
-from gpubench.sections.value import offers as offers_table
+from gpubench.sections.offer_table import offers as offers_table
 from gpubench.specs import load_specs
 
 from .builders import H100, RTX5090, TODAY, judge, measurement, offer, run_of

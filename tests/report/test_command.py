@@ -15,9 +15,9 @@ from memory_cases import BY_VALUE
 from gpubench.recommend.rank import rank
 from gpubench.record.store import write_run
 from gpubench.report import page
-from gpubench.sections.card import card_of
 from gpubench.sections.choices import fits_words
 from gpubench.sections.data import gather
+from gpubench.sections.verdict import card_of
 
 from . import samples
 
