@@ -138,7 +138,21 @@ def bars(series: Sequence[Series], rows: Sequence[str], axis: str) -> dict[str, 
     traces: list[Any] = []
     for i, s in enumerate(series):
         y = [m.row - (1 - _ROW_GAP) / 2 + slot * (i + 0.5) for m in s.marks]
-        traces += [_bar_trace(s, y, slot * 0.9), _text_trace(s, y)]
+        traces += [
+            _bar_trace(s, y, slot * 0.9),
+            {
+                "type": "scatter",
+                "mode": "text",
+                "y": y,
+                "x": [m.high or m.value for m in s.marks],
+                "text": [f"\u2002{m.text}" for m in s.marks],
+                "textposition": "middle right",
+                "textfont": {"color": INK, "size": 12},
+                "showlegend": False,
+                "hoverinfo": "skip",
+                "cliponaxis": False,
+            },
+        ]
     reach = max((m.high or m.value for s in series for m in s.marks), default=1.0)
     room = 1 + _TEXT_ROOM + _CHARACTER_ROOM * max((len(m.text) for s in series for m in s.marks), default=0)
     x = {"title": {"text": label(axis, AXIS_LENGTH)}, "range": [0, reach * room], "nticks": 4, "tickangle": 0}
@@ -160,21 +174,6 @@ def _bar_trace(series: Series, y: list[float], width: float) -> dict[str, Any]:
         "marker": {"color": series.color, "pattern": pattern},
         "hovertext": [m.hover for m in series.marks],
         "hoverinfo": "text",
-    }
-
-
-def _text_trace(series: Series, y: list[float]) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "text",
-        "y": y,
-        "x": [m.high or m.value for m in series.marks],
-        "text": [f"\u2002{m.text}" for m in series.marks],
-        "textposition": "middle right",
-        "textfont": {"color": INK, "size": 12},
-        "showlegend": False,
-        "hoverinfo": "skip",
-        "cliponaxis": False,
     }
 
 

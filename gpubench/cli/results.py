@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.blocks.parts import Table, table, text
+from gpubench.blocks.parts import table, text
 from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.units import UNKNOWN, count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpubench.record.heads import Head
 
 
@@ -34,10 +32,28 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     if problems and not heads:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
     if json:
-        runs = [_document(head) for head in heads]
+        runs = [
+            {
+                **{name: getattr(head, name) for name in _FIELDS},
+                "workloads": _workloads(head),
+                "torch": head.torch,
+            }
+            for head in heads
+        ]
         print_json({"results": str(root), "runs": runs, "problems": problems})
     elif heads:
-        show(_table(heads))
+        show(
+            table(
+                "",
+                heads,
+                text("run", lambda row: row.run_id),
+                text("started", lambda row: row.started_at, optional=2),
+                text("device", lambda row: row.gpu_key or row.device or UNKNOWN),
+                text("budget", lambda row: row.budget, optional=1),
+                text("measured", _measured),
+                text("workloads", lambda row: " ".join(_workloads(row))),
+            )
+        )
     else:
         say(f"no runs in {root}: `gpubench run` makes one")
     if problems:
@@ -88,30 +104,8 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def _document(head: Head) -> dict[str, Any]:
-    """One stored run in the listing."""
-    return {
-        **{name: getattr(head, name) for name in _FIELDS},
-        "workloads": _workloads(head),
-        "torch": head.torch,
-    }
-
-
 def _workloads(head: Head) -> list[str]:
     return sorted({row.workload for row in head.rows})
-
-
-def _table(rows: Sequence[Head]) -> Table:
-    return table(
-        "",
-        rows,
-        text("run", lambda row: row.run_id),
-        text("started", lambda row: row.started_at, optional=2),
-        text("device", lambda row: row.gpu_key or row.device or UNKNOWN),
-        text("budget", lambda row: row.budget, optional=1),
-        text("measured", _measured),
-        text("workloads", lambda row: " ".join(_workloads(row))),
-    )
 
 
 def _measured(row: Head) -> str:

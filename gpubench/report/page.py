@@ -16,7 +16,7 @@ import msgspec
 from gpubench.blocks.block import Block, environment
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Charts, Figure, printable
+from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
@@ -135,7 +135,10 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
     figures = {
         f"chart-{placed.section.key}-{i}": figure.figure
         for placed in blocks
-        for i, figure in enumerate(_figures(placed.block), start=1)
+        for i, figure in enumerate(
+            [figure for part in placed.block.parts if isinstance(part, Charts) for figure in part.figures],
+            start=1,
+        )
     }
     content, thinned = embedded(_with_few_excluded(data))
     raw = packed(msgspec.json.encode(content))
@@ -165,10 +168,6 @@ def _with_few_excluded(data: ReportData) -> ReportData:
         return data
     few = data.ranking.excluded[:MOST_OFFERS]
     return replace(data, ranking=msgspec.structs.replace(data.ranking, excluded=few))
-
-
-def _figures(block: Block) -> list[Figure]:
-    return [figure for part in block.parts if isinstance(part, Charts) for figure in part.figures]
 
 
 def _title(data: ReportData) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, mark_of, series_of, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.charts import BLUE, GREEN, SLATE, Series, dots, mark_of, series_of, two_lines
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect, Result, against_fp32, amp_effects, on_all_threads, results_of
 from gpubench.findings import FindingKind
 from gpubench.interval import Interval, stacked
@@ -39,7 +39,23 @@ def _render(data: ReportData) -> Block | None:
     pairs = amp_effects(data.results)
     if not pairs:
         return None
-    sentence, twin = Paragraph(text=_sentence(pairs)), _twin(pairs)
+    sentence = Paragraph(text=_sentence(pairs))
+    twin = table(
+        "Speed-up of AMP with its baseline",
+        pairs,
+        text(
+            "Workload",
+            lambda s: plain(s.of.case.workload, 40) + "\nbest batch" * s.of.measurement.at_largest_batch,
+        ),
+        text("AMP", lambda s: _laid_out(s.of.case.precision.value, s.of)),
+        text("Baseline", lambda s: _laid_out(s.to.case.precision.words, s.to)),
+        text("Execution", lambda s: s.of.case.execution.value),
+        number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
+        number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
+        number("Peak allocated", _memory, optional=3),
+        number("Loss after the same steps", _loss, optional=1),
+        text("Findings", lambda s: kinds_words(s.doubts)),
+    )
     alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
     one = (Paragraph(text=_ONE_LAUNCH, tone="note"),) if alone else ()
     return Block(
@@ -104,7 +120,12 @@ def _batches(pair: Effect) -> str:
 
 def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
     rows = list(dict.fromkeys(_row_label(pair.of) for pair in pairs))
-    marked = [((bool(pair.doubts), pair.to.case.precision), _mark(pair, rows)) for pair in pairs]
+    marked = []
+    for pair in pairs:
+        flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
+        hover = f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}"
+        mark = mark_of(rows.index(_row_label(pair.of)), pair.interval, hover)
+        marked.append(((bool(pair.doubts), pair.to.case.precision), mark))
     alt = "; ".join(
         f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
         f"{_batches(p)} {_NAMES[p.to.case.precision]}: {p.words}"
@@ -123,38 +144,10 @@ def _narrow(interval: Interval) -> bool:
     return bool(low and high and high / low <= SURE_FACTOR)
 
 
-def _mark(pair: Effect, rows: list[str]) -> Mark:
-    flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
-    hover = f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}"
-    return mark_of(rows.index(_row_label(pair.of)), pair.interval, hover)
-
-
 def _row_label(result: Result) -> str:
     case = result.case
     task = "" if case.task is TaskKind.TRAIN else " inference"
-    return two_lines(
-        f"{plain(case.workload, 24)}{task}",
-        result.how,
-    )
-
-
-def _twin(pairs: tuple[Effect, ...]) -> Table:
-    return table(
-        "Speed-up of AMP with its baseline",
-        pairs,
-        text(
-            "Workload",
-            lambda s: plain(s.of.case.workload, 40) + "\nbest batch" * s.of.measurement.at_largest_batch,
-        ),
-        text("AMP", lambda s: _laid_out(s.of.case.precision.value, s.of)),
-        text("Baseline", lambda s: _laid_out(s.to.case.precision.words, s.to)),
-        text("Execution", lambda s: s.of.case.execution.value),
-        number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
-        number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
-        number("Peak allocated", _memory, optional=3),
-        number("Loss after the same steps", _loss, optional=1),
-        text("Findings", lambda s: kinds_words(s.doubts)),
-    )
+    return two_lines(f"{plain(case.workload, 24)}{task}", result.how)
 
 
 def _memory(pair: Effect) -> str:

@@ -27,16 +27,13 @@ _S_PER_H = 3600.0
 
 def _render(data: ReportData) -> Block | None:
     ranking = data.ranking
-    if ranking is None or not ranking.purchases or not _is_asked(ranking):
+    if ranking is None or not ranking.purchases:
         return None
-    found = ranking.purchases
-    said, shown = Paragraph(text=_sentence(ranking)), _table(ranking, found[:MOST_ROWS])
-    assumed = Paragraph(text=assumptions(found, "host"), tone="note")
+    if ranking.max_purchase_usd is None and not any(each.cards_needed for each in ranking.purchases):
+        return None  # not asked for
+    said, shown = Paragraph(text=_sentence(ranking)), _table(ranking, ranking.purchases[:MOST_ROWS])
+    assumed = Paragraph(text=assumptions(ranking.purchases, "host"), tone="note")
     return Block(title="What to buy", brief=(shown, said, assumed), parts=(said, shown, assumed))
-
-
-def _is_asked(ranking: Ranking) -> bool:
-    return ranking.max_purchase_usd is not None or any(each.cards_needed for each in ranking.purchases)
 
 
 def _sentence(ranking: Ranking) -> str:
@@ -56,26 +53,28 @@ def _words(each: Purchase) -> str:
     cards = each.gpu_count * each.machine_count
     one = f"${each.cards_usd / cards:,.0f}{' each' if cards > 1 else ''}"
     price = f"{_condition(each)}, {one}, {show_price_date(each.price_date)}"
-    around = hosts(each.machine_count)
-    host = f" and ${each.host_usd:,.0f} for {around}: ${each.purchase_usd:,.0f}" if each.host_usd else ""
-    return f"{machines(each.gpu_key, each.gpu_count, each.machine_count)} ({price}){host}{_work(each)}"
+    host = ""
+    if each.host_usd:
+        host = f" and ${each.host_usd:,.0f} for {hosts(each.machine_count)}: ${each.purchase_usd:,.0f}"
+    work = ""
+    if each.cards_needed is not None:
+        enough = "card does" if each.cards_needed == 1 else "cards do"
+        share = format_percent(each.utilization)
+        work = f", at work {share} of all hours; {each.cards_needed} {enough} the jobs"
+    return f"{machines(each.gpu_key, each.gpu_count, each.machine_count)} ({price}){host}{work}"
 
 
 def _condition(each: Purchase) -> str:
     return {"quoted": "as quoted", "unstated": "new or used not stated"}.get(each.condition, each.condition)
 
 
-def _work(each: Purchase) -> str:
-    if each.cards_needed is None:
-        return ""
-    enough = "card does" if each.cards_needed == 1 else "cards do"
-    return f", at work {format_percent(each.utilization)} of all hours; {each.cards_needed} {enough} the jobs"
-
-
 def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
     has_job = any(each.hours is not None for each in found)
     has_several = any(each.machine_count > 1 for each in found)
     has_month = any(each.cards_needed is not None for each in found)
+    unit = capitalized(ranking.throughput_unit)
+    if ranking.by_reference and ranking.reference_gpu_key:
+        unit = f"× {gpu_name(ranking.reference_gpu_key)}"
     return table(
         "What the sum buys, best first",
         found,
@@ -85,7 +84,7 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("Cards cost", lambda each: format_usd(each.cards_usd), 3),
         number("Host", lambda each: format_usd(each.host_usd), 4),
         number("In all", lambda each: format_usd(each.purchase_usd)),
-        number(_unit(ranking), lambda each: _throughput(ranking, each).text()),
+        number(unit, lambda each: _throughput(ranking, each).text()),
         number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
         number("A job", lambda each: format_duration(each.hours and each.hours * _S_PER_H))
         if has_job
@@ -97,12 +96,6 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("Slots", lambda each: f"{each.slots:g}", 6),
         text("Price of", lambda each: show_price_date(each.price_date), 1),
     )
-
-
-def _unit(ranking: Ranking) -> str:
-    if ranking.by_reference and ranking.reference_gpu_key:
-        return f"× {gpu_name(ranking.reference_gpu_key)}"
-    return capitalized(ranking.throughput_unit)
 
 
 def _throughput(ranking: Ranking, each: Purchase) -> Interval:

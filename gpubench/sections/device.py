@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, Table, table, text
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part, table, text
 from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
@@ -42,22 +42,26 @@ def _render(data: ReportData) -> Block | None:
     if device is None or run is None:
         return None
     if data.is_cpu:
-        rows = [row for row in _cpu_rows(device, run.environment) if row[1] != UNKNOWN]
-        beside: list[Part] = [*_state(device), _system(rows)]
+        host = run.environment
+        rows = {
+            "Name": _text(device.name or host.cpu),
+            "Architecture": _text(device.architecture),
+            "Logical processors": format_whole(host.cpu_count),
+            "Threads used by torch": format_whole(host.cpu_threads),
+            "Memory": format_bytes(device.memory_bytes or host.ram_bytes),
+            "Operating system": _text(host.os),
+        }
+        system = table(
+            "The device that was measured",
+            [row for row in rows.items() if row[1] != UNKNOWN],
+            text("Property", lambda row: row[0]),
+            text("As the system reports it", lambda row: row[1]),
+        )
+        beside: list[Part] = [*_state(device), system]
     else:
         beside = driver_and_data_sheet(device, data.spec, "Driver and data sheet, line by line")
     line = Paragraph(text=device_line(device, run.environment))
-    parts = (_sentence(data, device), *beside)
-    return Block(title="What this device is", parts=parts, brief=(line,))
-
-
-def _system(rows: list[_Row]) -> Table:
-    return table(
-        "The device that was measured",
-        rows,
-        text("Property", lambda row: row[0]),
-        text("As the system reports it", lambda row: row[1]),
-    )
+    return Block(title="What this device is", parts=(_sentence(data, device), *beside), brief=(line,))
 
 
 def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
@@ -157,6 +161,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
     pcie = None if device.pcie_generation is None else f"generation {device.pcie_generation}"
     if pcie and device.pcie_width:
         pcie += f", {device.pcie_width} lanes"
+    sheet_pcie = sheet.get("pcie_generation")
     rows: list[_Row] = [
         ("Name", _text(device.name), _text(sheet.get("name"))),
         (
@@ -177,7 +182,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ("Highest memory clock", format_si(device.memory_clock_max_hz, "Hz"), UNKNOWN),
         ("Power limit now", _watts(device.power_limit_w), UNKNOWN),
         ("Power limit by default", _watts(device.power_limit_default_w), _watts(sheet.get("tdp_w"))),
-        ("PCI Express", _text(pcie), _generation(sheet.get("pcie_generation"))),
+        ("PCI Express", _text(pcie), UNKNOWN if sheet_pcie is None else f"generation {sheet_pcie}"),
         ("NVLinks", format_whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
     ]
     rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), form.unit)) for form in FORMATS]
@@ -200,27 +205,12 @@ def _state(device: DeviceProfile) -> list[Part]:
     return [Paragraph(text=f"{capitalized(said)}.")] if said else []
 
 
-def _cpu_rows(device: DeviceProfile, environment: Environment) -> list[_Row]:
-    return [
-        ("Name", _text(device.name or environment.cpu), UNKNOWN),
-        ("Architecture", _text(device.architecture), UNKNOWN),
-        ("Logical processors", format_whole(environment.cpu_count), UNKNOWN),
-        ("Threads used by torch", format_whole(environment.cpu_threads), UNKNOWN),
-        ("Memory", format_bytes(device.memory_bytes or environment.ram_bytes), UNKNOWN),
-        ("Operating system", _text(environment.os), UNKNOWN),
-    ]
-
-
 def _text(value: str | None) -> str:
     return UNKNOWN if value is None else plain(value, 100)
 
 
 def _watts(value: float | None) -> str:
     return UNKNOWN if value is None else f"{format_number(value)} W"
-
-
-def _generation(value: int | None) -> str:
-    return UNKNOWN if value is None else f"generation {value}"
 
 
 def _memory(spec: GpuSpec | None) -> str:

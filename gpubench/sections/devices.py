@@ -8,8 +8,8 @@ from functools import partial
 from itertools import takewhile
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Mark, Series, bars, label
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.charts import BLUE, Series, bars, label, mark_of
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result, ratio
 from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile
@@ -53,7 +53,17 @@ def _render(data: ReportData) -> Block | None:
             Paragraph(text=_sentence(shared)),
             Charts(
                 figures=tuple(_figure(case, shared[case]) for case in charted),
-                twin=_twin([on for case in shared for on in shared[case]]),
+                twin=table(
+                    "The same case on each device",
+                    [on for case in shared for on in shared[case]],
+                    text("Case", lambda on: case_words(on.result.case)),
+                    text("Device", lambda on: on.name),
+                    number(
+                        "Samples/s, 95 % interval", lambda on: stacked(on.result.measurement.interval.words())
+                    ),
+                    number("Against the first device", _against),
+                    text("Findings", lambda on: kinds_words(on.result.doubts)),
+                ),
                 caption=f"Of each workload the case that most devices have measured.{more}",
             ),
         ),
@@ -130,13 +140,11 @@ def _is_equal(one: _On, other: _On) -> bool:
 def _figure(case: Case, measured: Sequence[_On]) -> Figure:
     unit = plural(plain(case.sample_unit, 20))
     marks = tuple(
-        Mark(
-            row=row,
-            value=_rate(on),
-            low=on.result.measurement.samples_per_s_low,
-            high=on.result.measurement.samples_per_s_high,
-            text=format_number(_rate(on)),
-            hover=label(f"{on.name}: {on.result.measurement.interval.text()}", 90),
+        mark_of(
+            row,
+            on.result.measurement.interval,
+            label(f"{on.name}: {on.result.measurement.interval.text()}", 90),
+            format_number(_rate(on)),
         )
         for row, on in enumerate(measured)
     )
@@ -147,18 +155,6 @@ def _figure(case: Case, measured: Sequence[_On]) -> Figure:
         title=case_words(case),
         alt=f"Bar chart of {case_words(case)} in {unit} per second: {alt}.",
         height_px=76 + 27 * len(measured),
-    )
-
-
-def _twin(measured: Sequence[_On]) -> Table:
-    return table(
-        "The same case on each device",
-        measured,
-        text("Case", lambda on: case_words(on.result.case)),
-        text("Device", lambda on: on.name),
-        number("Samples/s, 95 % interval", lambda on: stacked(on.result.measurement.interval.words())),
-        number("Against the first device", _against),
-        text("Findings", lambda on: kinds_words(on.result.doubts)),
     )
 
 

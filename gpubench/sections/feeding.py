@@ -18,7 +18,8 @@ def _render(data: ReportData) -> Block | None:
     shown = [] if data.is_cpu else _hungriest(data)
     if not shown:
         return None
-    link = _link(data)
+    micro = (m for run in data.device_runs for m in run.micro)
+    link = next((m for m in micro if m.name == "host to device pinned"), None)
     return Block(
         title="Input pipeline",
         parts=(
@@ -38,7 +39,10 @@ def _render(data: ReportData) -> Block | None:
                 number("Throughput", lambda r: rate_of(r.measurement)),
                 number("As float32", lambda r: format_si(_demand(r)[0], "B/s")),
                 number("As 8-bit", lambda r: format_si(_demand(r)[1], "B/s")),
-                number("Share of the link, float32", lambda r: _share(r, link)),
+                number(
+                    "Share of the link, float32",
+                    lambda r: UNKNOWN if link is None else format_percent(_demand(r)[0] / link.value),
+                ),
             ),
         ),
     )
@@ -65,14 +69,6 @@ def _speed(result: Result) -> float:
     return result.measurement.samples_per_s or 0.0
 
 
-def _link(data: ReportData) -> MicroResult | None:
-    """The measured link from host to device, pinned memory."""
-    return next(
-        (m for run in data.device_runs for m in run.micro if m.name == "host to device pinned"),
-        None,
-    )
-
-
 def _sentence(shown: list[Result], link: MicroResult | None) -> str:
     result = max(shown, key=lambda each: _demand(each)[0])
     tensors, eight_bit = _demand(result)
@@ -91,10 +87,6 @@ def _sentence(shown: list[Result], link: MicroResult | None) -> str:
             " nor the images" if eight_bit > link.value else ": send 8-bit images and prepare them there"
         )
     return f"{text} The link from host to device ({format_si(link.value, 'B/s')}, pinned memory) {verdict}."
-
-
-def _share(result: Result, link: MicroResult | None) -> str:
-    return UNKNOWN if link is None else format_percent(_demand(result)[0] / link.value)
 
 
 SECTION = Section(key="feeding", render=_render, place=140)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Point, label, plane, spaced
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.labels import gpus_of, offer_lines, offer_name, price_of
 from gpubench.models import RankedOffer, Ranking
@@ -41,26 +41,31 @@ def _render(data: ReportData) -> Block | None:
     if ranking is None or len(ranking.rows) < 2:
         return None
     line = frontier(ranking)
+    few = len(ranking.rows) <= MOST_POINTS
+    shown = "Every ranked offer" if few else f"The first {MOST_POINTS} ranked offers"
     return Block(
         title="What speed costs",
         parts=(
             Paragraph(text=_sentence(ranking, line)),
             Charts(
                 figures=(_figure(ranking, line),),
-                twin=_twin(ranking, line),
+                twin=table(
+                    "The offers on the line, from the cheapest work to the fastest",
+                    line,
+                    text("GPUs and offer", lambda row: offer_lines(row.offer)),
+                    number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
+                    number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
+                    number("Price", price_of),
+                    text("Basis", lambda row: stacked(basis_words(row.estimate))),
+                ),
                 caption=(
-                    f"{_how_many(ranking)}; right is faster, down is cheaper, both axes logarithmic. The "
+                    f"{shown}; right is faster, down is cheaper, both axes logarithmic. The "
                     "dashed line joins the offers that no other beats on both. Positions are best "
                     "estimates: offers near the line may be as good within their intervals."
                 ),
             ),
         ),
     )
-
-
-def _how_many(ranking: Ranking) -> str:
-    few = len(ranking.rows) <= MOST_POINTS
-    return "Every ranked offer" if few else f"The first {MOST_POINTS} ranked offers"
 
 
 def _sentence(ranking: Ranking, line: Sequence[RankedOffer]) -> str:
@@ -128,18 +133,6 @@ def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is None:
         return ranking.throughput_of(row).words()
     return row.job_hours.words()
-
-
-def _twin(ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
-    return table(
-        "The offers on the line, from the cheapest work to the fastest",
-        line,
-        text("GPUs and offer", lambda row: offer_lines(row.offer)),
-        number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
-        number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
-        number("Price", price_of),
-        text("Basis", lambda row: stacked(basis_words(row.estimate))),
-    )
 
 
 SECTION = Section(key="frontier", render=_render, place=100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Measurement
 from gpubench.models.measurement import LEAST_GAPS
@@ -18,7 +18,19 @@ def _render(data: ReportData) -> Block | None:
     timed = [r for r in data.results if r.case.new_tokens and r.measurement.first_token_s is not None]
     if not timed:
         return None
-    figures = _figures(timed)
+    figures = table(
+        "Tokens of a generation",
+        timed,
+        text("Workload", _work),
+        text("Weights", lambda r: r.case.weight_type.value, optional=2),
+        text("Execution", lambda r: r.case.execution.value, optional=1),
+        number("First token", lambda r: format_duration(r.measurement.first_token_s)),
+        number("Each token after", lambda r: format_duration(r.measurement.per_token_s)),
+        number("p50", lambda r: _gap(r.measurement, P50), optional=3),
+        number("p99", lambda r: _gap(r.measurement, P99)),
+        number("Prompt tokens/s", lambda r: format_number(r.measurement.prefill_tokens_per_s), optional=4),
+        number("Generated tokens/s", lambda r: format_number(r.measurement.decoded_tokens_per_s)),
+    )
     return Block(
         title="How fast tokens come",
         brief=(figures,),
@@ -32,22 +44,6 @@ def _render(data: ReportData) -> Block | None:
             ),
             figures,
         ),
-    )
-
-
-def _figures(timed: list[Result]) -> Table:
-    return table(
-        "Tokens of a generation",
-        timed,
-        text("Workload", _work),
-        text("Weights", lambda r: r.case.weight_type.value, optional=2),
-        text("Execution", lambda r: r.case.execution.value, optional=1),
-        number("First token", lambda r: format_duration(r.measurement.first_token_s)),
-        number("Each token after", lambda r: format_duration(r.measurement.per_token_s)),
-        number("p50", lambda r: _gap(r.measurement, P50), optional=3),
-        number("p99", lambda r: _gap(r.measurement, P99)),
-        number("Prompt tokens/s", lambda r: format_number(r.measurement.prefill_tokens_per_s), optional=4),
-        number("Generated tokens/s", lambda r: format_number(r.measurement.decoded_tokens_per_s)),
     )
 
 

@@ -58,19 +58,10 @@ def _parting(tied: Sequence[RankedOffer]) -> str:
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
     labels = [label(f"{gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
     merits = [ranking.merit_of(row) for row in rows]
-    marked = [
-        (
-            str(row.estimate.basis),
-            mark_of(
-                i,
-                merit,
-                "<br>".join(
-                    (ranking.merit_of(row).words(), label(offer_name(row.offer), 90), row.estimate.basis)
-                ),
-            ),
-        )
-        for i, (row, merit) in enumerate(zip(rows, merits, strict=True))
-    ]
+    marked = []
+    for i, (row, merit) in enumerate(zip(rows, merits, strict=True)):
+        hover = "<br>".join((merit.words(), label(offer_name(row.offer), 90), row.estimate.basis))
+        marked.append((str(row.estimate.basis), mark_of(i, merit, hover)))
     looks = {
         basis: Series(name=basis, color=color, symbol=BASIS_SYMBOLS[basis])
         for basis, color in BASIS_COLORS.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, ORANGE, Series, dots, mark_of, series_of, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
@@ -31,15 +31,23 @@ def _render(data: ReportData) -> Block | None:
     pairs = execution_effects(data.results)
     if not pairs:
         return None
-    rows = [_label(pair.of) for pair in pairs]
-    labels = list(dict.fromkeys(rows))
+    labels = list(dict.fromkeys(_label(pair.of) for pair in pairs))
     return Block(
         title="What limits speed: the host or the device",
         parts=(
             Paragraph(text=_sentence(pairs)),
             Charts(
                 figures=(_figure(pairs, labels),),
-                twin=_twin(pairs),
+                twin=table(
+                    "Eager beside graph and compile",
+                    pairs,
+                    text("Case", lambda p: plain(p.of.measurement.label, 100)),
+                    number("Eager", lambda p: rate_of(p.to.measurement)),
+                    number("Graph or compile", lambda p: rate_of(p.of.measurement)),
+                    number("Ratio, 95 % interval", lambda p: stacked(p.words)),
+                    number("Device busy when eager", lambda p: format_percent(p.to.measurement.gpu_busy)),
+                    text("Paced by", _pace),
+                ),
                 caption=(
                     "A graph replays the whole step as one launch, so it shows what the device can do; "
                     f"eager is what most programs run. Above {HOST_BOUND_RATIO:.2f} (dotted) the host is the "
@@ -92,19 +100,6 @@ def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
         figure=dots(series_of(_LOOKS, marked), labels, "times as fast as eager", line_at=HOST_BOUND_RATIO),
         alt=f"Dot chart of graph or compile against eager: {alt}.",
         height_px=100 + 38 * len(labels),
-    )
-
-
-def _twin(pairs: tuple[Effect, ...]) -> Table:
-    return table(
-        "Eager beside graph and compile",
-        pairs,
-        text("Case", lambda p: plain(p.of.measurement.label, 100)),
-        number("Eager", lambda p: rate_of(p.to.measurement)),
-        number("Graph or compile", lambda p: rate_of(p.of.measurement)),
-        number("Ratio, 95 % interval", lambda p: stacked(p.words)),
-        number("Device busy when eager", lambda p: format_percent(p.to.measurement.gpu_busy)),
-        text("Paced by", _pace),
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.charts import BLUE, Series, dots, mark_of, two_lines
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
+from gpubench.interval import Interval
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
@@ -24,7 +25,17 @@ def _render(data: ReportData) -> Block | None:
     ]
     if not timed:
         return None
-    twin = _twin(timed, data.results)
+    twin = table(
+        "Latency at batch 1, and throughput of the main batch",
+        timed,
+        text("Workload", lambda r: plain(r.case.workload, 40)),
+        text("Precision", lambda r: r.case.precision.words),
+        text("Execution", lambda r: r.case.execution.value, optional=1),
+        number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
+        number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
+        number("p99", _p99),
+        number("Throughput", lambda r: _throughput(_at_main_batch(r, data.results)), optional=2),
+    )
     return Block(
         title="How long one answer takes",
         brief=(twin,),
@@ -52,15 +63,8 @@ def _figure(timed: list[Result]) -> Figure:
     marks = []
     for i, result in enumerate(timed):
         p50, p99 = result.measurement.latency_p50_s or 0.0, result.measurement.latency_p99_s
-        marks.append(
-            Mark(
-                row=i,
-                value=p50 * 1e3,
-                low=p50 * 1e3,
-                high=None if p99 is None else p99 * 1e3,
-                hover=f"median {format_duration(p50)}, p99 {format_duration(p99)}",
-            )
-        )
+        to_p99 = Interval(p50 * 1e3, p50 * 1e3, None if p99 is None else p99 * 1e3)
+        marks.append(mark_of(i, to_p99, f"median {format_duration(p50)}, p99 {format_duration(p99)}"))
     alt = "; ".join(
         f"{plain(r.measurement.label, 100)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
     )
@@ -68,20 +72,6 @@ def _figure(timed: list[Result]) -> Figure:
         figure=dots([Series(name="median", marks=tuple(marks), color=BLUE)], labels, "latency, ms"),
         alt=f"Dot chart of the median latency of one pass: {alt}.",
         height_px=80 + 38 * len(labels),
-    )
-
-
-def _twin(timed: list[Result], results: Iterable[Result]) -> Table:
-    return table(
-        "Latency at batch 1, and throughput of the main batch",
-        timed,
-        text("Workload", lambda r: plain(r.case.workload, 40)),
-        text("Precision", lambda r: r.case.precision.words),
-        text("Execution", lambda r: r.case.execution.value, optional=1),
-        number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
-        number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
-        number("p99", _p99),
-        number("Throughput", lambda r: _throughput(_at_main_batch(r, results)), optional=2),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BLUE, Series, dots, mark_of, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
@@ -47,13 +47,7 @@ def _render(data: ReportData) -> Block | None:
 def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
     labels = [two_lines(_name(m), plain(m.size, 30)) for m, _ in compared]
     marks = tuple(
-        Mark(
-            row=i,
-            value=m.value / peak,
-            low=None if m.low is None else m.low / peak,
-            high=None if m.high is None else m.high / peak,
-            hover=f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}",
-        )
+        mark_of(i, m.interval.over(peak), f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}")
         for i, (m, peak) in enumerate(compared)
     )
     alt = "; ".join(

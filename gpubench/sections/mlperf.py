@@ -63,11 +63,7 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
         number("Cost of a run", lambda p: format_usd(p.usd)),
         text("At the price of", _offer, optional=1),
         filters=(
-            Filter(
-                title="Benchmark",
-                kind="choice",
-                values=tuple(map(_benchmark, runs)),
-            ),
+            Filter(title="Benchmark", kind="choice", values=tuple(map(_benchmark, runs))),
             Filter(title="GPU", kind="choice", values=tuple(gpu_name(p.run.gpu_key) for p in runs)),
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
-from gpubench.effects import Effect, inference_effects
+from gpubench.effects import inference_effects
 from gpubench.interval import stacked
 from gpubench.models import TaskKind
 from gpubench.sections.data import ReportData
@@ -31,18 +31,14 @@ def _render(data: ReportData) -> Block | None:
         text("Case", lambda r: f"{plain(r.case.workload, 40)}\n{r.case.execution.value} {r.batch_words}"),
         text("Precision", lambda r: r.case.precision.words),
         number("Error of outputs", lambda r: format_percent(r.measurement.output_error, 2)),
-        number("Over fp32, 95 % interval", lambda r: _ratio(pairs.get(r.case))),
+        number(
+            "Over fp32, 95 % interval", lambda r: stacked(pairs[r.case].words) if r.case in pairs else UNKNOWN
+        ),
         number("Throughput, 95 % interval", lambda r: rate_of(r.measurement), optional=1),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=2),
     )
-    what = Paragraph(text=_WHAT)
-    return Block(
-        title="What a lower precision gains and costs in inference", parts=(what, twin), brief=(twin,)
-    )
-
-
-def _ratio(pair: Effect | None) -> str:
-    return UNKNOWN if pair is None else stacked(pair.words)
+    title = "What a lower precision gains and costs in inference"
+    return Block(title=title, parts=(Paragraph(text=_WHAT), twin), brief=(twin,))
 
 
 SECTION = Section(key="outputs", render=_render, place=42)

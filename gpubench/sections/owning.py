@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BLUE, Series, dots, mark_of, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import PRICING_WORDS, gpus_of
@@ -63,12 +63,10 @@ def _sentence(decisions: Sequence[BuyOrRent]) -> str:
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
     labels = [two_lines(gpus_of(each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
     marks = tuple(
-        Mark(
-            row=i,
-            value=each.usd_per_hour / each.equivalent_usd_per_hour,
-            low=each.usd_per_hour_low / each.equivalent_usd_per_hour,
-            high=each.usd_per_hour_high / each.equivalent_usd_per_hour,
-            hover=f"owned {_hourly(each)}, rented {format_usd(each.equivalent_usd_per_hour)}",
+        mark_of(
+            i,
+            each.hourly_usd.over(each.equivalent_usd_per_hour),
+            f"owned {_hourly(each)}, rented {format_usd(each.equivalent_usd_per_hour)}",
         )
         for i, each in enumerate(decisions)
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Cell, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.parts import Bullets, Cell, Paragraph, Part, number, table, text
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of
@@ -30,9 +30,22 @@ def _render(data: ReportData) -> Block | None:
     if not rows:
         return None
     parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=_meaning())]
-    if any(f.kind is FindingKind.OUT_OF_DOMAIN for row in rows for f in row.estimate.findings):
-        parts.append(Paragraph(text=_far(rows), tone="warning"))
-    parts.append(_table(rows[:MOST_ROWS]))
+    far = [gpus_of(row.offer) for row in rows if FindingKind.OUT_OF_DOMAIN in _kinds(row.estimate)]
+    if far:
+        words = f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
+        parts.append(Paragraph(text=words, tone="warning"))
+    parts.append(
+        table(
+            "What each prediction rests on",
+            [row.estimate for row in rows[:MOST_ROWS]],
+            text("GPU", lambda e: gpu_name(e.gpu_key)),
+            number("90 % interval", _width),
+            *_rests_on(),
+            text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
+            text("Remarks", _remarks),
+            folded=True,
+        )
+    )
     return Block(title="Accuracy of the predictions", parts=tuple(parts))
 
 
@@ -59,28 +72,6 @@ def _meaning() -> str:
         f"({calibration.train.rows:,} rows of training, {calibration.infer.rows:,} of inference, "
         f"{plain(calibration.fitted, 20)}); docs/prediction.md of the project "
         "gives the errors by GPU, model and precision, on GPUs that were held out."
-    )
-
-
-def _far(rows: Sequence[RankedOffer]) -> str:
-    far = [
-        gpus_of(row.offer)
-        for row in rows
-        if any(f.kind is FindingKind.OUT_OF_DOMAIN for f in row.estimate.findings)
-    ]
-    return f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
-
-
-def _table(rows: Sequence[RankedOffer]) -> Table:
-    return table(
-        "What each prediction rests on",
-        [row.estimate for row in rows],
-        text("GPU", lambda e: gpu_name(e.gpu_key)),
-        number("90 % interval", _width),
-        *_rests_on(),
-        text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
-        text("Remarks", _remarks),
-        folded=True,
     )
 
 

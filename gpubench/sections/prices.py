@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Pricing, RankedOffer
 from gpubench.sections.data import ReportData
@@ -22,9 +23,11 @@ def _render(data: ReportData) -> Block | None:
     rows = [row for row in data.ranking.rows if row.offer.pricing is not Pricing.OWNED]
     if not rows:
         return None
-    by_provider: dict[str, list[RankedOffer]] = {}
+    by_provider: defaultdict[str, list[RankedOffer]] = defaultdict(list)
+    read: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        by_provider.setdefault(row.offer.provider, []).append(row)
+        by_provider[row.offer.provider].append(row)
+        read[plain(row.offer.source, 200)].add(plain(row.offer.provider, 40))
     return Block(
         title="Prices and their dates",
         parts=(
@@ -42,7 +45,13 @@ def _render(data: ReportData) -> Block | None:
                 number("Age in days", lambda item: _span(_ages(item[1]))),
                 text("Standing", lambda item: _standing(max(_ages(item[1]), default=None))),
             ),
-            _sources(rows),
+            table(
+                "Where the prices were read",
+                sorted(read.items()),
+                text("Source", lambda item: item[0]),
+                text("Providers", lambda item: listing(sorted(item[1]))),
+                folded=True,
+            ),
         ),
     )
 
@@ -72,20 +81,6 @@ def _span(ages: list[int]) -> str:
     if not ages:
         return UNKNOWN
     return str(ages[0]) if min(ages) == max(ages) else f"{min(ages)} to {max(ages)}"
-
-
-def _sources(rows: Iterable[RankedOffer]) -> Table:
-    """Where each provider's prices were read."""
-    read: dict[str, set[str]] = {}
-    for row in rows:
-        read.setdefault(plain(row.offer.source, 200), set()).add(plain(row.offer.provider, 40))
-    return table(
-        "Where the prices were read",
-        sorted(read.items()),
-        text("Source", lambda item: item[0]),
-        text("Providers", lambda item: listing(sorted(item[1]))),
-        folded=True,
-    )
 
 
 def _standing(age_days: int | None) -> str:

@@ -34,8 +34,7 @@ def _render(data: ReportData) -> Block | None:
         number("Energy [J], 95 % interval", lambda r: _told(r, r.energy_j), optional=1),
         number("Steps over fp32's", lambda r: _told(r, _over_fp32(r, rows))),
     )
-    what = Paragraph(text=_WHAT)
-    return Block(title="Time to a stated quality", parts=(what, twin), brief=(twin,))
+    return Block(title="Time to a stated quality", parts=(Paragraph(text=_WHAT), twin), brief=(twin,))
 
 
 def _goal(row: TimeToQuality) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Launch, TelemetrySample
 from gpubench.sections.data import ReportData
@@ -30,7 +30,16 @@ def _render(data: ReportData) -> Block | None:
             Paragraph(text=_sentence(known) + _idle(data)),
             Charts(
                 figures=tuple(_figure(result, data) for result in shown),
-                twin=_table(known),
+                twin=table(
+                    "Telemetry of every measured case",
+                    known,
+                    text("Case", lambda r: plain(r.measurement.label, 100)),
+                    number("Core clock", _clock),
+                    number("Power", _power),
+                    number("Temperature", _heat),
+                    number("Energy a sample", _energy),
+                    text("Clock events, share of samples", _events),
+                ),
                 caption=(
                     "One strip for each workload, at its fastest case. Tinted times: the driver gave a "
                     "reason for holding the clock. Dotted: the power limit. Scales do "
@@ -80,19 +89,6 @@ def _figure(result: Result, data: ReportData) -> Figure:
             f"temperature {_heat(result)}, clock events {_events(result)}."
         ).replace("\n", ", "),
         height_px=height_px,
-    )
-
-
-def _table(results: Sequence[Result]) -> Table:
-    return table(
-        "Telemetry of every measured case",
-        results,
-        text("Case", lambda r: plain(r.measurement.label, 100)),
-        number("Core clock", _clock),
-        number("Power", _power),
-        number("Temperature", _heat),
-        number("Energy a sample", _energy),
-        text("Clock events, share of samples", _events),
     )
 
 

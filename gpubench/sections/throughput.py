@@ -20,7 +20,7 @@ from gpubench.blocks.charts import (
 )
 from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
-from gpubench.models import Case, Execution, Framework, MemoryFormat, Precision, TaskKind
+from gpubench.models import Execution, Framework, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import Apart, kinds_words, rate_of, told_apart
@@ -99,14 +99,15 @@ def _figure(group: Sequence[Result]) -> Figure:
     rows = list(dict.fromkeys(labels))
     marks = [(r.case.execution, _mark(r, rows.index(label))) for r, label in zip(group, labels, strict=True)]
     series = series_of(_LOOKS, marks)
-    case = group[0].case
-    unit = plural(plain(case.sample_unit, 20))
+    unit = plural(plain(group[0].case.sample_unit, 20))
     title = _title(group[0])
-    figure = bars(series, rows, f"{unit}/s")
+    told = "; ".join(f"{r.how}: {r.measurement.interval.text()}" for r in group)
     return Figure(
-        figure=figure, title=title, alt=f"Bar chart, {title} in {unit} per second: {_alt(group)}.",
+        figure=bars(series, rows, f"{unit}/s"),
+        title=title,
+        alt=f"Bar chart, {title} in {unit} per second: {told}.",
         height_px=86 + len(rows) * (22 + 21 * len(series)),
-    )  # fmt: skip
+    )
 
 
 def _title(result: Result) -> str:
@@ -122,30 +123,19 @@ def _row_label(result: Result, apart: Apart) -> str:
     case = result.case
     version = f", version {case.workload_version}" if case.workload_version != 1 else ""
     below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))
-    return two_lines(f"{case.precision.value}{_layout(case)}", f"{below}{version}")
-
-
-def _layout(case: Case) -> str:
-    return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
+    layout = ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
+    return two_lines(f"{case.precision.value}{layout}", f"{below}{version}")
 
 
 def _mark(result: Result, row: int) -> Mark:
-    case, words = result.case, _interval(result)
+    case, words = result.case, result.measurement.interval.text()
     hover = f"{case.precision.value}, {case.execution.value}: {words}"
     return mark_of(row, result.measurement.interval, hover, text=words.partition(" ")[0])
 
 
-def _alt(group: Iterable[Result]) -> str:
-    return "; ".join(f"{r.how}: {_interval(r)}" for r in group)
-
-
-def _interval(result: Result) -> str:
-    return result.measurement.interval.text()
-
-
 def _twin(results: Sequence[Result]) -> Table:
     apart = told_apart([result.case for result in results])
-    jobs: list[Cell[Result]] = [text("Job and recipe", lambda r: ", ".join(apart(r.case)) or UNKNOWN)]
+    has_jobs = any(apart(result.case) for result in results)
     return table(
         "Every measured case on this device",
         results,
@@ -153,13 +143,13 @@ def _twin(results: Sequence[Result]) -> Table:
         text("Precision", _precision),
         text("Execution", lambda r: r.case.execution.value),
         number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
-        *(jobs if any(apart(result.case) for result in results) else []),
+        text("Job and recipe", lambda r: ", ".join(apart(r.case)) or UNKNOWN) if has_jobs else None,
         number("Throughput, 95 % interval", _throughput),
         *_tokens(results),
-        number("Step", _step),
-        number("Device busy", _busy),
+        number("Step", lambda r: format_duration(r.measurement.step_time_s)),
+        number("Device busy", lambda r: format_percent(r.measurement.gpu_busy)),
         number("Of peak FLOP/s", _of_peak),
-        number("Of best GEMM here", _of_gemm),
+        number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm)),
         text("Findings", _findings),
     )
 
@@ -170,21 +160,16 @@ def _brief(results: Sequence[Result]) -> Table:
     return table(
         "",
         results,
-        text("Case", lambda r: _case(r, apart)),
+        text("Case", lambda r: f"{_title(r)}\n{', '.join((r.how, *apart(r.case)))}"),
         number("Throughput, 95 % interval", _throughput),
         *_tokens(results),
-        number("Step", _step),
+        number("Step", lambda r: format_duration(r.measurement.step_time_s)),
         number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
         number("Of peak FLOP/s", _of_peak, optional=2),
-        number("Device busy", _busy, optional=6),
-        number("Of best GEMM here", _of_gemm, optional=7),
+        number("Device busy", lambda r: format_percent(r.measurement.gpu_busy), optional=6),
+        number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=7),
         text("Findings", _findings),
     )
-
-
-def _case(result: Result, apart: Apart) -> str:
-    how = ", ".join((result.how, *apart(result.case)))
-    return f"{_title(result)}\n{how}"
 
 
 def _precision(result: Result) -> str:
@@ -202,23 +187,11 @@ def _tokens(results: Iterable[Result]) -> Iterator[Cell[Result]]:
         yield number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s))
 
 
-def _step(result: Result) -> str:
-    return format_duration(result.measurement.step_time_s)
-
-
-def _busy(result: Result) -> str:
-    return format_percent(result.measurement.gpu_busy)
-
-
 def _of_peak(result: Result) -> str:
     """MFU, and HFU below where the step computes anything again."""
     m = result.measurement
     again = m.hfu is not None and m.hfu != m.mfu
     return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
-
-
-def _of_gemm(result: Result) -> str:
-    return format_percent(result.measurement.mfu_of_gemm)
 
 
 def _findings(result: Result) -> str:

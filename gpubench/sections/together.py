@@ -24,7 +24,14 @@ def _render(data: ReportData) -> Block | None:
         text("Workload", lambda pair: plain(pair.of.case.workload, 40)),
         text("Precision", lambda pair: pair.of.case.precision.words),
         number("GPUs", lambda pair: str(pair.of.case.gpu_count)),
-        text("How", _how, optional=2),
+        text(
+            "How",
+            lambda pair: (
+                pair.of.case.parallel_mode.value
+                + (f", {pair.of.case.node_count} machines" if pair.of.case.node_count > 1 else "")
+            ),
+            optional=2,
+        ),
         number("Batch per GPU", _batch, optional=1),
         number("Throughput", lambda pair: rate_of(pair.of.measurement)),
         number("Times one GPU", lambda pair: stacked(pair.words)),
@@ -40,11 +47,6 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     return Block(title="What more GPUs of this kind add", parts=(what, found), brief=(found,))
-
-
-def _how(pair: Effect) -> str:
-    nodes = pair.of.case.node_count
-    return pair.of.case.parallel_mode.value + (f", {nodes} machines" if nodes > 1 else "")
 
 
 def _batch(pair: Effect) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Decision, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Decision, Ranking
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.verdict import (
     CAUTION,
@@ -161,7 +161,13 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = to_pay(decision)
     hows = [
-        "; ".join([str(choice.basis), *_at_its_own_batch(ranking.rows[0]), fits])
+        "; ".join(
+            [
+                str(choice.basis),
+                *(["at largest batch"] if ranking.rows[0].estimate.batch_choice == "largest" else []),
+                fits,
+            ]
+        )
         for fits in fits_in_short(choice)
     ]
     if decision.job is None or choice.hours is None:
@@ -258,11 +264,6 @@ def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     else:
         return
     yield _Line(_Tier.NEXT, tuple(wordings))
-
-
-def _at_its_own_batch(row: RankedOffer) -> list[str]:
-    """That batches are not equal, where each GPU has its own largest."""
-    return ["at largest batch"] if row.estimate.batch_choice == "largest" else []
 
 
 def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
