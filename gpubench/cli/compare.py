@@ -53,10 +53,9 @@ def verb(
     for remark in found.remarks:
         say(remark)
     if json:
-        rows = [row.document(tolerance) for row in found.rows]
         print_json(
             {
-                "rows": rows,
+                "rows": [row.document(tolerance) for row in found.rows],
                 "broken": found.broken,
                 "remarks": found.remarks,
                 "failed": [each.case for each in failed],
@@ -66,7 +65,8 @@ def verb(
     elif found.rows:
         show(_table(found.rows, tolerance))
     for broken in found.broken:
-        say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
+        why = f": {plain(broken.reason)}" if broken.reason else ""
+        say(f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}")
     if failed and tolerance is not None:
         _say_failed(found, failed, tolerance)
     if undecided and tolerance is not None:
@@ -91,11 +91,6 @@ def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: 
 
 def _labels(cases: Iterable[Row | Broken]) -> str:
     return ", ".join(plain(each.label) for each in cases)
-
-
-def _why(broken: Broken) -> str:
-    status = broken.status.replace("_", " ")
-    return f"{status}: {plain(broken.reason)}" if broken.reason else status
 
 
 def _table(rows: Sequence[Row], tolerance: float | None) -> Table:

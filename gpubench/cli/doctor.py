@@ -53,13 +53,14 @@ def _parts(checks: tuple[Check, ...]) -> list[Part]:
             checks,
             text("status", lambda check: check.status),
             text("what is checked", lambda check: check.name),
-            text("what was seen, and what to do", _seen),
+            text(
+                "what was seen, and what to do",
+                lambda check: (
+                    plain(check.seen, limit=400)
+                    + (f"\n-> {plain(check.fix, limit=400)}" if check.fix and check.status != "ok" else "")
+                ),
+            ),
             marks=tuple("bad" if check.status == "fail" else None for check in checks),
         ),
         Paragraph(text=f"{verdict}." if failures else f"{verdict}. Next: gpubench run"),
     ]
-
-
-def _seen(check: Check) -> str:
-    seen = plain(check.seen, limit=400)
-    return f"{seen}\n-> {plain(check.fix, limit=400)}" if check.fix and check.status != "ok" else seen

@@ -19,6 +19,8 @@ def verb(
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented starting file for a model of your own; it runs as it stands."""
+    from gpubench.shipped import package_text
+
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
         raise MisuseError(f"{name!r} is no name for a Python file: use letters, digits and _, as in my_model")
@@ -28,7 +30,9 @@ def verb(
             f"{stem} is the name of a module that Python or an installed package brings, and {path} could be "
             f"taken for it; choose another, as in my_{stem}"
         )
-    _write(path, _template(stem))
+    text = package_text("data/own_model_template.txt")
+    text = text.replace("NAME: describe", f"{stem}: describe", 1).replace("./FILE", f"./{stem}.py")
+    _write(path, text)
     if as_json:
         print_json({"path": str(path)})
     say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
@@ -39,13 +43,6 @@ def _is_taken(name: str) -> bool:
     if name in sys.stdlib_module_names or name in sys.builtin_module_names or name in sys.modules:
         return True
     return importlib.util.find_spec(name) is not None
-
-
-def _template(name: str) -> str:
-    from gpubench.shipped import package_text
-
-    text = package_text("data/own_model_template.txt")
-    return text.replace("NAME: describe", f"{name}: describe", 1).replace("./FILE", f"./{name}.py")
 
 
 def _write(path: Path, text: str) -> None:

@@ -27,7 +27,13 @@ def verb(
     from gpubench.sections.device import machine
 
     if dump is not None:
-        _write_dump(dump)
+        from gpubench.files import write_file
+        from gpubench.probe.nvidia import dump as read_dump
+        from gpubench.probe.nvidia import dump_text
+
+        calls = read_dump()
+        write_file(dump, dump_text(calls).encode(), hint="choose another file")
+        say(f"wrote {dump}: {len(calls)} driver calls, UUIDs and process numbers masked")
     report = probe()
     answer(json, lambda: _document(report), lambda: machine(report).parts)
 
@@ -46,13 +52,3 @@ def overview() -> None:
     from gpubench.sections.device import machine
 
     show(*machine(probe()).brief)
-
-
-def _write_dump(file: Path) -> None:
-    from gpubench.files import write_file
-    from gpubench.probe.nvidia import dump as read_dump
-    from gpubench.probe.nvidia import dump_text
-
-    calls = read_dump()
-    write_file(file, dump_text(calls).encode(), hint="choose another file")
-    say(f"wrote {file}: {len(calls)} driver calls, UUIDs and process numbers masked")

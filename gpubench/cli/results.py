@@ -33,11 +33,8 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
     if json:
         runs = [
-            {
-                **{name: getattr(head, name) for name in _FIELDS},
-                "workloads": _workloads(head),
-                "torch": head.torch,
-            }
+            {name: getattr(head, name) for name in _FIELDS}
+            | {"workloads": _workloads(head), "torch": head.torch}
             for head in heads
         ]
         print_json({"results": str(root), "runs": runs, "problems": problems})

@@ -29,39 +29,30 @@ def verb(
     json: JsonOption = False,
 ) -> None:
     """Measure workloads on a device and store the run."""
-    from gpubench.session.session import prepare
+    from gpubench.cli.progress import watch
+    from gpubench.predict.memory import doubts
+    from gpubench.record.store import newest_runs
+    from gpubench.session.session import follow, prepare
 
-    prepared = prepare(request, _say_trial)
+    prepared = prepare(
+        request, lambda case, fits: say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
+    )
     if report is not None:
         _check_report(report)
     if prepared.remark:
         say(prepared.remark)
     if prepared.follows:
-        _follow(prepared)
+        with watch() as progress:
+            follow(prepared, progress)
+        say("the run is over; it is stored on the first machine")
         return
-    for doubt in _doubts(prepared):
+    stored = newest_runs(prepared.root).runs
+    for doubt in doubts(
+        prepared.plan, prepared.profiles, prepared.device, stored
+    ):  # whether it fits in memory
         say(doubt)
     session = _measure(prepared)
     tell(session, prepared, request, report, as_json=json)
-
-
-def _doubts(prepared: Prepared) -> tuple[str, ...]:
-    """What may not fit in the memory of the device."""
-    from gpubench.predict.memory import doubts
-    from gpubench.record.store import newest_runs
-
-    stored = newest_runs(prepared.root).runs
-    return doubts(prepared.plan, prepared.profiles, prepared.device, stored)
-
-
-def _follow(prepared: Prepared) -> None:
-    """Work for the run of another machine, which prints and stores it."""
-    from gpubench.cli.progress import watch
-    from gpubench.session.session import follow
-
-    with watch() as progress:
-        follow(prepared, progress)
-    say("the run is over; it is stored on the first machine")
 
 
 def _measure(prepared: Prepared) -> Session:
@@ -102,6 +93,8 @@ def tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
 ) -> None:
     """Print a run, the head of the ranking for what was run, and at the end what both come to."""
+    import shlex
+
     from gpubench import effects
     from gpubench.record.figures import run_document
 
@@ -111,26 +104,23 @@ def tell(
         print_run(session.run)
     say(f"stored in {session.path}")
     if session.interrupted:
-        goes_on = f"; finished cases are kept, and this goes on: {_resume(session.run, request)}"
+        place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
+        resume = f"gpubench run --resume {session.run.run_id}{place}"
+        goes_on = f"; finished cases are kept, and this goes on: {resume}"
         say(f"interrupted{'; what was trained is kept' if request.to_quality else goes_on}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     closes = bool(prepared.plan.cases) and not (as_json or session.every_case_failed)
     ranking = _top_offers(prepared.plan, request.results) if closes else None
     if report is not None:
-        _write_report(report, request, session.run.run_id)
+        from gpubench.report.page import report as write
+
+        write(report, request.results, run=session.run.run_id)
+        say(f"report in {report}")
     if closes:
         _close(session.run, ranking)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
         raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
-
-
-def _resume(run: Run, request: RunRequest) -> str:
-    """The command that goes on with a run."""
-    import shlex
-
-    place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
-    return f"gpubench run --resume {run.run_id}{place}"
 
 
 def print_run(run: Run) -> None:
@@ -188,13 +178,6 @@ def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:
     return tuple(dict.fromkeys(p.reference for p in cases if p.case.task is task)), task
 
 
-def _write_report(report: Path, request: RunRequest, run_id: str) -> None:
-    from gpubench.report.page import report as write
-
-    write(report, request.results, run=run_id)
-    say(f"report in {report}")
-
-
 def _check_report(report: Path) -> None:
     """Find out before the run whether the page can be written."""
     from gpubench.report.request import format_of
@@ -205,7 +188,3 @@ def _check_report(report: Path) -> None:
         raise MisuseError(f"--report {report}: it is a folder; name a file in it")
     if not folder.is_dir():
         raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
-
-
-def _say_trial(case: Case, fits: bool) -> None:
-    say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")

@@ -88,7 +88,8 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
     if format == "csv":
         return as_csv(data)
     data = shortened(data)
-    blocks = _placed(data, load_sections())
+    rendered = ((section, section.render(data)) for section in load_sections())
+    blocks = [_Placed(section=of, block=printable(block)) for of, block in rendered if block is not None]
     if format == "md":
         return as_markdown(_title(data), _subtitle(data), [placed.block for placed in blocks])
     return _html(data, blocks)
@@ -126,20 +127,12 @@ def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
     return results_root(results) / "reports" / f"{data.today.isoformat()}-{safe}.{FORMATS[kind]}"
 
 
-def _placed(data: ReportData, sections: Sequence[Section]) -> list[_Placed]:
-    rendered = ((section, section.render(data)) for section in sections)
-    return [_Placed(section=each, block=printable(block)) for each, block in rendered if block is not None]
-
-
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
-    figures = {
-        f"chart-{placed.section.key}-{i}": figure.figure
-        for placed in blocks
-        for i, figure in enumerate(
-            [figure for part in placed.block.parts if isinstance(part, Charts) for figure in part.figures],
-            start=1,
-        )
-    }
+    figures: dict[str, Any] = {}
+    for placed in blocks:
+        charts = [part for part in placed.block.parts if isinstance(part, Charts)]
+        drawn = [figure for part in charts for figure in part.figures]
+        figures |= {f"chart-{placed.section.key}-{i}": each.figure for i, each in enumerate(drawn, start=1)}
     content, thinned = embedded(_with_few_excluded(data))
     raw = packed(msgspec.json.encode(content))
     return environment().get_template("page.html.j2").render(

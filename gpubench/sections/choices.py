@@ -69,20 +69,13 @@ def machines(choice: Choice) -> str:
 
 
 def _where(choice: Choice) -> str:
+    if choice.source == "own" and choice.purchase_usd is None:
+        return "of your own"
     if choice.source == "own":
-        return (
-            "of your own"
-            if choice.purchase_usd is None
-            else f"{_as_sold(choice)}for ${choice.purchase_usd:,.0f}"
-        )
+        label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
+        return f"{label}{'with a host ' if choice.host_usd else ''}for ${choice.purchase_usd:,.0f}"
     spot = " spot" if choice.pricing is Pricing.SPOT else ""
     return f"at {plain(choice.provider, 30)}{spot}"
-
-
-def _as_sold(choice: Choice) -> str:
-    """New or used, and whether a host comes with it: "(used) with a host "."""
-    label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
-    return f"{label}{'with a host ' if choice.host_usd else ''}"
 
 
 def beside_words(choice: Choice) -> str:
@@ -142,20 +135,20 @@ def offered(choice: Choice, *, aged: bool) -> str:
     return f"rent {gpus_and_where(choice)}{price}{conditions}"
 
 
-def _conditions(choice: Choice, *, aged: bool) -> list[str]:
-    """The date of a price, and what stands between asking a seller and having it."""
-    if choice.source == "own" and choice.purchase_usd is None:
-        return []
-    dated = _dated(choice, aged=aged)
-    return [dated] if choice.source == "own" else [dated, *_asked(choice), *_hurdles(choice)]
-
-
-def _asked(choice: Choice) -> list[str]:
-    """The one price that anybody was seen to ask, where less than that is expected."""
+def _conditions(choice: Choice, *, aged: bool) -> Iterator[str]:
+    """Yield the date of a price, and what stands between asking a seller and having it."""
+    if choice.source == "own":
+        if choice.purchase_usd is not None:
+            yield _dated(choice, aged=aged)
+        return
+    yield _dated(choice, aged=aged)
     listed_usd = choice.price_usd_per_hour
-    if choice.is_expected_as_listed or listed_usd < choice.expected_usd_per_hour:
-        return []
-    return [f"asked {format_usd(listed_usd)}"]
+    if not choice.is_expected_as_listed and listed_usd >= choice.expected_usd_per_hour:
+        yield f"asked {format_usd(listed_usd)}"  # the one price that anybody was seen to ask
+    if choice.price_label == "single host":
+        yield "single host"
+    if choice.needs_quota:
+        yield "quota"
 
 
 def _dated(choice: Choice, *, aged: bool) -> str:
@@ -165,11 +158,6 @@ def _dated(choice: Choice, *, aged: bool) -> str:
         return day
     up_to = "up to " if len(choice.price_date) < len("2026-01-01") else ""
     return f"{day}, {up_to}{count(age, 'day')} old"
-
-
-def _hurdles(choice: Choice) -> list[str]:
-    single = ["single host"] if choice.price_label == "single host" else []
-    return [*single, *(["quota"] if choice.needs_quota else [])]
 
 
 def winners_in_full(ranking: Ranking) -> Facts:
@@ -198,25 +186,19 @@ def _in_full(choice: Choice) -> str:
         asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
         usd = format_usd(choice.expected_usd_per_hour)
         price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {dated})"
-    job = (
-        []
-        if choice.hours is None
-        else [f"{format_duration(choice.hours * 3600)} and {format_usd(choice.cost_usd)}"]
-    )
-    return "; ".join([price, *job, fits_words(choice), *_feed(choice), *_to_know(choice)])
-
-
-def _feed(choice: Choice) -> list[str]:
-    if choice.feed_vcpus is None:
-        return []
-    needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
-    if choice.vcpus is None:
-        return [f"{needs} vCPUs, how many it has is unknown"]
-    return [f"{needs} of its {choice.vcpus:g} vCPUs{': too few' if choice.can_feed is False else ''}"]
+    job = []
+    if choice.hours is not None:
+        job = [f"{format_duration(choice.hours * 3600)} and {format_usd(choice.cost_usd)}"]
+    return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    """Yield where it is to be had, there and elsewhere, what the others ask, and what a new account lacks."""
+    """Yield what feeding takes, where it is to be had, what others ask, and what a new account lacks."""
+    if choice.feed_vcpus is not None:
+        needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
+        few = ": too few" if choice.can_feed is False else ""
+        has = "vCPUs, how many it has is unknown"
+        yield f"{needs} {has}" if choice.vcpus is None else f"{needs} of its {choice.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]

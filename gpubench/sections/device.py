@@ -256,15 +256,13 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     size = f"{format_bytes(device.memory_bytes)} memory"
     if device.is_cpu:
         bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
-        return [
-            Paragraph(text=f"CPU    {_name(device)}, {format_whole(device.core_count)} cores, {size}{bf16}"),
-        ]
+        line = f"CPU    {_name(device)}, {format_whole(device.core_count)} cores, {size}{bf16}"
+        return [Paragraph(text=line)]
     bandwidth = device.memory_bandwidth_bytes_per_s
     at = "" if bandwidth is None else f" at {format_si(bandwidth, 'B/s')}"
     line = f"GPU {device.index}  {_name(device)}, {format_whole(device.sm_count)} SMs, {size}{at}"
-    return [
-        Paragraph(text=text) for text in (line, *(f"       limited by: {x}" for x in limits(device, state)))
-    ]
+    limited = [f"       limited by: {each}" for each in limits(device, state)]
+    return [Paragraph(text=text) for text in (line, *limited)]
 
 
 def _alike(gpus: Sequence[_Seen]) -> list[list[_Seen]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
 from gpubench.labels import gpus_of, offer_name, price_of
-from gpubench.models import Pricing, RankedOffer, Ranking
+from gpubench.models import Pricing, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.section import Section
@@ -29,18 +29,15 @@ def _render(data: ReportData) -> Block:
 
 def _fastest(ranking: Ranking) -> Fact:
     fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
+    dated = price_date_words(fastest)
+    if fastest.offer.pricing is not Pricing.OWNED and fastest.is_expected_as_listed:
+        dated = f"price of {dated}"
     return Fact(
         term="Fastest offer",
         value=gpus_of(fastest.offer),
         detail=f"rank {rank_words(ranking)(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
-        f"{_dated(fastest)}, {basis_words(fastest.estimate)}",
+        f"{dated}, {basis_words(fastest.estimate)}",
     )
-
-
-def _dated(row: RankedOffer) -> str:
-    words = price_date_words(row)
-    is_a_date = row.offer.pricing is not Pricing.OWNED and row.is_expected_as_listed
-    return f"price of {words}" if is_a_date else words
 
 
 def _evidence(data: ReportData) -> Paragraph:

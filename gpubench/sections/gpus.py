@@ -29,7 +29,10 @@ def _render(data: ReportData) -> Block | None:
     tied = sum(row.rank == shown[0].rank for row in shown)
     caption = "Best offer of each GPU: ● measured, ◆ reference, ○ predicted."
     if tied > 1:
-        caption += f" The {tied} on the band are statistically tied.{_parting(shown[:tied])}"
+        # What is uncertain in a tie are the predictions: their measurement would decide it.
+        guessed = [gpu_name(r.offer.gpu_key) for r in shown[:tied] if r.estimate.basis == "predicted"]
+        which = listing(guessed[:2]) if guessed else "with `--publish`"
+        caption += f" The {tied} on the band are statistically tied. To decide, measure {which}."
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
@@ -45,14 +48,6 @@ def _render(data: ReportData) -> Block | None:
     )
     chart = Charts(figures=(_figure(data, ranking, shown, tied),), twin=twin, caption=caption)
     return Block(title="Every GPU on one axis", parts=(chart,))
-
-
-def _parting(tied: Sequence[RankedOffer]) -> str:
-    """Name the measurement that would decide a tie: predictions are what is uncertain in it."""
-    guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
-    if not guessed:
-        return " To decide, measure with `--publish`."
-    return f" To decide, measure {listing(guessed[:2])}."
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:

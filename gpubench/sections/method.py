@@ -59,7 +59,17 @@ def _render(data: ReportData) -> Block | None:
         _findings(data),
     ]
     if data.results:
-        parts += [_rounds_table(data.results), _spread_table(data.results), *_cold_costs(data)]
+        parts += [_rounds_table(data.results), _spread_table(data.results)]
+    if costs := _cold(data):
+        parts.append(
+            table(
+                "Paid once, apart from the steps: least to most over cases and launches",
+                list(costs.items()),
+                text("Cost", lambda item: item[0].replace("_", " ")),
+                number("Time", lambda item: _range(*item[1])),
+                folded=True,
+            )
+        )
     if data.failures:
         parts.append(_failures_table(data.failures))
     parts += _unread(data)
@@ -164,7 +174,9 @@ def _findings(data: ReportData) -> Part:
     rows = []
     for kind, found in sorted(seen.items()):
         what, action = what_and_action(kind)
-        where = _places([_where(place, finding) for finding, place in found])
+        places = list(dict.fromkeys(_where(place, finding) for finding, place in found))
+        more = len(places) - MOST_PLACES  # the table of cases names the findings of every one
+        where = "; ".join(places[:MOST_PLACES]) + (f"; and {more} more" if more > 0 else "")
         rows.append((capitalized(what), str(kind), where, action))
     return table(
         "Findings, and what to do about each",
@@ -196,13 +208,6 @@ def _brief(data: ReportData) -> tuple[Part, ...]:
 def _cold(data: ReportData) -> dict[str, tuple[float, float]]:
     """What is paid once, apart from the steps: nothing of it is in a throughput."""
     return cold_costs(result.measurement for result in data.results)
-
-
-def _places(where: list[str]) -> str:
-    """At most so many places: the table of cases names the findings of every one."""
-    places = list(dict.fromkeys(where))
-    more = len(places) - MOST_PLACES
-    return "; ".join(places[:MOST_PLACES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _where(place: str, finding: Finding) -> str:
@@ -264,21 +269,6 @@ def _spread_table(results: Sequence[Result]) -> Table:
         ),
         folded=True,
     )
-
-
-def _cold_costs(data: ReportData) -> list[Part]:
-    costs = _cold(data)
-    if not costs:
-        return []
-    return [
-        table(
-            "Paid once, apart from the steps: least to most over cases and launches",
-            list(costs.items()),
-            text("Cost", lambda item: item[0].replace("_", " ")),
-            number("Time", lambda item: _range(*item[1])),
-            folded=True,
-        )
-    ]
 
 
 def _range(least: float | None, most: float | None) -> str:

@@ -14,7 +14,7 @@ from gpubench.labels import gpu_name
 from gpubench.models import Case, Estimate, RankedOffer, TaskKind
 from gpubench.sections.data import ReportData, at_named_batches, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import basis_words, throughput
+from gpubench.sections.words import basis_words, rate_of
 from gpubench.units import UNKNOWN, count, format_duration, listing, plain
 
 JOB_SAMPLES = 1_000_000
@@ -53,15 +53,8 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
         cpu = _fastest(mine, shared)
         gpu = _fastest(theirs, {cpu.case.batch_size} if shared else set()) if theirs else None
-        found.append(
-            CpuGpuPair(
-                cpus=tuple(mine),
-                cpu=cpu,
-                gpu=gpu,
-                factor=None if gpu is None else effect(gpu, cpu),
-                equal=bool(shared),
-            )
-        )
+        factor = None if gpu is None else effect(gpu, cpu)
+        found.append(CpuGpuPair(cpus=tuple(mine), cpu=cpu, gpu=gpu, factor=factor, equal=bool(shared)))
     return tuple(found)
 
 
@@ -210,12 +203,12 @@ def _headline(compared: list[CpuGpuPair]) -> str:
 
 def _fix(compared: list[CpuGpuPair]) -> list[str]:
     """How to get an equal batch where there is none: the GPU runs any batch that the CPU does."""
-    found = [c for c in compared if not c.equal]
-    if not found:
-        return []
     by_batch: dict[int, list[str]] = {}
-    for pair in found:
-        by_batch.setdefault(pair.cpu.case.batch_size, []).append(plain(pair.cpu.case.workload, 40))
+    for pair in compared:
+        if not pair.equal:
+            by_batch.setdefault(pair.cpu.case.batch_size, []).append(plain(pair.cpu.case.workload, 40))
+    if not by_batch:
+        return []
     commands = (
         f"`gpubench run {' '.join(dict.fromkeys(names))} --batch-size {batch}`"
         for batch, names in sorted(by_batch.items())
@@ -249,10 +242,8 @@ def _times(pair: CpuGpuPair) -> str:
 
 
 def _result(result: Result) -> str:
-    m = result.measurement
-    figure = throughput(m)
     flags = "".join(f"\nflagged {flag}" for flag in result.doubts)
-    return f"{stacked(figure)}\n{result.how}{_threads(result, ', ')}{flags}"
+    return f"{rate_of(result.measurement)}\n{result.how}{_threads(result, ', ')}{flags}"
 
 
 SECTION = Section(key="processor", render=_render, place=70)

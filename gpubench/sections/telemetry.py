@@ -23,13 +23,15 @@ def _render(data: ReportData) -> Block | None:
     known = [result for result in data.results if has_strip(result.measurement.launches)]
     if not known:
         return None
-    shown = _one_a_workload(known)
+    fastest: dict[tuple[str, str], Result] = {}
+    for result in sorted(known, key=lambda r: -(r.measurement.samples_per_s or 0.0)):
+        fastest.setdefault((result.case.workload, result.case.task.value), result)
     return Block(
         title="Telemetry",
         parts=(
             Paragraph(text=_sentence(known) + _idle(data)),
             Charts(
-                figures=tuple(_figure(result, data) for result in shown),
+                figures=tuple(_figure(fastest[key], data) for key in sorted(fastest)),
                 twin=table(
                     "Telemetry of every measured case",
                     known,
@@ -48,13 +50,6 @@ def _render(data: ReportData) -> Block | None:
             ),
         ),
     )
-
-
-def _one_a_workload(results: Iterable[Result]) -> list[Result]:
-    fastest: dict[tuple[str, str], Result] = {}
-    for result in sorted(results, key=lambda r: -(r.measurement.samples_per_s or 0.0)):
-        fastest.setdefault((result.case.workload, result.case.task.value), result)
-    return sorted(fastest.values(), key=lambda r: (r.case.workload, r.case.task.value))
 
 
 def _sentence(results: Sequence[Result]) -> str:

@@ -20,11 +20,11 @@ from gpubench.blocks.parts import (
 from gpubench.labels import gpu_name, offer_lines
 from gpubench.models import (
     ExcludedOffer,
+    FindingKind,
     Pricing,
     RankedOffer,
     Ranking,
     SortedBy,
-    UsageLine,
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.verdict import caution, sureness_note, underfed
@@ -193,15 +193,14 @@ def _legend_in_short(shown: Table) -> list[str]:
 
 def _other_work(ranking: Ranking) -> list[str]:
     """The best offer for images and for language, where nobody has named a workload."""
-    return [_line(each) for each in ranking.decision.lines[1:]]
-
-
-def _line(best: UsageLine) -> str:
-    choice, job = best.choice, plain(best.job.words, 80)
-    cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for {job}"
-    names = listing([plain(name, 40) for name in best.workloads])
-    fed = f"; {few}" if (few := underfed(choice)) else ""
-    return f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}{fed}."
+    said = []
+    for best in ranking.decision.lines[1:]:
+        choice, job = best.choice, plain(best.job.words, 80)
+        cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for {job}"
+        names = listing([plain(name, 40) for name in best.workloads])
+        fed = f"; {few}" if (few := underfed(choice)) else ""
+        said.append(f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}{fed}.")
+    return said
 
 
 _UNRANKED = {Pricing.OWNED: "hardware to buy", Pricing.SPOT: "spot prices"}

@@ -143,7 +143,9 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
     if decision.rather_rent is not None and weighed is not None:
         yield _promised(Fact(term=SURENESS, value=_how_sure_against_buying(weighed)))
-        yield _purchase(decision.choice, weighed)
+        share = weighed.break_even_utilization
+        change = "never pays" if share is None else f"better above {format_percent(share)} use"
+        yield _promised(Fact(term=RUNNER_UP, value=rival_words(decision.choice), detail=change))
     else:
         yield from _sureness(ranking, decision)
         yield from _runner_up(decision)
@@ -160,16 +162,9 @@ def _promised(*wordings: Fact) -> _Line:
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = to_pay(decision)
-    hows = [
-        "; ".join(
-            [
-                str(choice.basis),
-                *(["at largest batch"] if ranking.rows[0].estimate.batch_choice == "largest" else []),
-                fits,
-            ]
-        )
-        for fits in fits_in_short(choice)
-    ]
+    largest = ranking.rows[0].estimate.batch_choice == "largest"  # of each GPU its own: they are not equal
+    batch = ["at largest batch"] if largest else []
+    hows = ["; ".join([str(choice.basis), *batch, fits]) for fits in fits_in_short(choice)]
     if decision.job is None or choice.hours is None:
         value = _without_a_job(ranking, decision)
         return _promised(*(Fact(term=JOB, value=value, detail=how) for how in hows))
@@ -212,20 +207,12 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
         yield _promised(*(Fact(term=RUNNER_UP, value=value, detail=detail) for detail in details))
 
 
-def _purchase(own: Choice, weighed: BuyOrRent) -> _Line:
-    """The purchase that had rather be rented, and from which use on it would be the better."""
-    share = weighed.break_even_utilization
-    change = "never pays" if share is None else f"better above {format_percent(share)} use"
-    return _promised(Fact(term=RUNNER_UP, value=rival_words(own), detail=change))
-
-
 def _how_sure_against_buying(weighed: BuyOrRent) -> str:
     """From which use on a purchase pays at the end that favors it, beside the use that is planned."""
     share, planned = weighed.break_even_utilization_low, weighed.utilization
     use = "" if planned is None else f"; planned {format_percent(planned)}"
-    return (
-        f"at best, buying {'never pays' if share is None else f'pays from {format_percent(share)} use'}{use}"
-    )
+    pays = "never pays" if share is None else f"pays from {format_percent(share)} use"
+    return f"at best, buying {pays}{use}"
 
 
 def _caution(decision: Decision) -> Iterator[_Line]:
@@ -322,7 +309,11 @@ def _render(data: ReportData) -> Block:
     card = card_of(data.ranking)
     answer = Paragraph(text=card.headline, tone="headline")
     facts = tuple(fact for fact in card.facts if not fact.term.endswith(_NOTES))
-    notes = [_note(fact) for fact in card.facts if fact.term.endswith(_NOTES)]
+    notes = [
+        Paragraph(text=f"{fact.term}: {fact.words}.", tone="warning" if fact.term == CAUTION else "note")
+        for fact in card.facts
+        if fact.term.endswith(_NOTES)
+    ]
     return Block(
         title="The answer",
         parts=(answer, Facts(rows=facts), *notes),
@@ -332,12 +323,6 @@ def _render(data: ReportData) -> Block:
 
 _NOTES = (CAUTION, OLD_PRICES, FIRST)
 """Facts of no offer, but of what to know or do before paying: on a page a sentence below the others."""
-
-
-def _note(fact: Fact) -> Paragraph:
-    if fact.term == CAUTION:
-        return Paragraph(text=f"{fact.term}: {fact.value}.", tone="warning")
-    return Paragraph(text=f"{fact.term}: {fact.words}.", tone="note")
 
 
 _IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own")

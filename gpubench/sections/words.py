@@ -102,14 +102,12 @@ def kinds_words(kinds: Iterable[FindingKind]) -> str:
     return ", ".join(sorted(set(kinds))) or "none"
 
 
-def throughput(measurement: Measurement) -> str:
-    """A measured throughput with its interval and unit, in no more digits than the interval supports."""
-    return measurement.interval.rate(measurement.case.sample_unit)
-
-
 def rate_of(measurement: Measurement) -> str:
-    """The same, the ends of the interval on a second line of its cell."""
-    return stacked(throughput(measurement))
+    """A measured throughput with its unit, the ends of its interval on a second line of its cell.
+
+    In no more digits than the interval supports.
+    """
+    return stacked(measurement.interval.rate(measurement.case.sample_unit))
 
 
 def case_words(case: Case) -> str:
@@ -153,7 +151,12 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
 
     A figure that a finding casts doubt on is taken only where there is no other.
     """
-    heaviest = max(results, key=_weight, default=None)
+
+    def weight(result: Result) -> tuple[bool, float, float]:
+        m = result.measurement
+        return (not result.doubts, m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
+
+    heaviest = max(results, key=weight, default=None)
     if heaviest is None:
         return ()
     m = heaviest.measurement
@@ -168,11 +171,6 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
             detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )
-
-
-def _weight(result: Result) -> tuple[bool, float, float]:
-    m = result.measurement
-    return (not result.doubts, m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
 
 
 def basis_words(estimate: Estimate) -> str:
