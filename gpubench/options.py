@@ -120,7 +120,8 @@ class Parameter(msgspec.Struct, frozen=True):
         """The type that a Python caller may give."""
         one = self.option.python or _PYTHON.get(self.kind, "Any")
         if self.option.choices and not self.option.commas:
-            one = f"Literal[{', '.join(map(_quoted, self.option.choices))}]"
+            quoted = (f'"{choice}"' for choice in self.option.choices)
+            one = f"Literal[{', '.join(quoted)}]"
         several = f"{one} | Sequence[{one}]" if self.many else one
         return f"{several} | None" if self.optional else several
 
@@ -139,10 +140,6 @@ _WORDS: Mapping[Any, str] = {
     str: "text",
     Path: "a path (text or Path)",
 }
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def said(option: Option, **changes: Any) -> Option:
@@ -210,7 +207,11 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     asked: list[str] = []
     for name, value in given.items():
         if name not in known:
-            raise WrongArgumentError(f"{call}() has no option {plain(name)}{_near(name, known)}")
+            import difflib
+
+            near = difflib.get_close_matches(name, list(known), n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         parameter, flag = known[name]
         if flag is not None and not _converted(_ONE_FLAG, value, _named(name, call)):
             continue
@@ -243,13 +244,6 @@ def _by_name(request_type: type[msgspec.Struct]) -> Mapping[str, tuple[Parameter
     for parameter in parameters_of(request_type):
         found.setdefault(parameter.field, (parameter, None))
     return found
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _value(parameter: Parameter, value: Any, name: str) -> Any:

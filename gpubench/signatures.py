@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,17 +86,15 @@ def _by_place(request_type: type[msgspec.Struct]) -> list[Parameter]:
 
 def _with_arguments(doc: str, request_type: type[msgspec.Struct]) -> str:
     """Put the options into a docstring: after its text, before what it returns or raises."""
+    import textwrap
+
+    told = []
+    for each in _by_place(request_type):
+        flags = [f"{flag.name}: {flag.help}" for flag in each.option.flags]
+        for line in flags or [f"{each.name}: {help_of(each)}"]:
+            told += textwrap.wrap(line, 100, initial_indent="    ", subsequent_indent="        ")
     lines = doc.splitlines()
     ends = (n for n, line in enumerate(lines) if line in {"Returns:", "Raises:", "Example:"})
     place = next(ends, len(lines))
     before = [*"\n".join(lines[:place]).rstrip().splitlines(), ""]
-    return "\n".join([*before, "Args:", *_arguments(request_type), "", *lines[place:]]).rstrip()
-
-
-def _arguments(request_type: type[msgspec.Struct]) -> Iterator[str]:
-    import textwrap
-
-    for each in _by_place(request_type):
-        flags = [f"{flag.name}: {flag.help}" for flag in each.option.flags]
-        for line in flags or [f"{each.name}: {help_of(each)}"]:
-            yield from textwrap.wrap(line, 100, initial_indent="    ", subsequent_indent="        ")
+    return "\n".join([*before, "Args:", *told, "", *lines[place:]]).rstrip()

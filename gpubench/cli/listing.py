@@ -70,7 +70,11 @@ def _list_workloads(as_json: bool) -> None:
                 number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
                 number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
                 text("batches", known(lambda p: ", ".join(map(str, p.batches)))),
-                text("sample", known(_sample), optional=1),
+                text(
+                    "sample",
+                    known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"),
+                    optional=1,
+                ),
             )
         ],
     )
@@ -78,10 +82,6 @@ def _list_workloads(as_json: bool) -> None:
 
 BILLION = 1e9
 _PLUG_IN = "an installed plug-in, profiled when it is used"
-
-
-def _sample(profile: WorkloadProfile) -> str:
-    return f"{profile.sample_unit} {' x '.join(map(str, profile.sample_shape))}"
 
 
 def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:

@@ -47,9 +47,7 @@ def verb(
         say("the run is over; it is stored on the first machine")
         return
     stored = newest_runs(prepared.root).runs
-    for doubt in doubts(
-        prepared.plan, prepared.profiles, prepared.device, stored
-    ):  # whether it fits in memory
+    for doubt in doubts(prepared.plan, prepared.profiles, prepared.device, stored):
         say(doubt)
     session = _measure(prepared)
     tell(session, prepared, request, report, as_json=json)
@@ -73,20 +71,16 @@ def _measure(prepared: Prepared) -> Session:
         with watch() as progress:
             return execute(prepared, note)
     except NoDeviceError as error:
-        raise NoDeviceError(f"{error}{_kept(len(kept))}") from error
+        if not kept:
+            raise
+        what = "1 finished case is" if len(kept) == 1 else f"{len(kept)} finished cases are"
+        rest = "kept, and gpubench run --resume latest goes on with the rest"
+        raise NoDeviceError(f"{error}; {what} {rest}") from error
     except UnstoredRunError as error:
         import msgspec
 
         say(msgspec.json.encode(run_document(error.state)).decode())
         raise
-
-
-def _kept(cases: int) -> str:
-    """Say what a run that came to its end too early has left behind."""
-    if not cases:
-        return ""
-    what = "1 finished case is" if cases == 1 else f"{cases} finished cases are"
-    return f"; {what} kept, and gpubench run --resume latest goes on with the rest"
 
 
 def tell(

@@ -57,28 +57,22 @@ def report(request: ReportRequest) -> str:
     path, folder = request.output, request.results
     kind = request.format or format_of(path)
     whole = kind in {"json", "csv"}  # they are of all that is stored, and all that is ranked
+    # What the ranking is asked beyond its defaults; the place and the day are asked of both.
+    asked = {each.field: getattr(request, each.field) for each in parameters_of(RankRequest)}
+    given = {field: value for field, value in asked.items() if value != getattr(RankRequest(), field)}
     data = request.data or gather(
         folder,
         request.as_of,
         run=request.run,
         every_run=whole,
         most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
-        **_question(request),
+        **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
     path = path or _default_path(data, folder, kind)
-    text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
-    encoded = text.encode("utf-8", errors="replace")
-    write_file(path, encoded, hint="choose another place with -o FILE")
+    text = render(data, kind).encode("utf-8", errors="replace")
+    write_file(path, text, hint="choose another place with -o FILE")
     return str(path)
-
-
-def _question(request: ReportRequest) -> dict[str, Any]:
-    """Return what the ranking is asked beyond its defaults; the place and the day are asked of both."""
-    asked = {each.field: getattr(request, each.field) for each in parameters_of(RankRequest)}
-    default = RankRequest()
-    given = {field: value for field, value in asked.items() if value != getattr(default, field)}
-    return {field: value for field, value in given.items() if field not in {"results", "as_of"}}
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name

@@ -19,7 +19,7 @@ from gpubench.blocks.charts import (
     mark_of,
     series_of,
 )
-from gpubench.blocks.parts import Charts, Part
+from gpubench.blocks.parts import Charts
 from gpubench.errors import MisuseError
 from gpubench.models import Precision, Ranking, Run
 from gpubench.sections import gpus, value, verdict
@@ -57,13 +57,9 @@ def ranking_figure(ranking: Ranking) -> Figure:
     block = gpus.SECTION.render(of_ranking(ranking))
     if block is None:
         raise MisuseError("the ranking has no row, so there is nothing to plot")
-    return _figure(block.parts)
-
-
-def _figure(parts: tuple[Part, ...]) -> Figure:
     from plotly.graph_objects import Figure as Plot
 
-    chart = next(part for part in parts if isinstance(part, Charts)).figures[0]
+    chart = next(part for part in block.parts if isinstance(part, Charts)).figures[0]
     return Plot(chart.figure).update_layout(height=chart.height_px, template="plotly_white")
 
 

@@ -34,7 +34,7 @@ def _render(data: ReportData) -> Block | None:
         number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
         number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
         number("p99", _p99),
-        number("Throughput", lambda r: _throughput(_at_main_batch(r, data.results)), optional=2),
+        number("Throughput", lambda r: _at_main_batch(r, data.results), optional=2),
     )
     return Block(
         title="How long one answer takes",
@@ -83,8 +83,8 @@ def _p99(result: Result) -> str:
     return f"{UNKNOWN}\n{sum(len(launch.latency_s) for launch in m.launches)} of 100 passes"
 
 
-def _at_main_batch(single: Result, results: Iterable[Result]) -> Result | None:
-    """The same work at the workload's main batch, else at the next one measured; never at the best one.
+def _at_main_batch(single: Result, results: Iterable[Result]) -> str:
+    """The throughput of the same work at its main batch, else at the next one measured; never at the best.
 
     Only the batch may differ, and the memory format, which follows what is the faster at each batch.
     """
@@ -98,11 +98,10 @@ def _at_main_batch(single: Result, results: Iterable[Result]) -> Result | None:
         )
         if case == alike and case.batch_size > 1 and not result.measurement.at_largest_batch:
             found.append(result)
-    return min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size), default=None)
-
-
-def _throughput(result: Result | None) -> str:
-    return UNKNOWN if result is None else f"{rate_of(result.measurement)}\n{result.batch_words}"
+    if not found:
+        return UNKNOWN
+    nearest = min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size))
+    return f"{rate_of(nearest.measurement)}\n{nearest.batch_words}"
 
 
 SECTION = Section(key="latency", render=_render, place=40)

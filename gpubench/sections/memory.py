@@ -63,7 +63,8 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     answer = answer_memory(question, specs, own=data.runs, fixes=False)
     readings = peaks_of(question, data.runs)
     spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
-    batches = _batches(case.batch_size)
+    doubled = {round(case.batch_size * 2.0**n) for n in range(-DOUBLINGS, DOUBLINGS + 1)}
+    batches = sorted(batch for batch in doubled if batch >= 1)
     needs = [
         memory.need_of(question, msgspec.structs.replace(case, batch_size=batch), spec, readings)
         for batch in batches

@@ -99,7 +99,10 @@ def _runs_table(runs: Iterable[Run]) -> Table:
 
 
 def _run_facts(run: Run) -> dict[str, str]:
-    e = run.environment
+    e, s = run.environment, run.start or StartState()
+    link = (
+        f"generation {s.pcie_generation}, {s.pcie_width} lanes" if s.pcie_generation and s.pcie_width else ""
+    )
     return {
         "Protocol": plain(run.protocol, 40),
         "Budget": plain(run.budget, 40),
@@ -120,7 +123,10 @@ def _run_facts(run: Run) -> dict[str, str]:
         "Host memory": format_bytes(e.ram_bytes),
         "Seed": str(run.seed),
         "CPU governor": _text(e.cpu_governor),
-        **_start_facts(run.start),
+        "Temperature at start": UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f} °C",
+        "Idle power": UNKNOWN if s.idle_power_w is None else f"{format_number(s.idle_power_w)} W",
+        "Persistence mode": UNKNOWN if s.persistence_mode is None else "on" if s.persistence_mode else "off",
+        "PCI Express at start": link or UNKNOWN,
         "Variables": ", ".join(f"{plain(k, 60)}={plain(v, 60)}" for k, v in sorted(e.variables.items()))
         or UNKNOWN,
     }
@@ -132,20 +138,6 @@ def _end(run: Run) -> str:
         return moment_words(run.finished_at)
     end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
     return f"{end}; finished cases are kept, gpubench run --resume {plain(run.run_id, 60)} goes on"
-
-
-def _start_facts(start: StartState | None) -> dict[str, str]:
-    """The device before the run; unknown throughout where the driver did not tell."""
-    s = start or StartState()
-    link = (
-        f"generation {s.pcie_generation}, {s.pcie_width} lanes" if s.pcie_generation and s.pcie_width else ""
-    )
-    return {
-        "Temperature at start": UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f} °C",
-        "Idle power": UNKNOWN if s.idle_power_w is None else f"{format_number(s.idle_power_w)} W",
-        "Persistence mode": UNKNOWN if s.persistence_mode is None else "on" if s.persistence_mode else "off",
-        "PCI Express at start": link or UNKNOWN,
-    }
 
 
 def _text(value: str | None) -> str:

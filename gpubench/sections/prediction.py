@@ -29,7 +29,16 @@ def _render(data: ReportData) -> Block | None:
     rows = [row for row in best_of_each_gpu(ranking.rows) if row.estimate.basis == "predicted"]
     if not rows:
         return None
-    parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=_meaning())]
+    calibration = load_calibration()
+    meaning = (
+        "An interval is meant to hold the true figure for 9 of 10 GPUs. That is an average over GPUs: for "
+        "one card it may miss. Part of the error is common to all predictions from one starting point, so "
+        "the order is surer than the level. The model was calibrated on published measurements "
+        f"({calibration.train.rows:,} rows of training, {calibration.infer.rows:,} of inference, "
+        f"{plain(calibration.fitted, 20)}); docs/prediction.md of the project "
+        "gives the errors by GPU, model and precision, on GPUs that were held out."
+    )
+    parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=meaning)]
     far = [gpus_of(row.offer) for row in rows if FindingKind.OUT_OF_DOMAIN in _kinds(row.estimate)]
     if far:
         words = f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
@@ -60,18 +69,6 @@ def _sentence(ranking: Ranking, rows: Sequence[RankedOffer]) -> str:
     return (
         f"{text}, all from data sheets alone: no GPU measurement of the same case is at hand. Measuring any "
         "one GPU with `gpubench run` narrows every interval."
-    )
-
-
-def _meaning() -> str:
-    calibration = load_calibration()
-    return (
-        "An interval is meant to hold the true figure for 9 of 10 GPUs. That is an average over GPUs: for "
-        "one card it may miss. Part of the error is common to all predictions from one starting point, so "
-        "the order is surer than the level. The model was calibrated on published measurements "
-        f"({calibration.train.rows:,} rows of training, {calibration.infer.rows:,} of inference, "
-        f"{plain(calibration.fitted, 20)}); docs/prediction.md of the project "
-        "gives the errors by GPU, model and precision, on GPUs that were held out."
     )
 
 

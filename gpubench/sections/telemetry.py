@@ -23,13 +23,16 @@ def _render(data: ReportData) -> Block | None:
     known = [result for result in data.results if has_strip(result.measurement.launches)]
     if not known:
         return None
+    idle_w = data.run.start.idle_power_w if data.run and data.run.start else None
+    # What it draws with nothing on it is what the power of the work is held against.
+    idle = "" if idle_w is None else f" Idle, just before the run, it drew {format_number(idle_w)} W."
     fastest: dict[tuple[str, str], Result] = {}
     for result in sorted(known, key=lambda r: -(r.measurement.samples_per_s or 0.0)):
         fastest.setdefault((result.case.workload, result.case.task.value), result)
     return Block(
         title="Telemetry",
         parts=(
-            Paragraph(text=_sentence(known) + _idle(data)),
+            Paragraph(text=_sentence(known) + idle),
             Charts(
                 figures=tuple(_figure(fastest[key], data) for key in sorted(fastest)),
                 twin=table(
@@ -64,12 +67,6 @@ def _sentence(results: Sequence[Result]) -> str:
     if not reasons:
         return text + "In no sample did the driver give a reason for holding the clock."
     return text + f"Reasons that the driver gave for holding the clock: {listing(sorted(reasons))}."
-
-
-def _idle(data: ReportData) -> str:
-    """What the device drew with nothing on it, to hold the power of the work against."""
-    idle_w = data.run.start.idle_power_w if data.run and data.run.start else None
-    return "" if idle_w is None else f" Idle, just before the run, it drew {format_number(idle_w)} W."
 
 
 def _figure(result: Result, data: ReportData) -> Figure:

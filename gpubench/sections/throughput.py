@@ -11,7 +11,6 @@ from gpubench.blocks.charts import (
     GREEN,
     ORANGE,
     SLATE,
-    Mark,
     Series,
     bars,
     mark_of,
@@ -97,7 +96,12 @@ def _figure(group: Sequence[Result]) -> Figure:
     apart = told_apart([result.case for result in group])
     labels = [_row_label(result, apart) for result in group]
     rows = list(dict.fromkeys(labels))
-    marks = [(r.case.execution, _mark(r, rows.index(label))) for r, label in zip(group, labels, strict=True)]
+    marks = []
+    for r, name in zip(group, labels, strict=True):
+        words = r.measurement.interval.text()
+        hover = f"{r.case.precision.value}, {r.case.execution.value}: {words}"
+        mark = mark_of(rows.index(name), r.measurement.interval, hover, text=words.partition(" ")[0])
+        marks.append((r.case.execution, mark))
     series = series_of(_LOOKS, marks)
     unit = plural(plain(group[0].case.sample_unit, 20))
     title = _title(group[0])
@@ -127,12 +131,6 @@ def _row_label(result: Result, apart: Apart) -> str:
     return two_lines(f"{case.precision.value}{layout}", f"{below}{version}")
 
 
-def _mark(result: Result, row: int) -> Mark:
-    case, words = result.case, result.measurement.interval.text()
-    hover = f"{case.precision.value}, {case.execution.value}: {words}"
-    return mark_of(row, result.measurement.interval, hover, text=words.partition(" ")[0])
-
-
 def _twin(results: Sequence[Result]) -> Table:
     apart = told_apart([result.case for result in results])
     has_jobs = any(apart(result.case) for result in results)
@@ -140,7 +138,10 @@ def _twin(results: Sequence[Result]) -> Table:
         "Every measured case on this device",
         results,
         text("Workload", _title),
-        text("Precision", _precision),
+        text(
+            "Precision",
+            lambda r: r.case.precision.words + (f"\n{r.case.memory_format}" if r.case.memory_format else ""),
+        ),
         text("Execution", lambda r: r.case.execution.value),
         number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
         text("Job and recipe", lambda r: ", ".join(apart(r.case)) or UNKNOWN) if has_jobs else None,
@@ -170,11 +171,6 @@ def _brief(results: Sequence[Result]) -> Table:
         number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=7),
         text("Findings", _findings),
     )
-
-
-def _precision(result: Result) -> str:
-    layout = result.case.memory_format
-    return result.case.precision.words + (f"\n{layout}" if layout else "")
 
 
 def _throughput(result: Result) -> str:
