@@ -16,7 +16,7 @@ import typer
 
 from gpubench.blocks.parts import Part, printable
 from gpubench.blocks.terminal import show
-from gpubench.cli.streams import escaped, holds_unicode
+from gpubench.cli.streams import escaped, lacks_unicode
 from gpubench.options import help_text
 from gpubench.shared_options import RESULTS
 
@@ -41,8 +41,7 @@ def print_json(document: Any) -> None:
         stream.buffer.writelines((encoded, b"\n"))  # as text, that of 100,000 rows would lie there thrice
         return
     text = encoded.decode() + "\n"
-    plain = isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream)
-    stream.write(escaped(text) if plain else text)
+    stream.write(escaped(text) if lacks_unicode(stream) else text)
 
 
 def answer(as_json: bool, document: Callable[[], Any], parts: Callable[[], Iterable[Part]]) -> None:

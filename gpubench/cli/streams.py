@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from typing import TextIO
+from typing import TextIO, TypeGuard
 
 _PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x", "µ": "u", "→": "->"}
 _HANDLER = "gpubench-plain"
@@ -25,13 +25,15 @@ def make_safe() -> None:
         sys.stderr = open_sink()
     codecs.register_error(_HANDLER, _replace)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream):
+        if lacks_unicode(stream):
             stream.reconfigure(errors=_HANDLER)
 
 
-def holds_unicode(stream: io.TextIOWrapper) -> bool:
-    """Whether a stream takes every character."""
-    return codecs.lookup(stream.encoding).name.startswith("utf")
+def lacks_unicode(stream: TextIO) -> TypeGuard[io.TextIOWrapper]:
+    """Whether a stream is of an encoding that does not take every character."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return False
+    return not codecs.lookup(stream.encoding).name.startswith("utf")
 
 
 def escaped(document: str) -> str:

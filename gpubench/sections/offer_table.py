@@ -78,20 +78,18 @@ def offers(
     generated = any(row.estimate.case.new_tokens for row in rows)
     batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
-    relative: tuple[Cell[RankedOffer], ...] = ()
-    if not (timed and ranking.by_reference):
-        relative = (
-            number(
-                capitalized(per_s_unit(ranking)),
-                lambda r: stacked(ranking.throughput_of(r).words()),
-                optional=(6 if one_a_gpu else 4) if timed else 3,
-            ),
-            number(
-                capitalized(per_usd_unit(ranking)),
-                lambda r: stacked(ranking.value_of(r).words()),
-                optional=7 * timed,
-            ),
-        )
+    paces: tuple[Cell[RankedOffer], ...] = (
+        number(
+            capitalized(per_s_unit(ranking)),
+            lambda r: stacked(ranking.throughput_of(r).words()),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
+        ),
+        number(
+            capitalized(per_usd_unit(ranking)),
+            lambda r: stacked(ranking.value_of(r).words()),
+            optional=7 * timed,
+        ),
+    )
     paid_first = _paid_first(data)
     return table(
         caption,
@@ -100,7 +98,7 @@ def offers(
         text("Memory", _gpus_needed) if shared else None,
         number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
-        *relative,
+        *(() if timed and ranking.by_reference else paces),
         number("Time", lambda r: stacked(r.job_hours.by(lambda hours: format_duration(hours * 3600))))
         if timed
         else None,
