@@ -203,8 +203,11 @@ _traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")
 
 @contextmanager
 def traced_once() -> Iterator[None]:
-    """Trace each model once by each recipe, for questions of one moment: later its file may have changed."""
-    before = _traced.set({})
+    """Trace each model once by each recipe, for questions of one moment: later its file may have changed.
+
+    Within another such moment it is a part of that one.
+    """
+    before = _traced.set(_traced.get({}))
     try:
         yield
     finally:

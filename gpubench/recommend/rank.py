@@ -13,7 +13,7 @@ from gpubench.models import Choice, Job, RankedOffer, Ranking, UsageLine
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable
-from gpubench.profile import load_profiles
+from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.buying import at_work
 from gpubench.recommend.eligible import Sifted, sift
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
@@ -46,6 +46,7 @@ def rank(request: RankRequest) -> Ranking:
     return ranked(request)
 
 
+@traced_once()
 def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     """Answer as ``rank`` does.
 
