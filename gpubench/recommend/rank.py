@@ -57,11 +57,11 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     Raises:
         MisuseError: As ``rank`` does.
     """
+    from gpubench.offers.snapshot import load_offers
+
     request = check(request)
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
-    from gpubench.offers.snapshot import load_offers
-
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     runs, problems = _runs(request)

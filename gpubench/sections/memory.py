@@ -191,11 +191,6 @@ def _verdict(fit: MemoryFit) -> str:
     return f"{verdict}\n{need.removesuffix(')')}"
 
 
-def _batches(batch_size: int) -> list[int]:
-    every = {round(batch_size * 2.0**n) for n in range(-DOUBLINGS, DOUBLINGS + 1)}
-    return sorted(batch for batch in every if batch >= 1)
-
-
 def _figure(name: str, batches: list[int], needs: list[MemoryNeed]) -> Figure:
     bands = [_ends(need) for need in needs]
     highest = max(band[2] for band in bands)
