@@ -208,10 +208,14 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The nearest reading of each GPU that may start a prediction of this case.
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
-    differ, in that order of weight. A host-bound reading says nothing about a GPU and starts nothing. What
-    the user measured stands alone: another's harness adds its own error to it.
+    differ, in that order of weight. Where nothing has it, a step whose products run on the same units will
+    do: for weights in BF16 one at AMP, and the other way round. A host-bound reading says nothing about a
+    GPU and starts nothing. What the user measured stands alone: another's harness adds its own error to it.
     """
-    usable = [r for r in readings if not r.host_bound and same_arithmetic(r.case, case)]
+    of_gpu = [r for r in readings if not r.host_bound]
+    usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
+        r for r in of_gpu if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
+    ]
     usable = [r for r in usable if r.basis == "measured"] or usable
     keys = dict.fromkeys(r.spec.key for r in usable)
     return [min((r for r in usable if r.spec.key == key), key=partial(_distance, case)) for key in keys]
@@ -232,6 +236,7 @@ def differences(reading: Reading, case: Case) -> list[str]:
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",
+        "weight_type": f"measured with {mine.weight_type} weights",
         "execution": f"measured {mine.execution.facts.words}",
         "memory_format": f"measured {mine.memory_format}",
         "batch_size": f"measured at batch {mine.batch_size}",

@@ -110,6 +110,8 @@ def evidence_on(estimate: Estimate) -> str:
 
 
 Z90, Z95 = 1.6449, 1.96
+ROUNDING = 1e-9
+"""Of the ends of an interval, which are reckoned apart."""
 
 
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
@@ -139,8 +141,17 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
             if start not in groups:
                 groups[start] = random_of(seed, *start).standard_normal(n)
             error = math.sqrt(share) * groups[start] + math.sqrt(1 - share) * error
-        result[row] = estimate.samples_per_s * np.exp(log_deviation(estimate) * error)
+        rates = estimate.samples_per_s * np.exp(log_deviation(estimate) * error)
+        most = estimate.high if estimate.high is not None and _is_cut_off(estimate) else math.inf
+        result[row] = np.minimum(rates, most)
     return result
+
+
+def _is_cut_off(estimate: Estimate) -> bool:
+    """Whether a prediction ends at the peak of its GPU, nearer than its lower end is: no draw goes beyond."""
+    if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
+        return False
+    return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2
 
 
 def random_of(seed: int, *names: str) -> np.random.Generator:
@@ -153,5 +164,7 @@ def log_deviation(estimate: Estimate) -> float:
     """Standard deviation of log throughput that the interval stands for; 0 for a host-bound guess."""
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
         return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
+    if _is_cut_off(estimate):
+        return math.log(estimate.samples_per_s / estimate.low) / Z90
     z = Z90 if estimate.basis == "predicted" else Z95
     return math.log(estimate.high / estimate.low) / 2 / z

@@ -237,10 +237,12 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
     whole_s = prompt_s + rest * token.value
     slow_s = prompt_s * math.exp(prompt.half_width) + rest * token.high
+    least_s = case.batch_size / prompt.most_samples_per_s + rest * token.low
     return replace(
         prompt,
         samples_per_s=case.batch_size / whole_s,
         half_width=math.log(slow_s / whole_s),
+        most_samples_per_s=case.batch_size / least_s,
         method=f"{prompt.method}; tokens after the first as {VALIDATED_ENGINE} reads weights and cache, not "
         "validated for torch",
     )
@@ -263,13 +265,13 @@ def _predicted(
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
     if fit is not None and fit.in_eager_steps:
         findings.append(Finding(kind=FindingKind.EAGER_MEMORY))
-    factor = math.exp(prediction.half_width)
+    factor, most = math.exp(prediction.half_width), prediction.most_samples_per_s
     estimate = Estimate(
         case=case,
         gpu_key=spec.key,
         samples_per_s=prediction.samples_per_s,
         low=None if prediction.host_bound else prediction.samples_per_s / factor,
-        high=None if prediction.host_bound else prediction.samples_per_s * factor,
+        high=None if prediction.host_bound else min(prediction.samples_per_s * factor, most),
         basis="predicted",
         method=prediction.method,
         evidence=prediction.evidence,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats
@@ -29,6 +30,7 @@ from gpubench.predict.roofline import (
     cast_bytes_of,
     deviations_of,
     leading_mode,
+    least_step_s,
     log_throttle,
     step_times,
     work_of,
@@ -42,10 +44,14 @@ DIFFERENCE_NOISE = 0.10  # log half-width added for each of layout, execution an
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One predicted throughput; ``half_width`` is the natural log of the 90 % interval's factor."""
+    """One predicted throughput; ``half_width`` is the natural log of the 90 % interval's factor.
+
+    ``most_samples_per_s`` is what no error of the prediction goes beyond: the FLOPs of a step at the peak.
+    """
 
     samples_per_s: float
     half_width: float
+    most_samples_per_s: float
     method: str
     evidence: tuple[str, ...]
     anchored: bool
@@ -113,6 +119,7 @@ def _predict(
     if question.profile.parameters < SMALLEST_PUBLISHED:
         start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
         method += "; smaller than every published model, so the interval is widened"
+    least_s = least_step_s(_work(question, case), chips_of(specs), _arithmetic(case, len(specs)))
     host_share = times.host_s / times.step_s
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
     speed = np.where(
@@ -124,6 +131,7 @@ def _predict(
         Prediction(
             samples_per_s=float(speed[i]),
             half_width=float(start.half_width[i]),
+            most_samples_per_s=max(case.batch_size / float(least_s[i]), float(speed[i])),
             method=method,
             evidence=tuple(a.run_id for a in anchors),
             anchored=bool(anchors),
@@ -192,7 +200,8 @@ def _from_anchor(
     host: float,
 ) -> _Batch:
     times = _times(question, case, specs, learned, host)
-    own = _times(question, anchor.case, [anchor.spec], learned, host, measured=anchor)
+    there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
+    own = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)

@@ -38,6 +38,11 @@ HARNESS_POWER = 1.25
 """The same of a published harness, whose host also loads, copies and logs: less of that is hidden."""
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
+WINOGRAD_SAVES = 4.0
+"""Multiplications counted over those done, at most: tiles of 4x4 at 3x3 kernels, 144 for 36 (Lavin and Gray
+2015, arXiv:1509.09308)."""
+ABOVE_STATED_CLOCK = 1.1
+"""Clock over that of the data sheet, at most: consumer cards boost some percent beyond it."""
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     "": 20e-6,
     "eager": 20e-6,
@@ -279,6 +284,21 @@ def moved_bytes(work: Work, half: Flags | bool) -> Floats:
     """Bytes that each step reads and writes, (n,); ``half`` says whether an element takes 2 bytes."""
     moved: Floats = np.where(half, work.bytes_ * HALF_BYTES + work.cast_bytes, work.bytes_)
     return moved + work.optimizer_bytes
+
+
+def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic) -> Floats:
+    """Return the time below which no step of these falls, (n,): its FLOPs at the peak of the data sheet [s].
+
+    Convolutions that Winograd may shorten count by what it saves at most. Bytes set no such bound:
+    how many of them a fused kernel or a cache saves is not known.
+    """
+    conv = work.flops[..., 0] / WINOGRAD_SAVES + work.flops[..., 1]
+    at_peak = (
+        conv / _pick(chips.peaks, arithmetic.conv)
+        + work.flops[..., 2] / _pick(chips.peaks, arithmetic.matmul)
+        + work.flops[..., 3] / chips.peaks[..., Mode.FP32]
+    )
+    return np.asarray(at_peak / ABOVE_STATED_CLOCK, dtype=float)
 
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
