@@ -163,3 +163,12 @@ def test_every_record_is_frozen():
         kind = getattr(models, name)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             assert kind.__struct_config__.frozen, name
+
+
+@pytest.mark.parametrize(
+    ("backend", "torch_type"),
+    [("cuda", "cuda"), ("rocm", "cuda"), ("mps", "mps"), ("cpu", "cpu"), ("xpu", "xpu")],
+)
+def test_a_device_is_known_by_the_name_of_torch(backend, torch_type):
+    device = DeviceProfile(backend=backend)
+    assert (device.torch_type, device.is_nvidia) == (torch_type, backend == "cuda")

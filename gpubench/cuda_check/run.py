@@ -69,7 +69,7 @@ def check_cuda(
         StorageError: If the file cannot be written.
         InterruptedRunError: If Ctrl-C or SIGTERM came; the file holds what was read before.
     """
-    if device.backend != "cuda":
+    if not device.is_nvidia:
         raise MisuseError(f"check --cuda is for NVIDIA GPUs; this device is {device.backend}")
     made = make_plan(device, peers, full=full, amounts=amounts)
     work = Work(

@@ -34,17 +34,9 @@ from gpubench.profile.log import write_log
 from gpubench.units import Seconds, plain
 from gpubench.workload import is_own
 
-CUDA_BACKENDS = frozenset({"cuda", "nvidia"})
-HIP_BACKENDS = frozenset({"rocm", "amd", "hip"})
-
 
 class NotHereError(GpuBenchError):
     """This cannot be had here, as only its own library knows; the case is unsupported, for this reason."""
-
-
-def is_cuda(device: DeviceProfile) -> bool:
-    """Whether torch reaches the device by its ``cuda`` name (NVIDIA, and AMD through HIP)."""
-    return device.backend in CUDA_BACKENDS | HIP_BACKENDS
 
 
 def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
@@ -53,7 +45,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
         return None
     if device.is_cpu:
         return _why_no_precision_on_cpu(precision, device)
-    if device.backend in CUDA_BACKENDS:
+    if device.is_nvidia:
         return _why_no_precision_on_nvidia(precision, device)
     return f"{precision} is a mode of NVIDIA tensor cores" if precision.facts.of_nvidia else None
 
@@ -62,7 +54,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     """Say why a device, or several together, cannot run an execution; None where they can."""
     if gpu_count > 1 and not execution.facts.on_several_gpus:
         return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
-    if execution.facts.needs_cuda and not is_cuda(device):
+    if execution.facts.needs_cuda and device.torch_type != "cuda":
         return f"{execution} means a CUDA graph, and this device is {device.backend}"
     return None
 
@@ -284,7 +276,7 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
         return "Keras models are measured in training"
     if case.gpu_count > 1:
         return f"{framework} is measured on one device"
-    if not device.is_cpu and device.backend not in CUDA_BACKENDS:
+    if not (device.is_cpu or device.is_nvidia):
         return f"{framework} is measured on CPUs and NVIDIA GPUs, and this device is {device.backend}"
     if case.setup.keys() - {"framework", "weight_type"}:
         return "a Keras model has no recipe other than the workload's own"

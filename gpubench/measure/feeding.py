@@ -124,8 +124,7 @@ def measure_pipeline(
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
     need_torch("the input pipeline", install='pip install "gpubench[augment]"')
-    where = "cpu" if device.is_cpu else "cuda"
-    order = order or PipelineOrder(device=where, workers=wanted, frames=frames)
+    order = order or PipelineOrder(device=device.torch_type, workers=wanted, frames=frames)
     asked = ask_child(
         ("-m", "gpubench.measure.pipeline_worker"),
         [msgspec.json.encode(order).decode()],

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from gpubench.measure.capability import CUDA_BACKENDS, HIP_BACKENDS
 from gpubench.measure.loop import Clock
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, Identity, Switches
 from gpubench.probe.identity import check_same_device, matched_by, told_by_torch
-
-_TORCH_NAMES = {"cpu": "cpu", "apple": "mps", "mps": "mps", "intel": "xpu", "xpu": "xpu"}
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,8 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
     Raises:
         RuntimeError: As torch raises it when the device cannot be used.
     """
-    cuda = profile.backend in CUDA_BACKENDS | HIP_BACKENDS
-    name = f"cuda:{rank}" if cuda else _TORCH_NAMES.get(profile.backend, profile.backend)
-    hardware = Hardware(device=torch.device(name))
+    cuda = profile.torch_type == "cuda"
+    hardware = Hardware(device=torch.device(f"cuda:{rank}" if cuda else profile.torch_type))
     if cuda:
         torch.cuda.init()
         torch.cuda.set_device(rank)
@@ -132,7 +128,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     Raises:
         NoDeviceError: If name, UUID, bus id or SM count differ.
     """
-    if profile.backend not in CUDA_BACKENDS:
+    if not profile.is_nvidia:
         return ()
     seen = torch.cuda.get_device_properties(rank)
     uuid, place = told_by_torch(seen)
@@ -143,7 +139,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
 
 def identity_of(profile: DeviceProfile) -> Identity | None:
     """Say by what a device that ``check_device`` let pass is known to be the one that was probed."""
-    if profile.backend not in CUDA_BACKENDS:
+    if not profile.is_nvidia:
         return None
     uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
     return matched_by(profile, uuid=uuid, pci_bus_id=place)

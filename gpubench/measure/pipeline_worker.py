@@ -19,6 +19,7 @@ from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.feeding import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
+from gpubench.measure.hardware import Hardware
 from gpubench.stats import rate_interval, relative_half_width
 
 LINK_BYTES = 256 * 1024**2
@@ -52,7 +53,7 @@ def time_pipeline(order: PipelineOrder) -> PipelineReport:
     rates.append(_device_batch(order, pipeline, photographs))
     return PipelineReport(
         rates=tuple(rates),
-        link_bytes_per_s=None if order.device == "cpu" else _link(torch.device(order.device)),
+        link_bytes_per_s=_link(Hardware(torch.device(order.device))),
         photograph_bytes=photographs[0].numel() // order.frames,
         tensor_bytes=tensor.numel() * tensor.element_size() // order.frames,
         frames=order.frames,
@@ -116,20 +117,20 @@ def _prepare(pipeline: nn.Module, photographs: Tensor, place: int) -> Tensor:
 
 def _device_batch(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
     """Prepare a whole batch at once where the model is trained; the images are there already."""
-    device = torch.device(order.device)
-    most = min(CPU_BATCH, order.batch_size) if device.type == "cpu" else order.batch_size
+    hardware = Hardware(torch.device(order.device))
+    device, clock = hardware.device, hardware.clock()
+    most = min(CPU_BATCH, order.batch_size) if hardware.is_cpu else order.batch_size
     samples = max(1, most // order.frames)
     batch_size = samples * order.frames
     moved, on_device = pipeline.to(device), photographs[:samples].to(device)
 
     def work() -> None:
         moved(on_device)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        clock.synchronize()
 
     with torch.inference_mode():
         times = _rounds(order, work, images=batch_size)
-    threads = torch.get_num_threads() if device.type == "cpu" else None
+    threads = torch.get_num_threads() if hardware.is_cpu else None
     return _rate("device_batch", times, workers=1, threads=threads, batch_size=batch_size)
 
 
@@ -169,16 +170,19 @@ def _rate(
     )
 
 
-def _link(device: torch.device) -> float:
-    """Bytes per second from pinned host memory to the device: the median of several copies."""
+def _link(hardware: Hardware) -> float | None:
+    """Bytes per second from pinned host memory to the device, the median of several copies; None of a CPU."""
+    if hardware.is_cpu:
+        return None
+    clock = hardware.clock()
     host = torch.empty(LINK_BYTES, dtype=torch.uint8).pin_memory()
-    there = torch.empty(LINK_BYTES, dtype=torch.uint8, device=device)
+    there = torch.empty(LINK_BYTES, dtype=torch.uint8, device=hardware.device)
     times = []
     for _ in range(LINK_COPIES + 1):
-        torch.cuda.synchronize(device)
+        clock.synchronize()
         start = time.perf_counter()
         there.copy_(host, non_blocking=True)
-        torch.cuda.synchronize(device)
+        clock.synchronize()
         times.append(time.perf_counter() - start)
     return LINK_BYTES / sorted(times[1:])[LINK_COPIES // 2]
 

@@ -74,6 +74,16 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
         return self.backend == "cpu"
 
     @property
+    def is_nvidia(self) -> bool:
+        """Whether it is a GPU that CUDA drives."""
+        return self.backend == "cuda"
+
+    @property
+    def torch_type(self) -> str:
+        """The kind of device by torch's name: AMD's GPUs answer to that of NVIDIA's."""
+        return "cuda" if self.backend == "rocm" else self.backend
+
+    @property
     def runs_steps(self) -> bool:
         """Whether a framework can train on it; through OpenCL only micro-benchmarks run."""
         return self.backend != "opencl"

@@ -76,7 +76,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
     """
     variables = os.environ if environment is None else environment
     seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
-    gpus = [device for device, _ in seen if device.backend == "cuda"]
+    gpus = [device for device, _ in seen if device.is_nvidia]
     return (
         _python(report),
         _torch(report),

@@ -44,7 +44,7 @@ def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
 
     A device with neither leaves the choice of devices as it is.
     """
-    if profiles[0].backend not in {"cuda", "nvidia"}:
+    if not profiles[0].is_nvidia:
         return {}
     visible = [p.index if uuid_is_blank(p.uuid) else p.uuid for p in profiles]
     chosen = {} if None in visible else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, visible))}

@@ -161,7 +161,7 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is not None and default and (share := _capped_share(limit, default)) is not None:
         restore = "restore the default with the driver's own tool"
-        if device.backend == "cuda":
+        if device.is_nvidia:
             restore = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
         found.append(
             f"power limit {format_number(limit)} W of {format_number(default)} W "

@@ -59,7 +59,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
             None,
             "install the ROCm build of torch, or measure on the CPU with --device cpu",
         )
-    if device.backend != "cuda":
+    if not device.is_nvidia:
         return None  # every build for Apple chips reaches them; other makers' packages know their own
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"

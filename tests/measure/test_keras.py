@@ -43,7 +43,7 @@ from gpubench.sections.frameworks import SECTION
 from gpubench.sections.host import SECTION as HOST
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
-GPU = DeviceProfile(backend="nvidia", name="a card")
+GPU = DeviceProfile(backend="cuda", name="a card")
 KERAS = (Framework.KERAS_TORCH, Framework.KERAS_TENSORFLOW, Framework.KERAS_JAX)
 
 BACKEND = """
@@ -344,7 +344,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import keras_steps
 from gpubench.models import DeviceProfile, Framework
 JAX = Framework.KERAS_JAX
-probed = DeviceProfile(backend="nvidia", name="NVIDIA H100 80GB HBM3")
+probed = DeviceProfile(backend="cuda", name="NVIDIA H100 80GB HBM3")
 assert keras_steps.check_gpu(probed, JAX) == ()
 gpu.device_kind = "NVIDIA A100-SXM4-80GB"
 try:

@@ -147,7 +147,7 @@ def test_an_amd_card_ranks_by_its_own_measurement_and_is_predicted_without():
     request = RankRequest(workloads=("vgg16",))
     assert gather(request, [MI300X], NOTHING).answers["vgg16"][MI300X].basis == "predicted"
     case = msgspec.structs.replace(case_on(H100))
-    runs = Runs((run_of(MI300X, measurement(case, 1500), backend="amd"),), ())
+    runs = Runs((run_of(MI300X, measurement(case, 1500), backend="rocm"),), ())
     answer = gather(request, [MI300X], runs).answers["vgg16"][MI300X]
     assert answer.basis == "measured"
     assert answer.samples_per_s == pytest.approx(1500)
@@ -169,7 +169,7 @@ def test_a_largest_batch_that_was_found_on_the_card_stands_and_a_fixed_one_does_
     searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
     fixed = measurement(msgspec.structs.replace(case_on(MI300X), batch_size=64), 1500)
     runs = Runs(
-        (run_of(H100, searched, measurement(case_on(H100), 3000)), run_of(MI300X, fixed, backend="amd")), ()
+        (run_of(H100, searched, measurement(case_on(H100), 3000)), run_of(MI300X, fixed, backend="rocm")), ()
     )
     request = RankRequest(workloads=("vgg16",), batch_size="max")
     answers = gather(request, [H100, MI300X], runs).answers["vgg16"]

@@ -38,7 +38,7 @@ def make_run():
             "started_at": "2026-11-20T00:00:00Z",
             "budget": "quick",
             "seed": 0,
-            "device": DeviceProfile(backend="nvidia", name="NVIDIA H200", gpu_key="nvidia-h200-sxm-141gb"),
+            "device": DeviceProfile(backend="cuda", name="NVIDIA H200", gpu_key="nvidia-h200-sxm-141gb"),
             "environment": environment(DeviceProfile(backend="cpu")),
             "measurements": (Measurement(case=case, status=Status.OK, launches=(launch,)),),
         }

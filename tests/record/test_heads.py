@@ -43,7 +43,7 @@ def stored(tmp_path, make_run):
         doubted.measurements[0], findings=(Finding(kind=FindingKind.THROTTLED, value="x"),)
     )
     store.write_run(root, msgspec.structs.replace(doubted, measurements=(row,)))
-    other = DeviceProfile(backend="nvidia", name="NVIDIA L4", gpu_key="nvidia-l4-24gb")
+    other = DeviceProfile(backend="cuda", name="NVIDIA L4", gpu_key="nvidia-l4-24gb")
     store.write_run(
         root, make_run(run_id="20261102t000000z-00000002", started_at="2026-11-02T00:00:00Z", device=other)
     )

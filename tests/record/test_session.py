@@ -306,7 +306,7 @@ def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run
 
 def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkeypatch):
     """It was begun without the variable: its other half would be of another precision."""
-    device = DeviceProfile(backend="nvidia", name="NVIDIA H200")
+    device = DeviceProfile(backend="cuda", name="NVIDIA H200")
     run = make_run()
     profile = load_profiles()["cnn"]
     case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)

@@ -61,7 +61,7 @@ UNITS = {"cnn": "image", "lstm": "sequence", "vgg16": "image"}
 
 def h200() -> DeviceProfile:
     return DeviceProfile(
-        backend="nvidia",
+        backend="cuda",
         vendor="NVIDIA",
         name="NVIDIA H200",
         gpu_key=H200,
@@ -465,7 +465,7 @@ def hostile_data() -> ReportData:
     """Markup, escapes and control characters in every field that came from outside."""
     text = HOSTILE
     device = DeviceProfile(
-        backend="nvidia",
+        backend="cuda",
         name=text,
         gpu_key=text,
         architecture=text,

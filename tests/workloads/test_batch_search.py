@@ -58,7 +58,7 @@ def test_the_search_ends_just_below_the_limit(limit: int, guess: int) -> None:
 
 
 def card(memory_bytes: int) -> DeviceProfile:
-    return DeviceProfile(backend="nvidia", name="a card", vendor="NVIDIA", memory_bytes=memory_bytes)
+    return DeviceProfile(backend="cuda", name="a card", vendor="NVIDIA", memory_bytes=memory_bytes)
 
 
 def test_a_good_guess_takes_few_trials() -> None:
