@@ -104,7 +104,11 @@ def test_help_lists_every_option(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("given", [5, b"x", object(), [5], (None, None, None)], ids=repr)
+@pytest.mark.parametrize(
+    "given",
+    [5, b"x", object(), [5], (None, None, None)],
+    ids=["int", "bytes", "object", "list", "tuple"],
+)
 def test_a_wrong_value_without_a_name_is_an_error_of_ours_that_names_the_function(
     name: str, given: object
 ) -> None:

@@ -22,7 +22,7 @@ ASK_WHERE_CODE_LIES = {
     "own_files.py": {"__file__"},  # which modules are the user's own
     # the folder of workloads in a checkout, and the modules in it
     "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},
-    "offers/refresh.py": {"pkgutil", "pkgutil.iter_modules"},  # the sources in their folder
+    "offers/sources/__init__.py": {"pkgutil", "pkgutil.iter_modules"},  # the sources in their folder
     "sections/section.py": {"pkgutil", "pkgutil.iter_modules"},  # the sections of its own room
 }
 
