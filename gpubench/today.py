@@ -24,8 +24,12 @@ def today() -> date:
     return now().date()
 
 
-def day_of(as_of: date | str | None) -> date:
+def day_of(as_of: date | str | None, option: str = "--as-of") -> date:
     """Return the day that was asked for, today where none was.
+
+    Args:
+        as_of: The day, or how it is written.
+        option: By which it was asked for, as errors name it.
 
     Raises:
         MisuseError: If it is no day, is not written YYYY-MM-DD, or lies in the future.
@@ -39,7 +43,7 @@ def day_of(as_of: date | str | None) -> date:
     except ValueError:
         day = None
     if day is None:
-        raise MisuseError(f"--as-of {text[:40]!r} is no day: write it as YYYY-MM-DD, such as {present}")
+        raise MisuseError(f"{option} {text[:40]!r} is no day: write it as YYYY-MM-DD, such as {present}")
     if day > present:
-        raise MisuseError(f"--as-of {day} lies in the future: today is {present} (UTC)")
+        raise MisuseError(f"{option} {day} lies in the future: today is {present} (UTC)")
     return day

@@ -38,7 +38,9 @@ def verb(
     from gpubench.predict.published import shipped
     from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
     from gpubench.record.store import read_runs
+    from gpubench.today import day_of
 
+    fitted = day_of(date, "--date").isoformat()
     runs: tuple[Run, ...] = ()
     if own is not None:
         if not own.is_dir():
@@ -47,7 +49,7 @@ def verb(
         runs = stored.runs
         for problem in stored.problems:
             say(problem)
-    calibration = calibrate(runs, fitted=date)
+    calibration = calibrate(runs, fitted=fitted)
     path = output or own_calibration_path()
     write_file(path, encode(calibration), hint="choose another file with -o")
     skipped: Counter[str] = Counter()

@@ -413,13 +413,20 @@ def check(request: RankRequest) -> RankRequest:
 
 
 def _at_its_task(request: RankRequest) -> RankRequest:
-    """Return the request, of inference where what is asked for is never trained."""
+    """Return the request, of inference where what is asked for is never trained.
+
+    Raises:
+        MisuseError: If training was asked for by name there.
+    """
     from gpubench.models import TaskKind  # and with it all records: not for `--help`
+    from gpubench.predict.question import task_of
     from gpubench.profile import load_profiles
 
     known = [load_profiles().get(name) for name in request.workload_names]
     if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):
         return request
+    for profile in filter(None, known):
+        task_of(profile, request.task, named="task" in request.asked)
     return msgspec.structs.replace(request, task="infer")
 
 
