@@ -227,9 +227,9 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
 def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> str:
     """Return in at most 15 words how sure the choice is, and how far from the best it is on average.
 
-    "41 % within 10 % of cheapest, averaging $3.12 more". Where others have the same GPU too, the chance of
+    "41 % within 10 % of cheapest, expected regret $3.12". Where others have the same GPU too, the chance of
     the GPU, which a table of one row a GPU shows, is larger than that of the offer, and both are told: "GPU
-    56 % cheapest; offer 30 % within 10 %, averaging $3.12 more".
+    56 % cheapest; offer 30 % within 10 %, expected regret $3.12".
 
     Args:
         by: What the rows are in order of.
@@ -241,30 +241,29 @@ def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> st
     is_contest = len({each.gpu_key for each in decision.by_gpu}) > 1
     of_gpu = choice.p_best_of_gpu if of_the_gpu and is_contest else None
     if of_gpu is None or sure.p_best > CERTAIN or format_percent(choice.p_best) == format_percent(of_gpu):
-        return _sureness_words(by, sure, best)
-    return f"GPU {_share(of_gpu)} {best}; offer {_near(sure)}, {_regret(by, sure)}"
+        return _sureness_words(sure, best)
+    return f"GPU {_share(of_gpu)} {best}; offer {_near(sure)}, {_regret(sure)}"
 
 
 def _best_of(by: SortedBy, decision: Decision) -> str:
     return f"{_BEST[by]}{' purchase' if only_purchases(decision) else ''}"
 
 
-def _sureness_words(by: SortedBy, sure: Sureness, best: str) -> str:
+def _sureness_words(sure: Sureness, best: str) -> str:
     """Return the chance of coming near the best, and the expected regret: how far the choice is from it."""
     if sure.p_best > CERTAIN:
         return f"over {format_percent(CERTAIN)} the {best}"
-    return f"{_near(sure)} of {best}, {_regret(by, sure)}"
+    return f"{_near(sure)} of {best}, {_regret(sure)}"
 
 
 def _near(sure: Sureness) -> str:
     return f"{_share(sure.p_near_best)} within {format_percent(NEAR)}"
 
 
-def _regret(by: SortedBy, sure: Sureness) -> str:
+def _regret(sure: Sureness) -> str:
     if sure.regret_usd is not None:
-        return f"averaging {format_usd(sure.regret_usd)} more"
-    share = format_percent(sure.regret_share)
-    return f"averaging {share} more" if by == "time" else f"best averaging {share} more"
+        return f"expected regret {format_usd(sure.regret_usd)}"
+    return f"expected regret {format_percent(sure.regret_share)}"
 
 
 def sureness_note(ranking: Ranking) -> str:
@@ -274,9 +273,10 @@ def sureness_note(ranking: Ranking) -> str:
         return ""
     by = ranking.sorted_by
     best = _best_of(by, decision)
-    alone = _sureness_words(by, decision.sureness_independent, best)
+    alone = _sureness_words(decision.sureness_independent, best)
     return (
-        f"{SURENESS}: in joint draws of throughput and price, against the {best} of each draw. "
+        f"{SURENESS}: in joint draws of throughput and price, against the {best} of each draw; the "
+        f"expected regret is how far the choice falls short of it on average. "
         f"With independent errors: {alone}."
     )
 

@@ -485,7 +485,7 @@ def test_a_verdict_has_at_most_sixty_words_and_loses_none():
         words = [word for word in ranking.verdict.split() if any(map(str.isalnum, word))]
         assert len(words) <= 60
         assert "How sure: " in ranking.verdict
-        assert "averaging" in ranking.verdict
+        assert "expected regret" in ranking.verdict
     assert "extrapolated" in said(ranking)
 
 

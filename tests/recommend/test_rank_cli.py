@@ -123,7 +123,7 @@ def test_how_sure_is_one_sentence_and_the_figures_of_independent_errors_stand_in
     above, _, below = shown.partition("───")
     for each, where in ((sure, above), (sure, ranking.verdict), (alone, below)):
         assert f"{each.p_near_best * 100:.0f} % within 10 %" in where
-        assert f"averaging ${each.regret_usd:.2f} more" in where
+        assert f"expected regret ${each.regret_usd:.2f}" in where
 
 
 def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
