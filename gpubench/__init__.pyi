@@ -636,7 +636,8 @@ def run(
         strong: Share the batch out over the GPUs of the job, instead of a batch for each.
         nnodes: Machines of the job, --gpus on each; give the same command on all. (at least 1)
             [default: 1]
-        rdzv_endpoint: With --nnodes: where they meet, an address and a port of the first.
+        rdzv_endpoint: With --nnodes: address and port of the first machine, which the others connect
+            to.
         quick: One launch, 2 % intervals. The default on a CPU.
         publish: Five launches, 0.5 % intervals, and torch.compile.
         time_limit: Time for the whole run, shared out over its cases [s]. (above 0)

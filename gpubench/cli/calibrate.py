@@ -12,7 +12,8 @@ from gpubench.cli.common import JsonOption, print_json, say
 
 def verb(
     own: Annotated[
-        Path | None, typer.Option("--with", help="Results folder whose GPU runs join as further cells.")
+        Path | None,
+        typer.Option("--with", help="Results folder whose GPU runs are added to the published rows."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write [default: the user's data folder].")

@@ -23,14 +23,14 @@ def verb(
     a: Annotated[
         str, typer.Argument(metavar="A", help="The baseline: a run file, the start of a run id, or latest.")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is held against it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The run or folder that is compared with A.")],
     fail_over: Annotated[
         str | None,
         typer.Option(
             metavar="3%",
             help=(
-                "Exit 1 if a case of B is surely slower than A by more than this, or gave no figure in B; "
-                "6 if an interval is too wide to tell."
+                "Exit 1 if a case of B is slower than A by more than this, its whole interval included, or "
+                "gave no figure in B; 6 if an interval is too wide to tell."
             ),
         ),
     ] = None,

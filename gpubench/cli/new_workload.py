@@ -18,7 +18,7 @@ def verb(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; the file is ./NAME.py.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented starting file for a model of your own; it runs as it stands."""
+    """Write a commented template for a model of your own; it runs unchanged."""
     from gpubench.shipped import package_text
 
     stem = name.removesuffix(".py")

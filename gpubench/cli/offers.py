@@ -139,7 +139,8 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
     format_: Annotated[
-        str | None, typer.Option("--format", help="own, skypilot or gpuhunt [default: told by the columns].")
+        str | None,
+        typer.Option("--format", help="own, skypilot or gpuhunt [default: recognized by its columns]."),
     ] = None,
     provider: Annotated[str | None, typer.Option(help="The cloud, where the table does not name it.")] = None,
     price_date: Annotated[
@@ -149,7 +150,7 @@ def import_(
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep a price table of your own; it lies over the shipped and the refreshed prices from then on."""
+    """Keep a price table of your own; it is read beside the shipped and the refreshed prices from then on."""
     from gpubench.offers.importing import FORMATS, import_offers
 
     if format_ is not None and format_ not in FORMATS:

@@ -28,7 +28,9 @@ def _option(text: str, *names: str) -> object:
 @options_of(RankRequest)
 def verb(
     request: RankRequest,
-    all_offers: Annotated[bool, _option("One row an offer, in place of one a GPU.", "--all-offers")] = False,
+    all_offers: Annotated[
+        bool, _option("List every offer, not the best offer of each GPU.", "--all-offers")
+    ] = False,
     factors: Annotated[bool, _option("Also list memory, cores, ECC and power.", "--factors")] = False,
     explain: Annotated[
         bool, _option("Also list every note, and what is left out and why.", "--explain")
@@ -38,10 +40,10 @@ def verb(
     ] = None,
     out: Annotated[Path | None, _option("Folder of the task files.")] = None,
     try_gpu: Annotated[
-        str | None, _option("Measure this GPU rather than the best; the question stays whole.", "--try-gpu")
+        str | None, _option("Measure this GPU rather than the best; the ranking stays the same.", "--try-gpu")
     ] = None,
     try_provider: Annotated[
-        str | None, _option("Measure at this provider; the question stays whole.", "--try-provider")
+        str | None, _option("Measure at this provider; the ranking stays the same.", "--try-provider")
     ] = None,
     try_minutes: Annotated[float, _option("Time limit of each task [min].")] = TRY_MINUTES,
     wheel: Annotated[

@@ -116,7 +116,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = 1
     rdzv_endpoint: Annotated[
         str | None,
-        Option("With --nnodes: where they meet, an address and a port of the first.", metavar="HOST:PORT"),
+        Option(
+            "With --nnodes: address and port of the first machine, which the others connect to.",
+            metavar="HOST:PORT",
+        ),
     ] = None
     budget: Annotated[
         BudgetName | None,

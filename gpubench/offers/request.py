@@ -39,7 +39,9 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     spot: Annotated[bool, Option("Only spot prices.")] = False
     pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=PRICINGS)] = ()
     kinds: Annotated[tuple[str, ...], Option("Only this kind.", name="kind", choices=KINDS)] = ()
-    offers: Annotated[Path | None, Option("Your own price table (CSV or JSON), laid over the others.")] = None
+    offers: Annotated[
+        Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
+    ] = None
     as_of: Annotated[date | str | None, said(DAY, help="List as of this day; later prices are left out.")] = (
         None
     )

@@ -21,7 +21,10 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
         int | None, Option("DataLoader workers.", least=1, metavar="N", default="one per CPU")
     ] = None
     clips: Annotated[
-        bool, Option("Prepare video clips of 16 frames, each drawn for as one, instead of photographs.")
+        bool,
+        Option(
+            "Prepare video clips of 16 frames, with one random augmentation a clip, instead of photographs."
+        ),
     ] = False
     device: Device = "auto"
     results: Results = None

@@ -301,24 +301,24 @@ def caution(ranking: Ranking) -> str:
     return _doubts(ranking) or _advice(ranking)
 
 
-class Doubt(NamedTuple):
+class Caution(NamedTuple):
     """What the answer rests on and should not: in full, and in a few words where room is short."""
 
     text: str
     in_a_word: str
 
 
-def decisive_doubts(decision: Decision) -> list[Doubt]:
+def decisive_doubts(decision: Decision) -> list[Caution]:
     """Return what is doubtful where it decides, first what would be paid for and not used: too few vCPUs."""
     decisive = [each for each in (to_pay(decision), second_best(decision)) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
     prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
     few = underfed(to_pay(decision))
     return [
-        *([Doubt(f"{few} of its GPUs", few.partition(" ")[2].partition(" ")[2])] if few else []),
-        *([Doubt("; ".join(prices), "doubtful price")] if prices else []),
-        *([Doubt(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
-        *([Doubt(decision.unfitted, "few measurements")] if decision.unfitted else []),
+        *([Caution(f"{few} of its GPUs", few.partition(" ")[2].partition(" ")[2])] if few else []),
+        *([Caution("; ".join(prices), "doubtful price")] if prices else []),
+        *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
+        *([Caution(decision.unfitted, "few measurements")] if decision.unfitted else []),
     ]
 
 
