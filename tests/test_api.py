@@ -116,7 +116,7 @@ def test_a_wrong_value_without_a_name_is_an_error_of_ours_that_names_the_functio
     with pytest.raises(WrongArgumentError, match=rf"^{name}\(\)") as caught:
         getattr(gpubench, name)(*arguments)
     assert isinstance(caught.value, TypeError)
-    with pytest.raises(WrongArgumentError, match=rf"^{name}\(\) has no option nosuch"):
+    with pytest.raises(WrongArgumentError, match=rf"^{name}\(\).* nosuch"):
         getattr(gpubench, name)(nosuch=given)
 
 

@@ -173,7 +173,7 @@ def test_an_offer_that_cannot_feed_its_gpus_says_so_in_its_row_and_before_it_is_
     assert (ten.offer.instance, bound.value, bound.limit) == ("ten", pytest.approx(20), 10)
     assert not any(f.kind is FindingKind.FEED_BOUND for row in others for f in row.findings)
     assert "Caution: its 10 vCPUs" in ranking.verdict
-    assert "vCPUs feed 50 % of its GPUs" in ranking.verdict
+    assert "vCPUs feed 50 %" in ranking.verdict
 
 
 def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
@@ -267,7 +267,7 @@ def test_the_fastest_says_what_of_its_speed_its_vcpus_feed():
     offers = [offer(H100, 2.0, instance="one", vcpus=26), offer(H100, 8.0, gpu_count=2, vcpus=27)]
     ranking = of_photographs(offers, {H100: estimate(H100, 3000.0)}, samples=1e8)
     assert "Fastest: 2x H100" in said(ranking)
-    assert "as its 27 vCPUs feed 75 % of its GPUs" in said(ranking)
+    assert "27 vCPUs feed 75 %" in said(ranking)
     enough = [offers[0], msgspec.structs.replace(offers[1], vcpus=36)]
     assert "vCPUs feed" not in said(of_photographs(enough, {H100: estimate(H100, 3000.0)}, samples=1e8))
 
@@ -301,7 +301,7 @@ def test_what_is_rented_rather_than_bought_says_what_its_vcpus_feed():
     assert ranking.decision.rather_rent is not None
     caution = next(fact.value for fact in card_of(ranking).facts if fact.term == "Caution")
     assert "vCPUs feed 20 %" in caution
-    assert "Caution: its 4 vCPUs feed 20 % of its GPUs" in said(ranking)
+    assert "4 vCPUs feed 20 %" in said(ranking)
 
 
 def test_a_share_just_below_all_is_not_called_all():
@@ -322,7 +322,7 @@ def test_what_ties_with_a_cheaper_guess_is_chosen_before_it():
     assert decision.best_cloud == decision.choice
     assert decision.sureness.p_best == ranking.rows[0].p_best
     assert decision.changes == (), "nothing has to change for the runner-up to cost less"
-    assert ranking.verdict.startswith("Cheapest job that the fit covers: 1x H100")
+    assert "covers: 1x H100" in ranking.verdict
     assert card_of(ranking).headline.startswith("Rent 1x H100")
     sure = estimate(L4, 1000.0, 4.0)
     plain_order = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: sure, A100: 1700.0}, samples=1e8)
