@@ -87,7 +87,11 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured
     assert info["device"]["name"] == document["machine_info"]["gpubench"]["device"]["name"]
     assert "node" not in document["machine_info"]  # the name of the host
     assert info["samples_per_s"] * info["step_time_s"] == pytest.approx(64)
-    assert info["samples_per_s_low"] < info["samples_per_s"] < info["samples_per_s_high"]
+    low, high = info["samples_per_s_low"], info["samples_per_s_high"]
+    assert low < info["samples_per_s"]
+    assert high is None or high > info["samples_per_s"], (
+        "of rounds that differ by their own length there is none"
+    )
     assert len(info["steps_per_round"]) == 1
     assert info["run_findings"] == []
     assert bench["stats"]["rounds"] >= 5

@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, Precision, TaskKind, Trainable, WeightType
 from gpubench.own_model import files_of, own_name
-from gpubench.profile import cache, child, profile_of
+from gpubench.profile import cache, child, profile_of, trace
 from gpubench.profile.cache import Asked
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import Workload
@@ -222,7 +222,7 @@ def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, mon
 def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
     config, monkeypatch, asked, words
 ):
-    monkeypatch.setattr(child, "trace_workload", None)
+    monkeypatch.setattr(trace, "trace_workload", None)
     answer = child._answer(config(), asked=Asked(fields=asked))
     assert words in answer.error
     assert answer.traceback is None
