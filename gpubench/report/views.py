@@ -6,14 +6,6 @@ from typing import TYPE_CHECKING
 
 from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.charts import (
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    QUIET,
-    SLATE,
-    Series,
     dots,
     label,
     mark_of,
@@ -21,23 +13,15 @@ from gpubench.blocks.charts import (
 )
 from gpubench.blocks.parts import Charts
 from gpubench.errors import MisuseError
-from gpubench.models import Precision, Ranking, Run
+from gpubench.models import Ranking, Run
 from gpubench.sections import gpus, value, verdict
 from gpubench.sections.data import of_ranking
+from gpubench.sections.roofline import LOOKS
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 HEAD_ROWS = 20
-_HUES = {
-    Precision.FP32: QUIET,
-    Precision.TF32: GREEN,
-    Precision.AMP_FP16: ORANGE,
-    Precision.AMP_BF16: BLUE,
-    Precision.BF16: PURPLE,
-    Precision.FP8: SLATE,
-    Precision.INT8: INK,
-}
 
 
 def ranking_html(ranking: Ranking) -> str:
@@ -74,10 +58,9 @@ def run_figure(run: Run) -> Figure:
     rows = [m for m in run.measurements if m.samples_per_s is not None]
     if not rows:
         raise MisuseError(f"run {run.run_id} has no case with a figure, so there is nothing to plot")
-    looks = {precision: Series(name=precision.value, color=color) for precision, color in _HUES.items()}
     marked = [
         (m.case.precision, mark_of(i, m.interval, label(m.interval.text()))) for i, m in enumerate(rows)
     ]
     names = [label(m.label, 60) for m in rows]
-    figure = dots(series_of(looks, marked), names, "samples/s", logarithmic=True)
+    figure = dots(series_of(LOOKS, marked), names, "samples/s", logarithmic=True)
     return Plot(figure).update_layout(height=80 + 22 * len(rows), template="plotly_white")

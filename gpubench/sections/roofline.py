@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, dress, label, log_axis
+from gpubench.blocks.charts import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SLATE,
+    Series,
+    dress,
+    label,
+    log_axis,
+)
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.measure.peaks import peak_flops_per_s
@@ -23,12 +35,13 @@ from gpubench.units import format_number, format_percent, format_si
 
 TERA = 1e12
 
-_LOOKS = {
-    Precision.FP32: (QUIET, "circle"),
-    Precision.TF32: (GREEN, "diamond"),
-    Precision.AMP_FP16: (ORANGE, "square"),
-    Precision.AMP_BF16: (BLUE, "triangle-up"),
+_COLORS = (QUIET, GREEN, ORANGE, BLUE, PURPLE, SLATE, INK)
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
+LOOKS = {
+    precision: Series(name=precision.value, color=color, symbol=symbol)
+    for precision, color, symbol in zip(Precision, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
+"""How each precision is drawn, in the order of their table; one beyond the colors begins them again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +179,14 @@ def _roof(left: float, right: float, peak: float, bandwidth: float, names: Seque
 
 
 def _dots(precision: Precision, points: Sequence[Point]) -> dict[str, Any]:
-    color, symbol = _LOOKS.get(precision, (PURPLE, "x"))
+    look = LOOKS[precision]
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": label(precision.value),
+        "name": label(look.name),
         "x": [point.intensity for point in points],
         "y": [point.rate / TERA for point in points],
-        "marker": {"color": color, "symbol": symbol, "size": 10},
+        "marker": {"color": look.color, "symbol": look.symbol, "size": 10},
         "hovertext": [
             f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
             for point in points

@@ -25,7 +25,7 @@ from gpubench.models import (
 )
 from gpubench.report.page import render
 from gpubench.sections.processor import cpu_gpu_pairs
-from gpubench.sections.roofline import points_of
+from gpubench.sections.roofline import LOOKS, points_of
 from gpubench.sections.stability import deviations
 from gpubench.sections.telemetry import GAP_S, MOST_POINTS, strip, timeline
 from gpubench.units import UNKNOWN, format_number, format_percent
@@ -673,3 +673,9 @@ def test_hfu_stands_below_mfu_where_a_step_computes_anything_again(again, words)
     data = samples.report_data(samples.h200_run(measurements=(row,)))
     (cells,) = table_of("throughput", data).rows
     assert cells[7] == format_percent(row.mfu) + words.format(format_percent(row.hfu))
+
+
+def test_every_precision_has_a_look_of_its_own() -> None:
+    looks = [(look.color, look.symbol) for look in LOOKS.values()]
+    assert [*LOOKS] == [*Precision]
+    assert len({*looks}) == len(looks)
