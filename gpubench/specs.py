@@ -50,13 +50,26 @@ def _resolve(name: str, memory_bytes: int | None) -> str | None:
     return None
 
 
+_FAMILIES = ("RTX", "GTX")
+
+
+def _find_typed(name: str) -> GpuSpec | None:
+    """Return the row of a name that a person typed: the number of a GeForce will do, as in "1080 ti"."""
+    spec = find_spec(name)
+    if spec is not None or not name[:1].isdigit():
+        return spec
+    of_families = filter(None, (find_spec(f"{family} {name}") for family in _FAMILIES))
+    known = {each.key: each for each in of_families}
+    return next(iter(known.values())) if len(known) == 1 else None
+
+
 def require_spec(name: str) -> GpuSpec:
-    """Return the row of a name, or raise with the nearest known names.
+    """Return the row of a name that a person typed, or raise with the nearest known names.
 
     Raises:
         MisuseError: If no single GPU of the table has this name.
     """
-    spec = find_spec(name)
+    spec = _find_typed(name)
     if spec is None:
         indexes = (_alias_index(), _shared_index(), _unstated_index())
         meant = ", ".join(_cards_of(key for index in indexes for key in index.get(names.squeeze(name), ())))
@@ -129,15 +142,12 @@ def matching_keys(name: str) -> tuple[str, ...]:
     Raises:
         MisuseError: If there is none; the message shows the nearest known names.
     """
-    keys = known_keys(name)
-    if not keys:
-        require_spec(name)
-    return keys
+    return known_keys(name) or (require_spec(name).key,)
 
 
 def known_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean, as ``matching_keys``; none where there is none."""
-    spec = find_spec(name)
+    spec = _find_typed(name)
     key = spec.key if spec else printed_key(name)
     if key is not None:
         return (key,)

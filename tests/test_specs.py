@@ -98,6 +98,26 @@ def test_accelerators_outside_the_model_are_listed_without_rates_and_with_the_re
         assert spec.fp32_flops_per_s is spec.bf16_tensor_flops_per_s is spec.fp16_tensor_flops_per_s is None
 
 
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("4090", "nvidia-geforce-rtx-4090-24gb"),
+        ("1080 ti", "nvidia-geforce-gtx-1080-ti-11gb"),
+        ("2080ti", "nvidia-geforce-rtx-2080-ti-11gb"),
+    ],
+)
+def test_the_number_of_a_geforce_is_enough_where_one_family_has_it(typed, key):
+    assert require_spec(typed).key == key
+    assert key in matching_keys(typed)
+    assert find_spec(typed) is None, "what a driver or a price list says is not guessed at"
+
+
+@pytest.mark.parametrize("typed", ["6000", "16", "40", "4091"])
+def test_a_number_of_no_geforce_or_of_several_cards_is_not_guessed(typed):
+    with pytest.raises(MisuseError, match="nearest"):
+        require_spec(typed)
+
+
 def test_an_ambiguous_name_shows_what_it_can_mean():
     with pytest.raises(
         MisuseError, match=r"any of nvidia-h100-nvl-94gb, nvidia-h100-sxm-80gb, nvidia-h100-pcie"
