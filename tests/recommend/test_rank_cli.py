@@ -197,7 +197,7 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     assert choice.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("vgg16", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
-    assert re.search(rf"How sure GPU {of_gpu} % cheapest; offer \d+ % within 10 %, \w+ \$", shown)
+    assert re.search(rf"How sure GPU {of_gpu} % cheapest; offer \d+ % within 10 %, expected regret \$", shown)
     assert "P(best) of GPU:" in shown
     alone = " ".join(
         gpubench("vgg16", "--gpu", "rtx 4090", "--limit", "1", "--explain", COLUMNS="120").stdout.split()
