@@ -179,11 +179,14 @@ def closing_sentence(run: Run) -> str | None:
     case, doubts = heaviest.of.case, heaviest.doubts
     flagged = f" (flagged {listing(doubts)})" if doubts else ""
     found = heaviest.interval
-    told = found.low is None or found.high is None or not found.low <= 1 <= found.high
+    if found.low is not None and found.high is not None and found.low <= 1 <= found.high:
+        end = ": statistically equal"
+    else:
+        end = "" if _narrow(found) else ": too wide an interval to state a gain"
     return (
         f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
         f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
-        f"{'' if told else ': statistically equal'}."
+        f"{end}."
     )
 
 

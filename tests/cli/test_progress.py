@@ -116,6 +116,27 @@ def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:
     assert sentence.endswith("statistically equal.")
 
 
+def test_a_gain_is_told_from_a_wide_interval_as_on_the_page() -> None:
+    """The page calls no gain known whose ends differ by more than half; the last line of a run says so too."""
+    amp, fp32 = (
+        next(
+            m
+            for m in samples.h200_run().measurements
+            if (m.case.workload, m.case.precision, m.case.execution) == ("vgg16", precision, "graph")
+        )
+        for precision in ("amp-bf16", "fp32")
+    )
+    first = amp.launches[0]
+    noisy = tuple(
+        msgspec.structs.replace(each, wall_s=each.wall_s * (1 + i % 2))
+        for i, each in enumerate(first.rounds[:8])
+    )
+    rough = msgspec.structs.replace(amp, launches=(msgspec.structs.replace(first, rounds=noisy),))
+    sentence = closing_sentence(samples.h200_run(measurements=(rough, fp32)))
+    assert sentence is not None
+    assert sentence.endswith("state a gain."), sentence
+
+
 def test_a_run_that_goes_on_says_how_much_of_it_is_left() -> None:
     left = msgspec.structs.replace(PLANNED, left=7)
     assert all(
