@@ -17,6 +17,12 @@ PRICING_WORDS = {
 }
 
 
+def pricing_words(offer: Offer) -> str:
+    """Return how an offer is paid: "on demand", "spot", "reserved 3 y"."""
+    term = f" {offer.term_years} y" if offer.term_years else ""
+    return f"{PRICING_WORDS[offer.pricing]}{term}"
+
+
 def gpu_name(key: str) -> str:
     """Return the short name of a GPU; a key that is not in the table is its own name.
 
@@ -61,12 +67,13 @@ def offer_name(offer: Offer) -> str:
     """Return who sells what: "aws p5.48xlarge us-east-1", "vast (spot)", "own: 3 years at 50 %"."""
     if offer.pricing is Pricing.OWNED:
         return plain(f"{offer.provider}: {offer.instance}", 60)
-    words = [offer.provider, offer.instance]
+    words = [offer.provider]
+    if offer.instance != gpu_name(offer.gpu_key):  # as hosts of a marketplace call it: said beside
+        words.append(offer.instance)
     if offer.region:
         words.append(offer.region)
     if offer.pricing is not Pricing.ON_DEMAND:
-        term = f" {offer.term_years} y" if offer.term_years else ""
-        words.append(f"({PRICING_WORDS[offer.pricing]}{term})")
+        words.append(f"({pricing_words(offer)})")
     return plain(" ".join(words), 60)
 
 

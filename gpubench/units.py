@@ -110,6 +110,26 @@ def format_usd(value: float | None) -> str:
     return f"${value:,.2f}" if abs(value) >= 1 or value == 0 else f"${format_number(value)}"
 
 
+def format_price(value: float | None) -> str:
+    """Format the price of something to buy, to the dollar: 2233.2 is "$2,233"."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"${value:,.0f}"
+
+
+def format_chance(chance: float | None) -> str:
+    """Format a probability in whole percent; near an end it says so, rather than claim to be there.
+
+    >>> format_chance(0.235), format_chance(0.002), format_chance(0.9999), format_chance(0)
+    ('24 %', '< 1 %', '> 99 %', '0 %')
+    """
+    if chance is None:
+        return UNKNOWN
+    if 0.99 < chance < 1:
+        return "> 99 %"
+    if 0 < chance < 0.01:
+        return "< 1 %"
+    return f"{chance * 100:.0f} %"
+
+
 def format_percent(ratio: float | None, digits: int = 2) -> str:
     """Format a ratio from 0 to 1 as percent: 0.0213 is "2.1 %"."""
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"

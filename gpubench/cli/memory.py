@@ -15,6 +15,7 @@ def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json)
         return
+    from gpubench.models import SCHEMA_VERSION
     from gpubench.predict.memory_answer import memory
     from gpubench.sections.memory import answered
 
@@ -22,7 +23,11 @@ def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
 
     def document() -> dict[str, Any]:
         documents = [each.flat() for each in answers]
-        return documents[0] if len(request.workloads) == 1 else {"schema_version": 1, "workloads": documents}
+        return (
+            documents[0]
+            if len(request.workloads) == 1
+            else {"schema_version": SCHEMA_VERSION, "workloads": documents}
+        )
 
     answer(
         as_json,
@@ -36,6 +41,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
     import msgspec
 
     from gpubench.errors import MisuseError
+    from gpubench.models import SCHEMA_VERSION
     from gpubench.options import check_fields
     from gpubench.predict.capacity import capacity_of
     from gpubench.sections.memory import room
@@ -50,6 +56,6 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
     found = [capacity_of(require_spec(name)) for name in request.gpus]
     answer(
         as_json,
-        lambda: {"schema_version": 1, "gpus": [each.flat() for each in found]},
+        lambda: {"schema_version": SCHEMA_VERSION, "gpus": [each.flat() for each in found]},
         lambda: (part for each in found for part in room(each)),
     )

@@ -248,6 +248,7 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
 
 def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
     """One line an offer, and below them why some never rank."""
+    from gpubench.labels import gpu_name, pricing_words
     from gpubench.offers.dates import show_price_date
 
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
@@ -264,21 +265,18 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
             return UNKNOWN
         return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
 
-    def pricing(row: ListedOffer) -> str:
-        return row.offer.pricing + (f" {row.offer.term_years}y" if row.offer.term_years else "")
-
     return [
         table(
             "",
             rows,
-            text("GPU", lambda row: row.offer.gpu_key),
+            text("GPU", lambda row: gpu_name(row.offer.gpu_key)),
             number("GPUs", lambda row: str(row.offer.gpu_count)),
             number("$/GPU-h", lambda row: _dollars(row.usd_per_gpu_hour)),
             number("$/h", lambda row: _dollars(row.offer.price_usd_per_hour), 4),
             text("provider", provider),
             text("instance", lambda row: plain(row.offer.instance, 36), 8),
             text("region", lambda row: row.offer.region or UNKNOWN, 5),
-            text("pricing", pricing, 2),
+            text("pricing", lambda row: pricing_words(row.offer), 2),
             text("kind", lambda row: row.offer.kind, 3),
             text("price of", lambda row: show_price_date(row.offer.price_date), 4),
             text("age", age, 1),

@@ -23,6 +23,7 @@ verb = typer.Typer(help="List stored runs, or take in runs of other machines.", 
 @verb.command("list")
 def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the stored runs, oldest first."""
+    from gpubench.labels import gpu_name
     from gpubench.record import store
 
     root = store.results_root(results)
@@ -45,7 +46,7 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
                 heads,
                 text("run", lambda row: row.run_id),
                 text("started", lambda row: row.started_at, optional=2),
-                text("device", lambda row: row.gpu_key or row.device or UNKNOWN),
+                text("device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
                 text("budget", lambda row: row.budget, optional=1),
                 text("measured", _measured),
                 text("workloads", lambda row: " ".join(_workloads(row))),

@@ -16,7 +16,7 @@ from gpubench.models.catalog import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
 from gpubench.models.record import SCHEMA_VERSION, Record, brief_repr, headed, labels, shown, views
-from gpubench.units import count, format_percent, format_usd
+from gpubench.units import count, format_chance, format_usd
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -432,7 +432,7 @@ _ROWS_IN_REPR = 6
 def _line(row: RankedOffer, shared_ranks: frozenset[int]) -> str:
     offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
     what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
-    price = f"{offer.pricing}, {format_usd(row.expected_usd_per_hour)}/h"
-    best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"
+    price = f"{labels().pricing_words(offer)}, {format_usd(row.expected_usd_per_hour)}/h"
+    best = "" if row.p_best is None else f", P(best) {format_chance(row.p_best)}"
     job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
     return f"  {row.rank}{tie} {what}, {price}{job}{best}"

@@ -13,7 +13,7 @@ import numpy as np
 from gpubench.arrays import Floats
 from gpubench.findings import describe
 from gpubench.labels import gpu_name
-from gpubench.models import Estimate
+from gpubench.models import SCHEMA_VERSION, Estimate
 from gpubench.models.record import headed, html_table
 from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
@@ -64,7 +64,7 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
     calibration = load_calibration()
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "calibrated": calibration.fitted,
         "estimates": [
             msgspec.to_builtins(a) | {"reasons": reasons(a)}

@@ -12,6 +12,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import (
+    SCHEMA_VERSION,
     CardClass,
     CardMemory,
     Case,
@@ -138,7 +139,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         """Return the document of ``gpubench memory --json``."""
         case = self.case
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "workload": case.workload,
             "task": case.task,
             "precision": case.precision,

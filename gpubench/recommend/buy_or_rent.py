@@ -23,7 +23,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.owning import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
-from gpubench.units import UNKNOWN, format_number, format_percent, listing
+from gpubench.units import UNKNOWN, format_number, format_percent, format_price, listing
 
 SESSION_HOURS = 1.0
 """Of an owned machine's work at least, for which what is rented is started and billed once: nobody starts a
@@ -211,7 +211,7 @@ _ASSUMED = {
         f"({100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} %)"
     ),
 }
-_A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the host"
+_A_HOST = f"{format_price(DEFAULT_HOST.price_usd)} for the host"
 _NO_HOST = "no host to pay for"
 
 

@@ -20,7 +20,7 @@ from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filte
 from gpubench.recommend.owning import Ownership, host_power_w, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.units import format_percent
+from gpubench.units import format_percent, format_price
 
 PSU_SHARE = 0.8
 """Of its rating a power supply is planned for: cards draw more than their board power for milliseconds."""
@@ -110,20 +110,22 @@ def within_the_sum(
     is_kept = np.ones(len(offers), dtype=bool)
     is_kept[dear] = False
     fallen = [
-        Exclusion(offers, at, PURCHASE, f"{_price(request, machines[offers[at]])}, above ${most:,.0f}")
+        Exclusion(
+            offers, at, PURCHASE, f"{_price(request, machines[offers[at]])}, above {format_price(most)}"
+        )
         for at in dear
     ]
     return offers.where(is_kept), fallen
 
 
 def _price(request: RankRequest, machine: Ownership) -> str:
-    host = f" with a host of ${machine.host_usd:,.0f}" if machine.host_usd else ""
-    one = f"${machine.purchase_usd:,.0f}{host}"
+    host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
+    one = f"{format_price(machine.purchase_usd)}{host}"
     if machine.machine_count == 1 or request.jobs_per_month is None:
         return one
     return (
         f"{request.jobs_per_month:g} jobs a month need {cards_needed(machine)} such cards, "
-        f"{machine.machine_count} machines at {one}: ${machine.in_all_usd:,.0f}"
+        f"{machine.machine_count} machines at {one}: {format_price(machine.in_all_usd)}"
     )
 
 

@@ -25,7 +25,7 @@ from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import batches_of
 from gpubench.specs import load_specs
-from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
+from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 
 def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
@@ -135,7 +135,8 @@ def _on_owning(request: RankRequest, choice: Choice, own: Choice) -> Iterator[st
     yield (
         f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own.cost_usd)}, against "
         f"{format_usd(choice.cost_usd)} rented, if it works {format_percent(request.utilization.likely)} of "
-        f"all hours for {request.years:g} years: ${own.purchase_usd:,.0f} is paid first, so --buy ranks it."
+        f"all hours for {request.years:g} years: {format_price(own.purchase_usd)} is paid first, so --buy "
+        "ranks it."
     )
 
 

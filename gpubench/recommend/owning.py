@@ -19,7 +19,7 @@ from gpubench.recommend import economics
 from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.specs import find_spec
-from gpubench.units import format_percent
+from gpubench.units import format_percent, format_price
 
 HOST_W = 150.0
 """What the machine around the cards draws at work [W], be it bought with them or there already."""
@@ -27,7 +27,7 @@ OWNED_KIND = "owned"
 QUOTED = "own"
 """The source of the buyer's own quote; else it is that of the dated price of a card."""
 
-_CENT = Decimal("0.0001")
+_LEAST_USD = Decimal("0.000001")
 _ROUNDING = 1e-9
 
 
@@ -152,7 +152,7 @@ def offer_of(owned: Ownership) -> Offer:
         gpu_count=owned.gpu_count,
         vcpus=None,
         ram_bytes=None,
-        price_usd_per_hour=Decimal(str(likely_hourly(owned).total)).quantize(_CENT),
+        price_usd_per_hour=Decimal(str(likely_hourly(owned).total)).quantize(_LEAST_USD),
         pricing=Pricing.OWNED,
         kind=OWNED_KIND,
         price_date=owned.price_date,
@@ -207,7 +207,11 @@ def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list
     for spec in specs.values():
         if spec.key in known:
             continue
-        launch = f"launched at ${spec.launch_price_usd:,.0f}, " if spec.launch_price_usd is not None else ""
+        launch = (
+            f"launched at {format_price(float(spec.launch_price_usd))}, "
+            if spec.launch_price_usd is not None
+            else ""
+        )
         found.append(
             Offer(
                 provider="buy",

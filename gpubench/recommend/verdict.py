@@ -31,10 +31,11 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import Speeds, batches_of
 from gpubench.units import (
-    UNKNOWN,
     count,
+    format_chance,
     format_duration,
     format_percent,
+    format_price,
     format_usd,
     listing,
     plain,
@@ -240,9 +241,9 @@ def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> st
     best = _best_of(by, decision)
     is_contest = len({each.gpu_key for each in decision.by_gpu}) > 1
     of_gpu = choice.p_best_of_gpu if of_the_gpu and is_contest else None
-    if of_gpu is None or sure.p_best > CERTAIN or format_percent(choice.p_best) == format_percent(of_gpu):
+    if of_gpu is None or sure.p_best > CERTAIN or format_chance(choice.p_best) == format_chance(of_gpu):
         return _sureness_words(sure, best)
-    return f"GPU {_share(of_gpu)} {best}; offer {_near(sure)}, {_regret(sure)}"
+    return f"GPU {format_chance(of_gpu)} {best}; offer {_near(sure)}, {_regret(sure)}"
 
 
 def _best_of(by: SortedBy, decision: Decision) -> str:
@@ -257,7 +258,7 @@ def _sureness_words(sure: Sureness, best: str) -> str:
 
 
 def _near(sure: Sureness) -> str:
-    return f"{_share(sure.p_near_best)} within {format_percent(NEAR)}"
+    return f"{format_chance(sure.p_near_best)} within {format_percent(NEAR)}"
 
 
 def _regret(sure: Sureness) -> str:
@@ -282,10 +283,6 @@ def sureness_note(ranking: Ranking) -> str:
 
 
 _BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
-
-
-def _share(probability: float) -> str:
-    return f">{format_percent(CERTAIN)}" if probability > CERTAIN else format_percent(probability)
 
 
 def _tie(leading: Sequence[RankedOffer]) -> str:
@@ -334,7 +331,7 @@ def underfed(choice: Choice) -> str:
 
 
 def _feeds(vcpus: float | None, share: float | None) -> str:
-    return f"its {vcpus:g} vCPUs feed {UNKNOWN if share is None else _share(share)}"
+    return f"its {vcpus:g} vCPUs feed {format_chance(share)}"
 
 
 def _advice(ranking: Ranking) -> str:
@@ -471,7 +468,7 @@ def _buying(each: BuyOrRent) -> str:
     """Name a machine as it is sold, 2x RTX 3090 (used) with a host, and what to do with it."""
     condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
     host = " with a host" if each.host_usd else ""
-    machine = f"{gpus_of(each)}{condition}{host} for ${each.purchase_usd:,.0f}"
+    machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: {buying_words(each)}."

@@ -18,6 +18,7 @@ from gpubench.units import (
     capitalized,
     format_duration,
     format_percent,
+    format_price,
     format_usd,
 )
 
@@ -37,7 +38,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _sentence(ranking: Ranking) -> str:
-    limit = "" if ranking.max_purchase_usd is None else f" within ${ranking.max_purchase_usd:,.0f}"
+    limit = "" if ranking.max_purchase_usd is None else f" within {format_price(ranking.max_purchase_usd)}"
     best, *rest = ranking.purchases
     sentences = [f"Best buy{limit}: {_words(best)}."]
     others = {each.condition: each for each in reversed(rest)}  # the best of each condition
@@ -51,11 +52,12 @@ def _sentence(ranking: Ranking) -> str:
 
 def _words(each: Purchase) -> str:
     cards = each.gpu_count * each.machine_count
-    one = f"${each.cards_usd / cards:,.0f}{' each' if cards > 1 else ''}"
+    one = f"{format_price(each.cards_usd / cards)}{' each' if cards > 1 else ''}"
     price = f"{_condition(each)}, {one}, {show_price_date(each.price_date)}"
     host = ""
     if each.host_usd:
-        host = f" and ${each.host_usd:,.0f} for {hosts(each.machine_count)}: ${each.purchase_usd:,.0f}"
+        in_all = format_price(each.purchase_usd)
+        host = f" and {format_price(each.host_usd)} for {hosts(each.machine_count)}: {in_all}"
     work = ""
     if each.cards_needed is not None:
         enough = "card does" if each.cards_needed == 1 else "cards do"
@@ -81,9 +83,9 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("Machines", lambda each: str(each.machine_count)) if has_several else None,
         text("Cards", lambda each: gpus(each.gpu_key, each.gpu_count)),
         text("Condition", _condition),
-        number("Cards cost", lambda each: format_usd(each.cards_usd), 3),
+        number("Cards cost", lambda each: format_price(each.cards_usd), 3),
         number("Host", lambda each: format_usd(each.host_usd), 4),
-        number("In all", lambda each: format_usd(each.purchase_usd)),
+        number("In all", lambda each: format_price(each.purchase_usd)),
         number(unit, lambda each: _throughput(ranking, each).text()),
         number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
         number("A job", lambda each: format_duration(each.hours and each.hours * _S_PER_H))

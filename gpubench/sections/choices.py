@@ -11,7 +11,16 @@ from gpubench.labels import gpu_name
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
 from gpubench.models.memory import without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
-from gpubench.units import count, format_bytes, format_duration, format_number, format_usd, listing, plain
+from gpubench.units import (
+    count,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_price,
+    format_usd,
+    listing,
+    plain,
+)
 
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU; JSON has five."""
@@ -73,7 +82,7 @@ def _where(choice: Choice) -> str:
         return "of your own"
     if choice.source == "own":
         label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
-        return f"{label}{'with a host ' if choice.host_usd else ''}for ${choice.purchase_usd:,.0f}"
+        return f"{label}{'with a host ' if choice.host_usd else ''}for {format_price(choice.purchase_usd)}"
     spot = " spot" if choice.pricing is Pricing.SPOT else ""
     return f"at {plain(choice.provider, 30)}{spot}"
 
@@ -91,14 +100,14 @@ def rival_words(choice: Choice) -> str:
     if choice.source != "own" or choice.purchase_usd is None:
         return beside_words(choice)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
-    return f"{machines(choice)} for ${choice.purchase_usd:,.0f}{cost}"
+    return f"{machines(choice)} for {format_price(choice.purchase_usd)}{cost}"
 
 
 def if_bought(choice: Choice) -> str:
     """What must be paid and done for the cost of a job to hold: ": $1,450 first, if busy 50 %"."""
     if choice.source != "own" or choice.purchase_usd is None:
         return ""
-    return f": ${choice.purchase_usd:,.0f} first{_if_busy(choice)}"
+    return f": {format_price(choice.purchase_usd)} first{_if_busy(choice)}"
 
 
 def _if_busy(choice: Choice) -> str:
@@ -110,8 +119,12 @@ def _if_busy(choice: Choice) -> str:
 def _paid(choice: Choice) -> str:
     """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
     cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
-    host = f" and {labels.hosts(choice.machine_count)} for ${choice.host_usd:,.0f}" if choice.host_usd else ""
-    return f"${cards:,.0f} {_LABELS[choice.price_label]}{host}"
+    host = (
+        f" and {labels.hosts(choice.machine_count)} for {format_price(choice.host_usd)}"
+        if choice.host_usd
+        else ""
+    )
+    return f"{format_price(cards)} {_LABELS[choice.price_label]}{host}"
 
 
 _LABELS: Mapping[PriceLabel, str] = {

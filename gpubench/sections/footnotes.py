@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, table, text
+from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
@@ -27,7 +28,7 @@ def _render(data: ReportData) -> Block | None:
             table(
                 "Where the sources of a specification disagree",
                 doubtful,
-                text("GPU", lambda spec: plain(spec.name, 60)),
+                text("GPU", lambda spec: gpu_name(spec.key)),
                 text("What is uncertain", lambda spec: plain(spec.doubt or "", 400)),
                 text("Source of the row", lambda spec: plain(spec.source, 300)),
                 folded=True,

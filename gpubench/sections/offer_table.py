@@ -33,14 +33,15 @@ from gpubench.sections.words import (
     per_s_unit,
     per_usd_unit,
     price_date_words,
-    share_words,
 )
 from gpubench.units import (
     GIB,
     LEAST_USD,
     UNKNOWN,
     capitalized,
+    format_chance,
     format_duration,
+    format_price,
     format_usd,
     plain,
 )
@@ -136,7 +137,7 @@ def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
     def words(row: RankedOffer) -> str:
         offer = row.offer
         usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
-        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"${usd:,.0f} first; "
+        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"{format_price(usd)} first; "
 
     return words
 
@@ -154,7 +155,7 @@ def _chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], 
         if row.offer.pricing is not Pricing.OWNED and row.offer.gpu_key in of_gpu:
             best = of_gpu[row.offer.gpu_key]
             p_best, independent = best.p_best_of_gpu, best.p_best_of_gpu_independent
-        joint, alone = share_words(p_best), share_words(independent)
+        joint, alone = format_chance(p_best), format_chance(independent)
         return joint if independent is None or joint == alone else f"{joint} ({alone})"
 
     return words
@@ -220,7 +221,7 @@ def _remarks(row: RankedOffer) -> str:
         each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
         remarks.append(f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
     if row.spot_break_even is not None:
-        lost = share_words(row.spot_break_even)
+        lost = format_chance(row.spot_break_even)
         pays = f"while less than {lost} of the work is lost" if row.spot_break_even else "at no share"
         remarks.append(f"spot pays {pays}")
     if row.offer.gpu_count > 1:

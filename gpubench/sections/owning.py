@@ -13,7 +13,7 @@ from gpubench.models import BuyOrRent
 from gpubench.recommend.buy_or_rent import assumed_of, assumptions, must_work, pays_after
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.units import format_number, format_usd, listing, plain
+from gpubench.units import format_number, format_price, format_usd, listing, plain
 
 MOST_ROWS = 12
 
@@ -61,7 +61,7 @@ def _sentence(decisions: Sequence[BuyOrRent]) -> str:
 
 
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
-    labels = [two_lines(gpus_of(each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
+    labels = [two_lines(gpus_of(each), f"{format_price(each.purchase_usd)} to buy") for each in decisions]
     marks = tuple(
         mark_of(
             i,
@@ -86,7 +86,7 @@ def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
 
 
 def _hourly(each: BuyOrRent) -> str:
-    return f"${each.hourly_usd.text()}"
+    return each.hourly_usd.by(format_usd)
 
 
 def _table(decisions: Sequence[BuyOrRent], *, narrow: bool) -> Table:
@@ -103,7 +103,7 @@ def _table(decisions: Sequence[BuyOrRent], *, narrow: bool) -> Table:
         "Owning against renting the same work",
         decisions,
         text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
-        number("Price", lambda each: format_usd(each.purchase_usd), optional=1 if narrow else 0),
+        number("Price", lambda each: format_price(each.purchase_usd), optional=1 if narrow else 0),
         number("Hour of work, owned", lambda each: stacked(_hourly(each))),
         text("Against", rival) if narrow else None,
         number("The same work, rented", rented if narrow else lambda each: f"{rented(each)}\n{rival(each)}"),

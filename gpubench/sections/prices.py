@@ -9,12 +9,10 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Pricing, RankedOffer
+from gpubench.offers.dates import STALE_AFTER_DAYS, freshness
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, count, listing, plain
-
-STALE_DAYS, OLD_DAYS = 30, 180
-"""Past the first a price is marked stale; past the second it is not called current."""
 
 
 def _render(data: ReportData) -> Block | None:
@@ -58,14 +56,14 @@ def _render(data: ReportData) -> Block | None:
 
 def _sentence(rows: Iterable[RankedOffer]) -> str:
     ages = [row.price_age_days for row in rows]
-    stale = sum(age is not None and age > STALE_DAYS for age in ages)
+    stale = sum(age is not None and age > STALE_AFTER_DAYS for age in ages)
     text = (
         "Prices are of the whole instance, in US dollars, without tax, storage or traffic. They move "
         "both ways and differ between regions: ask the provider before you sign. A date without its day "
         "counts as the oldest day that it can mean."
     )
     if stale:
-        text += f" {stale} of {count(len(ages), 'price')} are more than {STALE_DAYS} days old."
+        text += f" {stale} of {count(len(ages), 'price')} are more than {STALE_AFTER_DAYS} days old."
     return text
 
 
@@ -84,11 +82,7 @@ def _span(ages: list[int]) -> str:
 
 
 def _standing(age_days: int | None) -> str:
-    if age_days is None:
-        return "age unknown"
-    if age_days > OLD_DAYS:
-        return "old: not a current price"
-    return "stale" if age_days > STALE_DAYS else "fresh"
+    return "age unknown" if age_days is None else freshness(age_days)
 
 
 SECTION = Section(key="prices", render=_render, place=180)

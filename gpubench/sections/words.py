@@ -19,7 +19,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.units import UNKNOWN, count, format_usd, listing, plain, plural
+from gpubench.units import count, format_usd, listing, plain, plural
 
 MOST_OF_A_NOTE = 400
 """Characters of a note of a ranking that are shown."""
@@ -196,17 +196,6 @@ def price_date_words(row: RankedOffer) -> str:
     if len(offer.price_date) < len("2026-01-01"):
         return f"{date}, up to {row.price_age_days} days old"
     return f"{date}, {count(row.price_age_days, 'day')} old"
-
-
-def share_words(share: float | None) -> str:
-    """A probability in whole percent; near an end it says so, rather than claim to be there."""
-    if share is None:
-        return UNKNOWN
-    if 0.99 < share < 1:
-        return "> 99 %"
-    if 0 < share < 0.01:
-        return "< 1 %"
-    return f"{share * 100:.0f} %"
 
 
 def moment_words(stamp: str) -> str:
