@@ -1,4 +1,4 @@
-"""The tables of precisions and executions: complete, and all that a new row needs."""
+"""The table of precisions: complete, and all that a new row needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpubench.executions import Execution
-from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.models import GpuSpec
 from gpubench.precisions import FORMATS, Precision, forcing_tf32
 from gpubench.predict.roofline import mode_of
@@ -109,12 +107,6 @@ def test_every_format_has_a_column_of_peaks() -> None:
 def test_only_strict_fp32_has_tf32_off_and_only_fp16_scales_gradients() -> None:
     assert [p for p in Precision if not p.facts.tf32] == [Precision.FP32]
     assert [p for p in Precision if p.facts.scales_gradients] == [Precision.AMP_FP16]
-
-
-@pytest.mark.parametrize("execution", Execution)
-def test_every_preparation_is_a_phase_with_a_limit(execution: Execution) -> None:
-    assert execution.facts.preparation is None or execution.facts.preparation in PHASE_LIMITS_S
-    assert (execution.facts.preparation is None) == (execution is Execution.EAGER)
 
 
 @pytest.mark.parametrize(("value", "forced"), [("1", True), ("2", True), ("0", False), ("", False)])

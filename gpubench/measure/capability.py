@@ -268,8 +268,8 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
     if not is_own and case.workload not in fewer_parameters():
         return f"{case.workload} is no Keras model here; there are {', '.join(fewer_parameters())}"
     if execution not in KERAS[framework].executions:
-        what = "a CUDA graph of torch" if execution is Execution.GRAPH else "a graph of TensorFlow"
-        return f"{framework} has no {execution}, {what}"
+        whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
+        return f"{framework} has no {execution}: it is of {whose} alone"
     if case.precision not in POLICIES:
         return f"Keras has no policy of {case.precision}"
     if case.task is not TaskKind.TRAIN:

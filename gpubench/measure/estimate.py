@@ -39,10 +39,6 @@ FIRST_CASE_S = 5.0
 and loads torch's compiler. 4.1 to 6.0 s in nine processes of an H100 and an H200."""
 LOOKING_S = 2.0
 """Looking at the device before the first case and after the last, twice where it seems to be in use."""
-COMPILE_S = 25.0
-"""torch.compile of VGG16 took 21 s on an H200."""
-TRACE_S = 5.0
-"""TensorFlow traced the digit network in 2.5 s on two busy cores."""
 
 CASE_START_S = 0.3
 """Moving a model to the device, its checks but the reference, freeing its memory."""
@@ -73,8 +69,6 @@ them. The slowest ones set the time, not the step: VGG16 on an H100 13.6 s at fp
 amp-bf16, and 13.5 and 6 on an H200; ResNet-50 4.3 and 12; networks of small images 0.2 to 2.7."""
 LARGE_SAMPLE_FLOPS = 5e9
 """Of a training step: ResNet-50 has 24 a sample, of small images the largest 0.03."""
-CAPTURE_STEPS = 12
-"""Before, in and after a capture: the warm-up, a graph a batch, two steps and two replays from one state."""
 HEATING_S = 30.0
 """What a row whose pace the GPU sets warms up beyond its least time after one that left the GPU idle: an H100
 went from 46 to 57 degrees in 48 s of VGG16, with a time constant of 21 s, before it rose by less than the
@@ -153,8 +147,8 @@ def aim_s(plan: Plan) -> Seconds | None:
     if plan.budget.case_s is None:
         return None
     units = plan.units()
-    compiled = sum(unit.planned.case.execution is Execution.COMPILE for unit in units)
-    return start_s(plan) + len(units) * plan.budget.case_s + compiled * COMPILE_S
+    prepared_s = sum(unit.planned.case.execution.facts.prepared_s for unit in units)
+    return start_s(plan) + len(units) * plan.budget.case_s + prepared_s
 
 
 def case_s(
@@ -252,12 +246,8 @@ def _around_s(
     built_s = (planned.parameter_count or 0) / PARAMETERS_PER_S if new_task else 0.0
     first_s = eager_s + min(budget.curve_steps * eager_s, budget.warmup_most_s / 2 + eager_s)
     searched_s = search_s(planned, eager_s) if new_search and not on_cpu else 0.0
-    prepared_s = {
-        Execution.EAGER: eager_s,
-        Execution.GRAPH: CAPTURE_STEPS * eager_s,
-        Execution.COMPILE: COMPILE_S + CAPTURE_STEPS * eager_s,
-        Execution.TF_GRAPH: TRACE_S + CAPTURE_STEPS * eager_s,
-    }[case.execution]
+    facts = case.execution.facts
+    prepared_s = facts.prepared_s + facts.prepared_steps * eager_s
     hurried = budget.in_haste and case.execution is not Execution.EAGER
     looked_s = 0.0 if on_cpu or hurried or case.gpu_count > 1 else _look_s(budget, step_s)
     if case.task is TaskKind.INFER and case.batch_size == 1:

@@ -33,15 +33,20 @@ def prepare(work: Work) -> Advance:
     """Return the function that issues one step in the way of the case's execution.
 
     Raises:
-        NotPreparedError: If the step cannot be captured in a CUDA graph, or nothing of it was compiled.
+        NotPreparedError: If the step cannot be captured in a CUDA graph, nothing of it was compiled, or its
+            execution has no row in ``_WAYS``.
     """
-    match work.case.execution:
-        case Execution.GRAPH:
-            return capture(work)
-        case Execution.COMPILE:
-            return compiled(work)
-        case _:
-            return work.step
+    way = _WAYS.get(work.case.execution)
+    if way is None:
+        raise NotPreparedError(
+            f"gpubench.measure.execution has no way to run a step of torch as {work.case.execution}"
+        )
+    return way(work)
+
+
+def eager(work: Work) -> Advance:
+    """Return the step as it is."""
+    return work.step
 
 
 def compiled(work: Work) -> Advance:
@@ -141,6 +146,13 @@ def _capture_generation(work: Work) -> Advance:
         return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
 
     return advance
+
+
+_WAYS: Mapping[Execution, Callable[[Work], Advance]] = {
+    Execution.EAGER: eager,
+    Execution.GRAPH: capture,
+    Execution.COMPILE: compiled,
+}
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from gpubench.predict.question import (
     case_for,
     check,
     domain_gap,
+    never_predicted,
     question_of,
     task_of,
 )
@@ -139,6 +140,8 @@ def _room(
     """Return the case on one GPU, or on the fewest up to ``most_sharing`` that hold it; else why not."""
     spec, case, fit = alone.spec, alone.case, alone.fit
     reason = domain_gap(spec, case.precision)
+    if reason is None and case.execution.facts.host_s_per_operator is None:
+        reason = never_predicted(case.execution)
     if reason is not None:
         return Refusal(gpu_key=spec.key, reason=reason)
     if fit is None or fit.fits:

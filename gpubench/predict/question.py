@@ -169,9 +169,9 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
     return None
 
 
-def never_predicted(precision: Precision) -> str:
-    """Say why a precision has figures only where it was measured."""
-    return f"{precision} is measured, never predicted: nothing published is fitted to say how fast it is"
+def never_predicted(way: Precision | Execution) -> str:
+    """Say why a precision, or an execution, has figures only where it was measured."""
+    return f"{way} is measured, never predicted: nothing published is fitted to say how fast it is"
 
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import (
+    Execution,
     MemoryFormat,
     Operator,
     OperatorKind,
@@ -43,17 +44,17 @@ WINOGRAD_SAVES = 4.0
 2015, arXiv:1509.09308)."""
 ABOVE_STATED_CLOCK = 1.1
 """Clock over that of the data sheet, at most: consumer cards boost some percent beyond it."""
+EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
-    "": 20e-6,
-    "eager": 20e-6,
-    "fused": 20e-6,
-    "compile": 4e-6,
-    "graph": 1e-9,
+    **{
+        execution.value: seconds
+        for execution in Execution
+        if (seconds := execution.facts.host_s_per_operator) is not None
+    },
+    "": EAGER_HOST_S_PER_OPERATOR,
+    "fused": EAGER_HOST_S_PER_OPERATOR,
 }
-"""Host time per operator by execution ("" is not stated), where it was not measured [s].
-
-An H200's host took 20 us (lstm) to 49 us (cnn) in eager steps at batch 64. torch.compile joins operators;
-inside a CUDA graph the host issues nothing."""
+"""Host time per operator where it was not measured [s], by the execution that a row states ("" is none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 

@@ -17,7 +17,7 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import Estimate, GpuSpec, Offer
+from gpubench.models import Estimate, Execution, GpuSpec, Offer
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
@@ -253,13 +253,14 @@ def _require(kept: Offers, offers: Offers, fallen: Sequence[Exclusion]) -> None:
 
 
 def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) -> None:
-    if request.precision in {None, AMP}:
-        return
-    reason = never_predicted(Precision(request.precision))
-    if any(each.reason == reason for each in unknown):
+    ways: list[Precision | Execution] = [Execution(request.execution)]
+    if request.precision not in {None, AMP}:
+        ways.insert(0, Precision(request.precision))
+    found = {each.reason for each in unknown}
+    for reason in (reason for way in ways if (reason := never_predicted(way)) in found):
         run = RunRequest(
             workloads=request.workload_names,
-            precisions=(request.precision,),
+            precisions=() if request.precision is None else (request.precision,),
             **asked_recipe(request),
             executions=(request.execution,),
             task=request.task,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, ORANGE, Series, dots, mark_of, series_of, two_lines
+from gpubench.blocks.charts import Series, dots, mark_of, series_of, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
@@ -11,19 +13,17 @@ from gpubench.interval import stacked
 from gpubench.models import Execution, Framework
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.throughput import LOOKS
 from gpubench.sections.words import rate_of
 from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
 """Graph over eager above which the host, not the device, paces the eager step (protocol gpubench/1)."""
 
-_LOOKS = {
-    execution: Series(name=f"{execution.value} against eager", color=color, symbol=symbol)
-    for execution, color, symbol in (
-        (Execution.GRAPH, BLUE, "circle"),
-        (Execution.COMPILE, ORANGE, "diamond"),
-        (Execution.TF_GRAPH, GREEN, "square"),
-    )
+_LOOKS: dict[Execution, Series] = {
+    execution: replace(look, name=f"{execution.value} against eager", pattern="")
+    for execution, look in LOOKS.items()
+    if execution is not Execution.EAGER
 }
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import cycle, groupby
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import (
     BLUE,
     GREEN,
+    INK,
     ORANGE,
+    PURPLE,
+    QUIET,
     SLATE,
     Series,
     bars,
@@ -34,15 +37,16 @@ from gpubench.units import (
 )
 
 EXECUTION_ORDER = tuple(Execution)
-_LOOKS = {
-    execution: Series(name=execution.value, color=color, pattern=pattern)
-    for execution, color, pattern in (
-        (Execution.EAGER, SLATE, ""),
-        (Execution.GRAPH, BLUE, ""),
-        (Execution.COMPILE, ORANGE, "/"),
-        (Execution.TF_GRAPH, GREEN, ""),
+_COLORS = (SLATE, BLUE, ORANGE, GREEN, PURPLE, INK, QUIET)
+_SYMBOLS = ("triangle-up", "circle", "diamond", "square", "x", "cross", "star")
+_PATTERNS = ("", "", "/", "", "\\", "x", ".")
+LOOKS = {
+    execution: Series(name=execution.value, color=color, symbol=symbol, pattern=pattern)
+    for execution, color, symbol, pattern in zip(
+        Execution, cycle(_COLORS), cycle(_SYMBOLS), cycle(_PATTERNS), strict=False
     )
 }
+"""How each execution is drawn, in the order of their table; one beyond the colors begins them again."""
 
 
 def _render(data: ReportData) -> Block | None:
@@ -102,7 +106,7 @@ def _figure(group: Sequence[Result]) -> Figure:
         hover = f"{r.case.precision.value}, {r.case.execution.value}: {words}"
         mark = mark_of(rows.index(name), r.measurement.interval, hover, text=words.partition(" ")[0])
         marks.append((r.case.execution, mark))
-    series = series_of(_LOOKS, marks)
+    series = series_of(LOOKS, marks)
     unit = plural(plain(group[0].case.sample_unit, 20))
     title = _title(group[0])
     told = "; ".join(f"{r.how}: {r.measurement.interval.text()}" for r in group)
