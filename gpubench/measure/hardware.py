@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from gpubench.errors import NoDeviceError
 from gpubench.measure.loop import Clock
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, Identity, Switches
@@ -25,7 +28,7 @@ class Hardware:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether graphs, device events and the caching allocator's figures are to be had."""
+        """Whether graphs and device events are to be had."""
         return self.device.type == "cuda"
 
     @property
@@ -34,45 +37,61 @@ class Hardware:
         return self.device.type == "cpu"
 
     def clock(self) -> Clock:
-        """Return the clock that waits for this device."""
-        if self.is_cuda:
-            return Clock(synchronize=torch.cuda.synchronize)
-        if self.device.type == "mps":
-            return Clock(synchronize=torch.mps.synchronize)
-        if self.device.type == "xpu":
-            return Clock(synchronize=torch.xpu.synchronize)
-        return Clock()
+        """Return the clock that waits for this device; a CPU needs no waiting for.
+
+        Raises:
+            NoDeviceError: If this torch cannot wait for it: the issuing of steps would be timed.
+        """
+        if self.is_cpu:
+            return Clock()
+        synchronize = self._call("synchronize")
+        if synchronize is None:
+            kind = self.device.type
+            raise NoDeviceError(
+                f"torch {torch.__version__} has no torch.{kind}.synchronize: {kind} cannot be timed"
+            )
+        return Clock(synchronize=synchronize)
+
+    def _call(self, name: str) -> Callable[..., Any] | None:
+        """Return what torch has under a name for this type of device, in ``torch.cuda``, ``torch.mps`` ...
+
+        None where it has no such call. A back end of another package registers its own module there;
+        ``torch.get_device_module``, which looks in the same place, is not in every torch from 2.4 on.
+        """
+        call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
+        return call
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call that; None where torch has none."""
+        call = self._call(name)
+        return None if call is None else call(*arguments)
 
     def reset_peak_memory(self) -> None:
         """Forget the largest allocation so far."""
-        if self.is_cuda:
-            torch.cuda.reset_peak_memory_stats()
+        self._ask("reset_peak_memory_stats")
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most memory that tensors took since the reset [B]; None where torch does not count."""
-        return torch.cuda.max_memory_allocated() if self.is_cuda else None
+        return self._ask("max_memory_allocated")  # type: ignore[no-any-return]
 
     def peak_reserved_bytes(self) -> int | None:
         """Return the most memory that torch's allocator held since the reset [B]; None as above."""
-        return torch.cuda.max_memory_reserved() if self.is_cuda else None
+        return self._ask("max_memory_reserved")  # type: ignore[no-any-return]
 
     def heap(self, scale: float | None = None) -> Heap:
         """Return what must settle before a step is steady: allocator figures and the gradient scale."""
-        if not self.is_cuda:
-            return Heap(scale=scale)
-        figures = torch.cuda.memory_stats()
+        figures = self._ask("memory_stats") or {}
         return Heap(
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
         )
 
     def memory_bytes(self) -> int | None:
         """Return the memory that torch sees [B]; None where there is no device of its own."""
-        return torch.cuda.get_device_properties(self.device).total_memory if self.is_cuda else None
+        return getattr(self._ask("get_device_properties", self.device), "total_memory", None)
 
     def limit_memory(self, share: float) -> None:
         """Let this process take no more than a share of the device's memory; tensors alone count."""
-        if self.is_cuda:
-            torch.cuda.set_per_process_memory_fraction(share)
+        self._ask("set_per_process_memory_fraction", share)
 
     def release(self) -> None:
         """Hand everything back, so that the next case starts from the same memory.
@@ -97,8 +116,7 @@ class Hardware:
 
     def drop_cache(self) -> None:
         """Hand cached blocks back to the driver."""
-        if self.is_cuda:
-            torch.cuda.empty_cache()
+        self._ask("empty_cache")
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
@@ -109,6 +127,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
         rank: Its place among the GPUs that this process sees.
 
     Raises:
+        NoDeviceError: If this torch cannot wait for such a device.
         RuntimeError: As torch raises it when the device cannot be used.
     """
     cuda = profile.torch_type == "cuda"
@@ -117,8 +136,9 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
         torch.cuda.init()
         torch.cuda.set_device(rank)
         torch.backends.cudnn.benchmark = True  # recorded in the environment; worth 3 to 16 % on an H200
+    clock = hardware.clock()
     torch.zeros(1, device=hardware.device)
-    hardware.clock().synchronize()
+    clock.synchronize()
     return hardware
 
 
