@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from gpubench.errors import ExitCode, exit_codes
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 
@@ -191,7 +193,7 @@ FAULTS = (
           "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),
 )  # fmt: skip
 
-HEAD = """# Reliability: what can go wrong, and what gpubench then does
+HEAD = f"""# Reliability: what can go wrong, and what gpubench then does
 
 Nothing that is finished is lost: each finished launch is one line of a ledger, through to the disk before it is told, and
 the run's file is derived from it. Saving a run keeps what is stored of it besides. One process at a time writes a run. Only a
@@ -205,10 +207,10 @@ result, of torch or of Keras, must be that of the rounds that were reported on t
 what reads a model must answer once, for that model, with amounts that can be. Whoever writes into these pipes on purpose, round
 by round, or answers and ends the process, is believed: a figure of a model that is not trusted is worth what the model is.
 
-An error that nobody expected is one line, a log with the traceback, and exit code 70.
+An error that nobody expected is one line, a log with the traceback, and exit code {ExitCode.INTERNAL.value}.
 
-Faults with the exit code and the tests (below `tests/`, `test_` left out) that hold it. Exit codes: 0 done, 1 no, 2 misuse,
-3 no usable device, 4 every case failed, 5 not stored, 130 interrupted.
+Faults with the exit code and the tests (below `tests/`, `test_` left out) that hold it. Exit codes:
+{exit_codes()}.
 
 | | fault | what happens | exit | tests |
 |---|---|---|---|---|

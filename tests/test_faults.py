@@ -12,6 +12,7 @@ import pytest
 from faults import FAULTS, PAGE, page
 
 from gpubench import errors
+from gpubench.errors import ExitCode
 
 TESTS = Path(__file__).parent
 ROOM = TESTS.parent / "gpubench"
@@ -36,14 +37,14 @@ def source_of(named: str) -> str:
     return "\n".join(ast.get_source_segment(text, part) or "" for part in parts)
 
 
-def asks_for(code: int, source: str) -> bool:
+def asks_for(code: ExitCode, source: str) -> bool:
     """Whether a test names an exit code, or an error that ends with it."""
     raised = [
         name
         for name, kind in vars(errors).items()
         if getattr(kind, "exit_code", None) == code and name in source
     ]
-    return bool(raised) or re.search(rf"(?<![\d.]){code}(?![\d.])", source) is not None
+    return bool(raised) or re.search(rf"(?<![\d.]){code.value}(?![\d.])", source) is not None
 
 
 def test_there_are_54_faults():
@@ -56,8 +57,10 @@ def test_every_test_and_exit_code_of_the_table_is_there(fault):
     assert fault.tests
     assert all(file_of(named).exists() for named in fault.tests)
     sources = [source_of(named) for named in fault.tests]
-    for code in map(int, re.findall(r"\d+", fault.exit_code)):
-        assert code == 0 or any(asks_for(code, source) for source in sources), f"no test asks for {code}"
+    for code in map(ExitCode, map(int, re.findall(r"\d+", fault.exit_code))):
+        assert code is ExitCode.DONE or any(asks_for(code, source) for source in sources), (
+            f"no test asks for {code}"
+        )
 
 
 def test_the_page_is_that_of_the_table():
