@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -29,6 +35,40 @@ def test_every_room_is_a_layer():
     package = ROOT / "gpubench"
     found = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
     assert found - {"__init__"} == set(layers())
+
+
+LIBRARIES = {
+    "torch": {"measure", "profile", "probe", "workload", "own_model"},
+    "plotly": {"report"},
+    "pynvml": {"probe"},
+    "httpx": {"offers"},
+}
+"""Heavy libraries, and the rooms that may import them, as the page says."""
+
+
+def test_the_linter_keeps_every_other_room_from_the_heavy_libraries(tmp_path):
+    """In a copy of the package, one module of each room imports them all."""
+    pytest.importorskip("importlinter")
+    copy = shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for room in layers():
+        inside = sorted(each for each in (copy / room).glob("*.py") if each.stem != "__init__")
+        module = inside[0] if inside else copy / f"{room}.py"
+        with module.open("a", encoding="utf-8") as file:
+            file.write(f"\nimport {', '.join(LIBRARIES)}\n")
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    linted = subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert linted.returncode == 1, linted.stderr
+    broken = re.findall(r"gpubench\.(\w+)(?:\.\w+)* -> (\w+) \(l\.", linted.stdout)
+    for library, rooms in LIBRARIES.items():
+        assert {room for room, of in broken if of == library} == set(layers()) - rooms, library
 
 
 def test_every_file_that_the_page_names_is_there():
