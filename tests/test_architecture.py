@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -35,6 +36,38 @@ def test_every_room_is_a_layer():
     package = ROOT / "gpubench"
     found = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
     assert found - {"__init__"} == set(layers())
+
+
+def layer_of(module: str) -> int | None:
+    """The place of a module of the package, 0 at the top; None of the package itself."""
+    room = module.split(".")[1:2]
+    return ORDER.get(room[0]) if room else None
+
+
+ORDER = {room: place for place, room in enumerate(layers())}
+
+
+def test_no_room_is_reached_from_below_by_its_name():
+    """The linter sees no import by string: each text that names a room names one that stands no higher."""
+    package, up = ROOT / "gpubench", {}
+    for path in package.rglob("*.py"):
+        own = layer_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        if path == package / "__init__.py":
+            continue  # the public names, each in its room
+        texts = (
+            n.value
+            for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(n, ast.Constant)
+        )
+        named = {
+            each for each in texts if isinstance(each, str) and re.fullmatch(r"gpubench\.\w[\w.]*", each)
+        }
+        higher = {each for each in named if (place := layer_of(each)) is not None and place < own}
+        if higher:
+            up[path.relative_to(package).as_posix()] = higher
+    from gpubench.models.record import ABOVE
+
+    assert up == {"models/record.py": set(ABOVE.values())}
 
 
 LIBRARIES = {

@@ -19,6 +19,9 @@ MOST_REPR_CHARACTERS = 1_900
 
 _MOST_FIELD_CHARACTERS = 100
 
+ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
+"""Rooms above this one by which a record shows itself; nothing else here reaches upwards by name."""
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Base of every recorded type; ``dict`` only holds cached derived values, never state."""
@@ -55,13 +58,13 @@ def shown(text: str | None, limit: int = 40) -> str:
 
 
 def views() -> Any:
-    """Return the room that shows records in a notebook; it stands above them, so it is found by name."""
-    return import_module("gpubench.report.views")
+    """Return the room that shows records in a notebook."""
+    return import_module(ABOVE["views"])
 
 
 def labels() -> Any:
-    """Return the room that names GPUs for people; it stands above records too."""
-    return import_module("gpubench.labels")
+    """Return the room that names GPUs for people."""
+    return import_module(ABOVE["labels"])
 
 
 def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
