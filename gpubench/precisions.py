@@ -109,6 +109,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         hardware: What a GPU below that lacks, in words.
         of_nvidia: Whether NVIDIA tensor cores alone have it.
         on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
+        needs: The package that computes it, beside torch, and the extra of gpubench that brings that.
         predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
     """
 
@@ -127,6 +128,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str | None = None
     of_nvidia: bool = False
     on_cpu: bool = False
+    needs: tuple[str, str] | None = None
     predicted_as: Literal["fp32", "tf32", "half"] | None = None
 
 
@@ -185,6 +187,8 @@ class Precision(StrEnum):
         return least is None or (capability is not None and capability >= least)
 
 
+TORCHAO = ("torchao", "quantized")
+"""Computes in 8 bits, and holds weights in fewer."""
 _AMPERE = (8, 0)
 _FACTS = {
     # Relative errors of a product, read on an H200: fp32 5e-7, tf32 3e-4, fp16 4e-4, bf16 3e-3.
@@ -248,6 +252,7 @@ _FACTS = {
         least_capability=(8, 9),
         hardware="FP8 tensor cores",
         of_nvidia=True,
+        needs=TORCHAO,
     ),
     # 127 steps to the largest value of a row: a product of normal numbers errs by 0.9 %, bf16 included.
     Precision.INT8: PrecisionFacts(
@@ -261,6 +266,7 @@ _FACTS = {
         least_capability=_AMPERE,
         hardware="BF16 hardware",
         on_cpu=True,
+        needs=TORCHAO,
     ),
 }
 

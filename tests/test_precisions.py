@@ -28,6 +28,7 @@ ROW = """
         loss_error=1e-1,
         least_capability=(8, 9),
         hardware="FP8 tensor cores",
+        needs=("tomorrow", "later"),
     ),
 """
 USES = """
@@ -36,13 +37,16 @@ from typer.testing import CliRunner
 import msgspec
 
 from gpubench.cli.app import app
+from gpubench.cuda_check import cases
 from gpubench.cuda_check.plan import make_plan
 from gpubench.measure import capability, micro, plan, step
 from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
 from gpubench.measure.precision import switches_for
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.predict import published
 from gpubench.predict.estimate import estimate
+from gpubench.probe.nvml_profile import tensor_core_precisions
 from gpubench.predict.question import Question, precision_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import planned_peak_bytes
@@ -87,6 +91,13 @@ answers = estimate(Question(profile=cnn, precision=fp8), [specs[g.gpu_key] for g
 assert "amp-fp8 is measured, never predicted" in answers["nvidia-h100-sxm-80gb"].reason
 assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason
 assert "amp-fp8" in case_words(case)
+# What it needs.
+assert cases.may_be_unsupported(case)
+assert cases._why_not(case, cnn, gpus["H100"]) == 'tomorrow is not installed: pip install "gpubench[later]"'
+# From which hardware on a precision is to be had stands in its row alone: here Ampere begins at 8.1.
+assert tensor_core_precisions((8, 0), None, "A100") == ("fp16", "int8")
+assert tensor_core_precisions((8, 1), None, "A100") == ("fp16", "bf16", "tf32", "int8")
+assert published._math_mode("", "tf32", specs["nvidia-a100-sxm-80gb"]) == "fp32"
 """
 
 
@@ -122,7 +133,8 @@ def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
     for before, added in (('    AMP_BF16 = "amp-bf16"\n', MEMBER), ("_FACTS = {\n", ROW)):
         assert text.count(before) == 1
         text = text.replace(before, before + added.lstrip("\n"))
-    table.write_text(text, encoding="utf-8")
+    assert text.count("_AMPERE = (8, 0)\n") == 1
+    table.write_text(text.replace("_AMPERE = (8, 0)", "_AMPERE = (8, 1)"), encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "-c", USES],
         cwd=tmp_path,

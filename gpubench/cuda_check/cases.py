@@ -31,6 +31,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
+from gpubench.precisions import TORCHAO
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.readings import h200_readings
@@ -191,8 +192,8 @@ def other_cases(device: DeviceProfile) -> Iterator[tuple[Case, str | None]]:
 
 def may_be_unsupported(case: Case) -> bool:
     """Whether it hangs on the release of torch or torchao that a case is to be had at all."""
-    in_8_bits = case.precision in {Precision.FP8, Precision.INT8}
-    return in_8_bits or case.weight_type is WeightType.NF4 or case.checkpointing is Checkpointing.SELECTIVE
+    by_others = case.precision.facts.needs is not None
+    return by_others or case.weight_type is WeightType.NF4 or case.checkpointing is Checkpointing.SELECTIVE
 
 
 def is_installed(package: str) -> bool:
@@ -224,8 +225,10 @@ def _why_not(case: Case, profile: WorkloadProfile, device: DeviceProfile) -> str
     if profile.parallel_mode is ParallelMode.FSDP:
         return "a workload for several GPUs: run --gpus N measures it"
     needs = []  # packages, and gpubench's extras that bring them
-    if case.precision in {Precision.FP8, Precision.INT8} or case.weight_type is WeightType.NF4:
-        needs.append(("torchao", "quantized"))
+    if case.precision.facts.needs is not None:
+        needs.append(case.precision.facts.needs)
+    if case.weight_type is WeightType.NF4:
+        needs.append(TORCHAO)
     if not profile.parameters:
         needs.append(("kornia", "augment"))
     for package, extra in needs:

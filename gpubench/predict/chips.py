@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.arrays import Flags, Floats
-from gpubench.models import GpuSpec
+from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import capability_of
 from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
@@ -87,7 +87,7 @@ def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndCloc
     if capability is None:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
     # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
-    before_tf32 = capability is None or capability < (8, 0)
+    before_tf32 = not Precision.TF32.within(capability)
     without_tensor = capability is None or spec.tensor_core_count == 0
     dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
     peaks = [

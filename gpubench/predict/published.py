@@ -270,7 +270,7 @@ def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> fl
 def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
     if precision in _HALF_LABELS:
         return "half" if precision in {"fp16", "bf16"} else "amp"
-    if (capability_of(spec) or (0, 0)) < (8, 0):
+    if not Precision.TF32.within(capability_of(spec)):
         return "fp32"
     if precision == "tf32":
         return "tf32"

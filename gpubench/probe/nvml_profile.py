@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import le
 from typing import Any, TypeVar
 
 import psutil
 
-from gpubench.models import DeviceProfile, GpuSpec
+from gpubench.models import DeviceProfile, GpuSpec, Precision
 from gpubench.probe import plausible
 from gpubench.probe.backend import DeviceState
 from gpubench.probe.identity import bus_id
@@ -60,14 +62,16 @@ _CORES_PER_SM: Mapping[tuple[int, int], int] = {
 }
 # Systems on a chip (Jetson, DGX Spark): TX1, TX2, Xavier, Orin, Thor, GB10. They use the machine's memory.
 _INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
-# Formats that the tensor cores take, from which compute capability on; the newest first.
-_TENSOR_CORE_FORMATS: tuple[tuple[tuple[int, int], tuple[str, ...]], ...] = (
-    ((10, 0), ("fp16", "bf16", "tf32", "int8", "fp8", "fp6", "fp4")),
-    ((8, 9), ("fp16", "bf16", "tf32", "int8", "fp8")),
-    ((8, 0), ("fp16", "bf16", "tf32", "int8")),
-    ((7, 2), ("fp16", "int8")),
-    ((7, 0), ("fp16",)),
-)
+# Formats that the tensor cores take, by compute capability; those of a precision by its row.
+_TENSOR_CORE_FORMATS: Mapping[str, Callable[[tuple[int, int]], bool]] = {
+    "fp16": partial(le, (7, 0)),
+    "bf16": Precision.AMP_BF16.within,
+    "tf32": Precision.TF32.within,
+    "int8": partial(le, (7, 2)),
+    "fp8": Precision.FP8.within,
+    "fp6": partial(le, (10, 0)),
+    "fp4": partial(le, (10, 0)),
+}
 # Names of the bits of the clock event reasons; a bit without a name is kept as hexadecimal.
 GPU_IDLE = 0x1
 CLOCK_EVENTS = {
@@ -223,7 +227,7 @@ def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, na
     bare = "GTX 16" in name if spec is None else spec.tensor_core_count == 0
     if bare:
         return ()
-    return next((formats for least, formats in _TENSOR_CORE_FORMATS if capability >= least), ())
+    return tuple(form for form, takes in _TENSOR_CORE_FORMATS.items() if takes(capability))
 
 
 def fp32_flops_per_s(device: DeviceProfile) -> float | None:
