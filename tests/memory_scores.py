@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from make_memory_allowance import MemoryReading, fit_allowance, fit_compiled_loss
 from memory_cases import ALONE, Held, own_readings
 from scipy import optimize
 
 from gpubench.models import CardClass, Execution, MemoryNeed
-from gpubench.predict.memory_fit import MemoryReading, fit_allowance, fit_compiled_loss
 from gpubench.profile.allowance import device_bytes
 from gpubench.profile.memory_figures import FIXED_BYTES, WORKSPACE_BYTES
 from gpubench.units import MIB

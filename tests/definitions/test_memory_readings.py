@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from make_memory_allowance import MemoryReading, load_readings
 from memory_cases import case_of, trace_step
 from torch import nn
 
@@ -31,7 +32,6 @@ from definitions import (
 )
 from gpubench.discovery import load_workload
 from gpubench.models import Checkpointing, ParallelMode, Precision, Recipe, TaskKind, WeightType
-from gpubench.predict.memory_fit import MemoryReading, load_readings
 from gpubench.profile import load_profiles
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.memory_figures import on_several

@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 import msgspec
 import pytest
+from make_memory_allowance import MemoryReading, ReadingKind, load_readings
 from memory_cases import Held, own_readings
 from memory_scores import (
     ReservedOutcome,
@@ -23,7 +24,6 @@ from memory_scores import (
 
 from gpubench.models import CardClass, Execution, Precision
 from gpubench.predict.decode import decode_fit
-from gpubench.predict.memory_fit import MemoryReading, ReadingKind, load_readings
 from gpubench.profile.allowance import device_bytes, load_allowance
 from gpubench.profile.memory_figures import FIXED_BYTES
 from gpubench.units import GIB, MIB

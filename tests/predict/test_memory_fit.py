@@ -8,6 +8,13 @@ from statistics import fmean, median
 
 import msgspec
 import pytest
+from make_memory_allowance import (
+    CENSORED_SHARE,
+    MemoryReading,
+    ReadingKind,
+    fit_allowance,
+    load_readings,
+)
 from memory_cases import ALONE, case_of, own_readings
 from memory_scores import (
     fit_fixed_bytes,
@@ -20,13 +27,6 @@ from memory_scores import (
 from scipy.stats import binomtest
 
 from gpubench.models import CardClass, Execution, MemoryNeed, Precision, TaskKind
-from gpubench.predict.memory_fit import (
-    CENSORED_SHARE,
-    MemoryReading,
-    ReadingKind,
-    fit_allowance,
-    load_readings,
-)
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import TRACE_SHARE, card_of, device_bytes, load_allowance
 from gpubench.profile.memory import COMPILED_LEAST, judge, need_of

@@ -1,6 +1,6 @@
 """Fit what a trace of memory cannot know on published readings.
 
-``python -m gpubench.predict.memory_fit`` writes data/memory_allowance.json again. The readings that it
+``python docs/make_memory_allowance.py`` writes data/memory_allowance.json again. The readings that it
 rests on, each with source, date and what the trace of its definition counts, are in data/memory_readings.csv.
 """
 
