@@ -136,14 +136,14 @@ def batch_of(case: Case, peak_bytes: float) -> int:
 
 def wanted_trials(
     device: DeviceProfile, workloads: Sequence[str], slower: float, *, full: bool
-) -> tuple[tuple[Trial, ...], dict[str, str]]:
-    """What is tried if there is time, and what of it cannot be tried here, by label, with the reason."""
+) -> tuple[tuple[Trial, ...], dict[Case, str]]:
+    """What is tried if there is time, and what of it cannot be tried here, with the reason."""
     usual = tuple(_every_trial(device, workloads, slower))
     if not full:
         return usual, {}
     found = [each for each in other_cases(device) if not workloads or each[0].workload in workloads]
     others = (trial_of(case, slower) for case, why_not in found if why_not is None)
-    return (*usual, *others), {case.label: why_not for case, why_not in found if why_not is not None}
+    return (*usual, *others), {case: why_not for case, why_not in found if why_not is not None}
 
 
 def _every_trial(device: DeviceProfile, workloads: Sequence[str], slower: float) -> Iterator[Trial]:

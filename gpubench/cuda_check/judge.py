@@ -40,7 +40,6 @@ from gpubench.models import (
     Measurement,
     PartLog,
     PartState,
-    Precision,
     QuickProof,
     Status,
 )
@@ -151,7 +150,7 @@ def _of_strict(check: CudaCheck) -> Iterator[Verdict]:
 def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
     """Judge the cases of a part; of the compiled, which are few, each one not tried or not here is named."""
     rows = [row for row in check.cases if part_of(row.case) == part]
-    late = [label for label in check.left_out if _part_of(label) == part]
+    late = [label for label in check.left_out if check.left_out_parts.get(label) == part]
     seen = [(row, fault_of(row, check.device.memory_bytes)) for row in rows]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if rows:
@@ -181,13 +180,6 @@ def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
             found=f"{len(late)} of {len(rows) + len(late)}",
             reason=f"{', '.join(late)}: {reason}" if part == "compile" else reason,
         )
-
-
-def _part_of(label: str) -> str:
-    """Name the part that a case belongs to, by its label."""
-    if f" {Execution.COMPILE} " in label:
-        return "compile"
-    return "fp32" if f" {Precision.FP32} " in label else "cases"
 
 
 def _named(texts: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError
-from gpubench.cuda_check.cases import Trial, batch_of, is_strict
+from gpubench.cuda_check.cases import Trial, batch_of, is_strict, part_of
 from gpubench.cuda_check.plan import CheckPlan, quick_within
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError, NoDeviceError
@@ -224,7 +224,11 @@ def _try_all(work: Work, trials: Sequence[Trial]) -> None:
 
 def _leave_out(work: Work, trials: Sequence[Trial]) -> None:
     late = {trial.case.label: "no time left: --full tries it" for trial in trials}
-    work.add(left_out=work.check.left_out | late)
+    parts = {trial.case.label: part_of(trial.case) for trial in trials}
+    work.add(
+        left_out=work.check.left_out | late,
+        left_out_parts=work.check.left_out_parts | parts,
+    )
 
 
 def _tried(

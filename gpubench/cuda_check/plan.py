@@ -118,6 +118,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AMOUNTS = Amounts()
+NO_TIME = "no time within the limit: --full tries it"
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +130,8 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
         capped: The case of the search under a cap.
         trials: Cases to be tried, those of strict fp32 among them, in their order.
         compiled: Cases to be tried under torch.compile.
-        left_out: Cases for which there is no time, by label, and why.
+        left_out: Cases for which there is no time, or that cannot be tried here, by label, and why.
+        left_out_parts: The part of each of them, by label.
         quick: The quick run, then ever smaller shares of it: the first that there is time for is made.
         scaling: A job of one GPU and one of all; None where there is one GPU.
         expected_s: Time of each part; of the quick run, that of its least share [s].
@@ -145,6 +147,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...]
     compiled: tuple[Trial, ...]
     left_out: dict[str, str]
+    left_out_parts: dict[str, str]
     quick: tuple[Plan, ...]
     scaling: Plan | None
     expected_s: dict[str, Seconds]
@@ -205,7 +208,8 @@ def make_plan(
     for trial in trials:
         expected_s[part_of(trial.case)] += trial.expected_s
     kept = {trial.case for trial in trials}
-    late = (t.case.label for t in every if t.case not in kept)
+    late = dict.fromkeys((t.case for t in every if t.case not in kept), NO_TIME)
+    left_out = missing | late
     return CheckPlan(
         full=full,
         limit_s=None if full else LIMIT_S,
@@ -214,7 +218,8 @@ def make_plan(
         capped=capped,
         trials=trials,
         compiled=compiled,
-        left_out=missing | dict.fromkeys(late, "no time within the limit: --full tries it"),
+        left_out={case.label: why for case, why in left_out.items()},
+        left_out_parts={case.label: part_of(case) for case in left_out},
         quick=quick,
         scaling=scaling,
         expected_s=expected_s,

@@ -84,6 +84,7 @@ def check_cuda(
             environment=environment(device),
             parts=tuple(_new_log(name, made) for name in made.parts()),
             left_out=made.left_out,
+            left_out_parts=made.left_out_parts,
         ),
         save=lambda check: write_check(path, check),
     )
@@ -150,6 +151,7 @@ def _plan_anew(work: Work) -> None:
             for log in work.check.parts
         ),
         left_out=work.plan.left_out,
+        left_out_parts=work.plan.left_out_parts,
     )
 
 

@@ -166,7 +166,18 @@ def read_check(path: Path) -> CudaCheck:
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
             f"cuda-check up to {SCHEMA_VERSION}"
         )
+    if check.left_out and not check.left_out_parts:
+        parts = {label: _part_by_label(label) for label in check.left_out}
+        return msgspec.structs.replace(check, left_out_parts=parts)
     return check
+
+
+def _part_by_label(label: str) -> str:
+    """Name the part of a case of which an older file has the label alone: workload, precision, execution."""
+    words = label.split(" batch ", maxsplit=1)[0].split()
+    if Execution.COMPILE in words:
+        return "compile"
+    return "fp32" if Precision.FP32 in words else "cases"
 
 
 def _safe(text: str) -> str:

@@ -184,6 +184,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
         identity: By what CUDA's device and NVML's were found to be one; None where that was not reached.
         nvml: Every call of the driver library that gpubench makes, with its answer, without identifiers.
         left_out: Cases that were not tried, by label, and why.
+        left_out_parts: The part that each of them belongs to, by label.
         findings: What is unusual about the device.
     """
 
@@ -204,6 +205,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     load: LoadProof | None = None
     cases: tuple[CaseRow, ...] = ()
     left_out: dict[str, str] = {}
+    left_out_parts: dict[str, str] = {}
     faults: FaultProof = FaultProof()
     scaling: tuple[Measurement, ...] = ()
     quick: QuickProof | None = None
