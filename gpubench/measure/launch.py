@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget, within
@@ -33,6 +32,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
+from gpubench.parent import ParentChannel
 from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
 from gpubench.workload import lacks_memory, one_line

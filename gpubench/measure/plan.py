@@ -16,7 +16,7 @@ from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
-from gpubench.measure.request import CLASSIC, MicroWish, RunRequest
+from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -34,6 +34,7 @@ from gpubench.models import (
 from gpubench.options import check_fields, spelled
 from gpubench.precisions import forcing_tf32
 from gpubench.probe.select import check_form
+from gpubench.shared_options import CLASSIC
 from gpubench.units import Seconds, plain
 from gpubench.workload import is_own
 

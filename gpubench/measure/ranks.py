@@ -29,12 +29,12 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gpubench.children import ParentChannel
 from gpubench.measure import rank
 from gpubench.measure.meeting import BEGUN, Meeting
 from gpubench.measure.messages import JobOver, Phase, Setup
 from gpubench.measure.privacy import scrub
 from gpubench.models import Status
+from gpubench.parent import ParentChannel
 from gpubench.precisions import TF32_VARIABLES
 from gpubench.units import Seconds, format_duration
 from gpubench.workload import says_no_memory

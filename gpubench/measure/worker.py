@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult
+from gpubench.parent import ParentChannel
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
