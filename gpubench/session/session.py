@@ -31,9 +31,10 @@ from gpubench.measure.events import say_nothing
 from gpubench.measure.following import follow_jobs
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.meeting import Meeting, meet
-from gpubench.measure.plan import Plan, check_request, plan
+from gpubench.measure.plan import Plan, plan
 from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
+from gpubench.measure.request_check import check_request
 from gpubench.models import (
     Case,
     DeviceProfile,
