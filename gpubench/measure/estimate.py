@@ -259,16 +259,14 @@ def _around_s(
         Execution.TF_GRAPH: TRACE_S + CAPTURE_STEPS * eager_s,
     }[case.execution]
     hurried = budget.in_haste and case.execution is not Execution.EAGER
-    looked_s = 0.0 if on_cpu or hurried or case.gpu_count > 1 else _look_s(budget, step_s)
+    looked_s = 0.0
+    if not (on_cpu or hurried or case.gpu_count > 1):
+        least, most = PROFILED_STEPS
+        profiled_s = 2 * step_s * min(most, max(least, PROFILED_S / step_s))
+        looked_s = LOOK_S + max(budget.round_s, step_s) + LOOK_STEPS * step_s + profiled_s
     if case.task is TaskKind.INFER and case.batch_size == 1:
         looked_s += min(LATENCY_MOST_S, LATENCY_PASSES * eager_s)
     return CASE_START_S + built_s + passed_s + first_s + searched_s + prepared_s + looked_s
-
-
-def _look_s(budget: Budget, step_s: Seconds) -> Seconds:
-    least, most = PROFILED_STEPS
-    profiled_s = 2 * step_s * min(most, max(least, PROFILED_S / step_s))
-    return LOOK_S + max(budget.round_s, step_s) + LOOK_STEPS * step_s + profiled_s
 
 
 def _warmup_s(budget: Budget, step_s: Seconds) -> Seconds:

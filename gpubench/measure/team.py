@@ -55,7 +55,12 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
         )
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for part in (*blocks, model):
-        _agree(part, device)
+        for tensor in (*part.parameters(), *part.buffers()):
+            if tensor.device.type == "meta" or hasattr(tensor, "to_local"):
+                continue  # sharded already, as a part of a block
+            with torch.no_grad():
+                tensor.data = tensor.data.to(device)
+                distributed.broadcast(tensor.data, 0)  # the first process's values
         fully_shard(part, mesh=mesh)
     return model
 
@@ -70,16 +75,6 @@ def share(work: Work) -> Work:
         return work
     device_ids = None if work.device.type == "cpu" else [work.device]
     return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
-
-
-def _agree(module: nn.Module, device: torch.device) -> None:
-    """Move what of a module is still on the host, with the first process's values."""
-    with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.device.type == "meta" or hasattr(tensor, "to_local"):
-                continue  # sharded already, as a part of a block
-            tensor.data = tensor.data.to(device)
-            distributed.broadcast(tensor.data, 0)
 
 
 def _fully_shard() -> Callable[..., Any]:
