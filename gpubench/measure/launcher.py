@@ -120,8 +120,7 @@ class Launcher:
                     events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
-                began_at = utc_stamp()
-                finished = self._numbered(self._measure(unit, left), record, began_at)
+                finished = self._numbered(unit, left, record)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
@@ -140,8 +139,10 @@ class Launcher:
         finally:
             self.close()
 
-    def _numbered(self, done: messages.CaseDone, record: Record, began_at: str) -> messages.CaseDone:
-        """Note when a launch began, its place in the run, and what starting its process cost."""
+    def _numbered(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
+        """Measure one unit; note when it began, its place in the run, and what starting its process cost."""
+        began_at = utc_stamp()
+        done = self._measure(unit, left)
         start_s, self._start_s = self._start_s, {}
         launch = msgspec.structs.replace(
             done.launch,
@@ -157,7 +158,7 @@ class Launcher:
         record = Record(plan=self.plan, device=self.device)
         for launch in range(self.plan.budget.launches):
             unit = Unit(launch=launch, planned=planned)
-            record.take(unit, self._numbered(self._measure(unit, 1), record, utc_stamp()))
+            record.take(unit, self._numbered(unit, 1, record))
             if planned.case in record.ended:
                 break
         if self.ready is not None:
@@ -293,8 +294,7 @@ class Launcher:
         if self.control.stopping.is_set():
             return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
         if isinstance(error, ChildEndedError):
-            reason = f"the measuring process {error} (phase: {seen.phase})"
-            return seen.done(unit, Status.FAILED, reason)
+            return seen.done(unit, Status.FAILED, f"the measuring process {error} (phase: {seen.phase})")
         if self._time_left_s() <= 0:
             return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {seen.phase}: the process was ended")
@@ -417,10 +417,9 @@ class Launcher:
         ``of_all`` says that it computes with all threads of a CPU: those that the run is told to have.
         """
         known = self.ready
-        better = known is None or report.nccl or (report.torch and not known.torch)
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
-        chosen = report if better or known is None else known
+        chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:

@@ -357,17 +357,13 @@ class Pulse:
                 beats += 1
                 self._exchange(store, beats)
                 self._beat_s = time.monotonic()
-                self._pause()
+                while time.monotonic() < self._beat_s + PULSE_S and self._farewell is None:
+                    time.sleep(LOOK_EVERY_S / 2)
             self._leave(store)
         except RuntimeError:  # as torch says that the store is gone, and with it the first machine
             lost = Told(status=Status.FAILED, reason="the first machine of the job was lost")
             self.told = self.told or lost
             self._gone.set()
-
-    def _pause(self) -> None:
-        until_s = time.monotonic() + PULSE_S
-        while time.monotonic() < until_s and self._farewell is None:
-            time.sleep(LOOK_EVERY_S / 2)
 
     def _exchange(self, store: TCPStore, beats: int) -> None:
         store.set(f"alive/{self.place}", str(beats))
