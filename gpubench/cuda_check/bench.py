@@ -13,9 +13,9 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.child import MODULE, Child, environment_of
-from gpubench.measure.launcher import NO_SIGN, PHASE_LIMITS_S
+from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
-from gpubench.measure.protocol import STARTED, Progress, next_report
+from gpubench.measure.protocol import STARTED, Progress, how_it_ended, next_report
 from gpubench.models import Case, DeviceProfile, Precision
 from gpubench.units import Seconds
 
@@ -184,8 +184,6 @@ class Bench:
         if fault is not None:
             self.lost = preflight.describe_fault(fault)
             return ProcessLostError(self.lost)
-        if isinstance(error, ChildEndedError):
-            return ProcessLostError(scrub(f"the measuring process {error} (phase: {phase})"))
-        if late:
+        if late and isinstance(error, ChildLateError):
             return ProcessLostError(f"cut off during {phase}: its time was over", late=True)
-        return ProcessLostError(f"{NO_SIGN} during {phase}: the process was ended")
+        return ProcessLostError(scrub(how_it_ended(error, phase)))

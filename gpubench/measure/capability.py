@@ -66,6 +66,11 @@ def why_not_for_task(case: Case) -> str | None:
     return case.precision.why_not_for(case.task)
 
 
+def no_blocks(workload: str) -> str:
+    """Say that a model cannot be sharded."""
+    return f"fsdp shards a model block by block, and {workload} has no repeated block: use --jobs ddp"
+
+
 def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     """Say why several GPUs do not measure a case together; None where they do, or one GPU does."""
     if case.gpu_count == 1:
@@ -75,9 +80,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if case.parallel_mode is not ParallelMode.FSDP:
         return None
     if profile.blocks is None:
-        return (
-            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
-        )
+        return no_blocks(case.workload)
     if case.task is not TaskKind.TRAIN:
         return "fsdp shards what is trained: measure inference with --jobs ddp"
     if case.precision.facts.scales_gradients:

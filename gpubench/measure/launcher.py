@@ -23,7 +23,7 @@ from gpubench.measure.events import OnEvent, say_nothing
 from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
-from gpubench.measure.protocol import STARTED, JobOverError, Progress, Record
+from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
@@ -55,8 +55,6 @@ PHASE_LIMITS_S = {
 
 QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
-NO_SIGN = "no sign of life"
-"""How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
 STOPPED = "stopped on request"
 OUT_OF_TIME = "the time limit of the run came"
 OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
@@ -293,11 +291,11 @@ class Launcher:
             return seen.done(unit, Status.FAILED, fault)
         if self.control.stopping.is_set():
             return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
-        if isinstance(error, ChildEndedError):
-            return seen.done(unit, Status.FAILED, f"the measuring process {error} (phase: {seen.phase})")
-        if self._time_left_s() <= 0:
+        late = isinstance(error, ChildLateError)
+        if late and self._time_left_s() <= 0:
             return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
-        return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {seen.phase}: the process was ended")
+        status = Status.TIMEOUT if late else Status.FAILED
+        return seen.done(unit, status, protocol.how_it_ended(error, seen.phase))
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
@@ -497,4 +495,4 @@ class Launcher:
 
 
 def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
-    return f"the measuring process {str(error) or 'gave no sign of life'}"
+    return f"the measuring process {str(error) or f'gave {NO_SIGN}'}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpubench.children import ChildEndedError
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.measure import messages
 from gpubench.measure.child import Child
 from gpubench.measure.events import OnEvent
@@ -22,6 +22,8 @@ from gpubench.units import Seconds
 
 MOST_REPORTS = 100_000
 """Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
+NO_SIGN = "no sign of life"
+"""How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
 CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 
@@ -118,6 +120,13 @@ def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent)
     if contradiction := seen.contradiction(report):
         raise ChildEndedError(contradiction)
     return report
+
+
+def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
+    """Say of a row how the process ended that measured it, or that it fell silent, and in which phase."""
+    if isinstance(error, ChildEndedError):
+        return f"the measuring process {error} (phase: {phase})"
+    return f"{NO_SIGN} during {phase}: the process was ended"
 
 
 @dataclass

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from gpubench.measure import by_hand, guards
-from gpubench.measure.capability import NotHereError
+from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
 from gpubench.measure.loop import Clock
@@ -50,9 +50,7 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
     fully_shard = _fully_shard()
     blocks = repeated_blocks(model)
     if not blocks:
-        raise NotPreparedError(
-            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
-        )
+        raise NotPreparedError(no_blocks(case.workload))
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for part in (*blocks, model):
         for tensor in (*part.parameters(), *part.buffers()):
