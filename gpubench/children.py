@@ -1,7 +1,6 @@
 """Child processes under a deadline, which end with the process that started them, however it ends.
 
-Both ends of the pipes between them are here. Parent and child send each other JSON lines over two pipes of
-their own, because a model under test may print; whatever comes through them is hostile until decoded.
+This is the parent's end; the child's is ``parent``. Short commands of the system are run here too.
 
 A killed parent runs no ``finally`` and no handler. So beside each child stands a guard: a process that does
 nothing but wait for the end of a pipe, which the kernel closes when the parent is gone, and then kills the
@@ -17,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import queue
 import selectors
 import signal
 import subprocess
@@ -26,12 +24,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from gpubench.files import NOT_JSON
+from gpubench.parent import CHUNK_BYTES, Lines, write_message
 from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
 
 if TYPE_CHECKING:
@@ -47,11 +45,8 @@ MOST_PRINTED_BYTES = 64 * MIB
 """A process that prints more than this times its printing; it is ended."""
 MOST_ASKED_PRINTED_BYTES = 8 * MIB
 """The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
-MOST_MESSAGE_BYTES = 16 * MIB
-"""The longest is a launch with its telemetry, some hundreds of kilobytes."""
 LOOK_UP_EVERY_S = 0.5
 """A wait for a silent child is broken up: its end may be moved forward, or come while its pipe stays open."""
-_CHUNK_BYTES = 64 * 1024
 
 _MARK = "GPUBENCH_CHILD"
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
@@ -81,7 +76,6 @@ for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # what h
 
 _Report = TypeVar("_Report")
 _Answer = TypeVar("_Answer")
-_Command = TypeVar("_Command")
 
 
 class ChildEndedError(Exception):
@@ -97,62 +91,21 @@ def not_started(error: OSError | RuntimeError) -> ChildEndedError:
     return ChildEndedError(f"could not be started: {plain(getattr(error, 'strerror', None) or str(error))}")
 
 
-class Lines:
-    """Cuts what comes through a pipe into lines of bounded size."""
-
-    def __init__(self) -> None:
-        self._begun = bytearray()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a line has come in part."""
-        return bool(self._begun)
-
-    def add(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that are whole with this chunk.
-
-        Raises:
-            ValueError: If one is longer than ``MOST_MESSAGE_BYTES``.
-        """
-        *ends, rest = chunk.split(b"\n")
-        whole = []
-        for end in ends:
-            self._begun += end
-            whole.append(bytes(self._begun))
-            self._begun.clear()
-        self._begun += rest
-        if max(len(self._begun), *map(len, whole), 0) > MOST_MESSAGE_BYTES:
-            raise ValueError(f"sent a message of more than {format_bytes(MOST_MESSAGE_BYTES)}")
-        return whole
-
-
-# --- the parent's end ------------------------------------------------------------------------------------
-
-
-def _start(
-    command: Sequence[str], variables: Mapping[str, str], descriptors: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        # -P: a random.py in the current folder is no part of this, and would be run for the library
-        [sys.executable, "-P", *command],
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=variables,
-        start_new_session=True,
-    )
-
-
-def _start_guard(pid: int, mark: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _GUARD, str(pid), f"{_MARK}={mark}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
+def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
+    """Return what a short command prints; None where it is not there, fails, is late or prints nothing."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=time_limit_s,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 class ChildProcess(Generic[_Report]):
@@ -210,13 +163,30 @@ class ChildProcess(Generic[_Report]):
             self._read_fd, from_child = os.pipe()
             its_own.callback(os.close, from_child)
             undo.callback(os.close, self._read_fd)
-            command = [*program, str(to_child), str(from_child), str(os.getpid()), *arguments]
-            variables = {**environment, _MARK: self._mark}
+            # -P: a random.py in the current folder is no part of this, and would be run for the library
+            command = [sys.executable, "-P", *program, str(to_child), str(from_child), str(os.getpid())]
             self._process = undo.enter_context(
-                _start(command, variables, (to_child, from_child, *descriptors))
+                subprocess.Popen(
+                    [*command, *arguments],
+                    pass_fds=(to_child, from_child, *descriptors),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env={**environment, _MARK: self._mark},
+                    start_new_session=True,
+                )
             )
             undo.callback(self.kill)  # first, then its end is waited for
-            self._guard = undo.enter_context(_start_guard(self.pid, self._mark))
+            self._guard = undo.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid), f"{_MARK}={self._mark}"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            )
             self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
             self._drain.start()
             undo.pop_all()
@@ -229,7 +199,7 @@ class ChildProcess(Generic[_Report]):
     def send(self, command: msgspec.Struct) -> None:
         """Send one command; a child that is gone is noticed when its answer is awaited."""
         with contextlib.suppress(BrokenPipeError):
-            _write(self._write_fd, command)
+            write_message(self._write_fd, command)
 
     def receive(self, until_s: Seconds) -> _Report:
         """Return the next report.
@@ -248,7 +218,7 @@ class ChildProcess(Generic[_Report]):
                 left_s = min(until_s, self.end_by_s) - time.monotonic()
                 gone = self._process.poll() is not None  # asked first: what it sent before is in the pipe
                 if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
-                    self._take(os.read(self._read_fd, _CHUNK_BYTES))
+                    self._take(os.read(self._read_fd, CHUNK_BYTES))
                 elif gone:  # and a process of its own keeps its end of the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
@@ -358,9 +328,9 @@ class ChildProcess(Generic[_Report]):
 
     def _keep_output(self) -> None:
         output, printed_bytes = self._process.stdout, 0
-        assert output is not None  # it is a pipe: _start
+        assert output is not None  # it is a pipe: _begin
         with output:
-            while chunk := os.read(output.fileno(), _CHUNK_BYTES):
+            while chunk := os.read(output.fileno(), CHUNK_BYTES):
                 self._tail += chunk
                 del self._tail[:-TAIL_BYTES]
                 printed_bytes += len(chunk)
@@ -430,19 +400,12 @@ def ask_child(
 
 
 def _sweep(mark: str, group: int) -> tuple[str, ...]:
-    """End every process that bears a mark and has left a group; return each by name and number.
-
-    What is in the group was killed with it, and may only not be gone yet.
-    """
+    """End every process that bears a mark and has left a group; return each by name and number."""
     import psutil
 
     ended: dict[int, str] = {}
     for _ in range(_SWEEPS):
-        found = [
-            process
-            for process in psutil.process_iter()
-            if _bears(process, mark) and not _is_in(process, group)
-        ]
+        found = [process for process in psutil.process_iter() if _has_left(process, mark, group)]
         if not found:
             break
         for process in found:
@@ -453,142 +416,18 @@ def _sweep(mark: str, group: int) -> tuple[str, ...]:
     return tuple(ended.values())
 
 
-def _bears(process: psutil.Process, mark: str) -> bool:
-    """Whether a process has inherited a mark; of a process of somebody else's that is not known."""
+def _has_left(process: psutil.Process, mark: str, group: int) -> bool:
+    """Whether a process has inherited a mark and left a group; what is in it was killed, if not gone yet."""
     import psutil
 
     try:
-        return process.environ().get(_MARK) == mark
-    except (psutil.Error, OSError):
+        if process.environ().get(_MARK) != mark:
+            return False
+    except (psutil.Error, OSError):  # somebody else's: not known
         return False
-
-
-def _is_in(process: psutil.Process, group: int) -> bool:
-    """Whether a process is in a process group, or gone."""
     try:
-        return os.getpgid(process.pid) == group
+        return os.getpgid(process.pid) != group
     except ProcessLookupError:
-        return True
-    except PermissionError:
         return False
-
-
-# --- the child's end -------------------------------------------------------------------------------------
-
-
-class ParentChannel:
-    """The way to the parent and back, in a process that a ``ChildProcess`` stands for.
-
-    Attributes:
-        arguments: What the child is told from the start.
-        stop: Set once the parent has sent a message of the kind that says so.
-    """
-
-    def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
-        """Be bound to the parent, and take the pipes, which no process started from here inherits.
-
-        Args:
-            descriptors: To read from and to write to, in a process that speaks for the one that the parent
-                has started, and is bound to that one already; None in the child itself.
-        """
-        if descriptors is None:
-            *own, parent_pid = map(int, sys.argv[1:4])
-            self.read_fd, self.write_fd = own
-            self.arguments = sys.argv[4:]
-            die_with_parent(parent_pid)
-        else:
-            self.read_fd, self.write_fd = descriptors
-            self.arguments = []
-        self.stop = threading.Event()
-        for descriptor in (self.read_fd, self.write_fd):
-            os.set_inheritable(descriptor, False)
-        self._pipes = {fd: _identity(fd) for fd in (self.read_fd, self.write_fd)}
-        self._folder = Path.cwd()
-
-    def send(self, message: msgspec.Struct) -> None:
-        """Write one message as one line."""
-        self._require_ours(self.write_fd)
-        _write(self.write_fd, message)
-
-    def first_line(self) -> bytes:
-        """Wait for the first line, and leave what follows it in the pipe for another process to read.
-
-        Raises:
-            EOFError: If the parent has closed the pipe before.
-        """
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            byte = os.read(self.read_fd, 1)
-            if not byte:
-                raise EOFError
-            line += byte
-        return bytes(line)
-
-    def return_home(self) -> None:
-        """Go back to the folder that this process was started in; a model may have left it."""
-        with contextlib.suppress(OSError):  # it is gone: what is looked for in it will say so
-            os.chdir(self._folder)
-
-    def _require_ours(self, descriptor: int) -> None:
-        """End this process where a model has closed the pipe: its number may by now be another file's."""
-        if _identity(descriptor) != self._pipes[descriptor]:
-            with contextlib.suppress(OSError):
-                os.write(2, b"the model has closed descriptors that are not its own\n")
-            os._exit(1)
-
-    def listen(
-        self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
-    ) -> queue.SimpleQueue[_Command]:
-        """Read commands in a thread, so that ``stop`` is heard during a round; return where they arrive.
-
-        When the parent's end of the pipe closes, for whatever reason, this process is gone at once.
-        """
-        commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
-
-        def read() -> None:
-            lines = Lines()
-            while chunk := os.read(self.read_fd, _CHUNK_BYTES):
-                self._require_ours(self.read_fd)
-                for line in lines.add(chunk):
-                    command = decoder.decode(line)
-                    if isinstance(command, stop):
-                        self.stop.set()
-                    else:
-                        commands.put(command)
-            os._exit(0)  # the parent is gone or done; nothing of ours is worth a moment more
-
-        threading.Thread(target=read, name="parent", daemon=True).start()
-        return commands
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have Linux end this process with its parent, should the guard have been killed too.
-
-    The kernel sends the signal when the thread that started this process ends: who starts a child waits for
-    it in the same thread. A parent that was gone before the kernel was asked is noticed here.
-
-    Args:
-        parent_pid: As the parent gave it.
-    """
-    if sys.platform == "linux":
-        import ctypes
-
-        set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Tell one open pipe from every other file; None where nothing is open under the number."""
-    try:
-        facts = os.fstat(descriptor)
-    except OSError:
-        return None
-    return facts.st_dev, facts.st_ino
-
-
-def _write(descriptor: int, message: msgspec.Struct) -> None:
-    line = memoryview(msgspec.json.encode(message) + b"\n")
-    while line:
-        line = line[os.write(descriptor, line) :]
+    except PermissionError:
+        return True

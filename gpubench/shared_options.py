@@ -47,6 +47,8 @@ RESULTS = Option(
 Results: TypeAlias = Annotated[Path | None, RESULTS]
 
 DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
+CLASSIC = ("cnn", "lstm", "vgg16")
+"""Measured and ranked by where no workload is named."""
 WORKLOAD = Option(
     name="workload",
     place=1,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.children import Lines
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import GpuBenchError
 from gpubench.files import BadContentError, decode_json, read_bytes
@@ -18,6 +17,7 @@ from gpubench.models import Offer, Round
 from gpubench.offers.importing import read_table
 from gpubench.offers.own import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
+from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
 from gpubench.record import heads, ledger, lock, run_file, store

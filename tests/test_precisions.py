@@ -43,6 +43,7 @@ from gpubench.measure import capability, micro, plan, step
 from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
 from gpubench.measure.precision import switches_for
 from gpubench.measure.request import RunRequest
+from gpubench.measure.request_check import check_request
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.predict import published
 from gpubench.predict.estimate import estimate
@@ -64,7 +65,7 @@ gpus = {
     for name, key, capability in (("H100", "nvidia-h100-sxm-80gb", (9, 0)), ("A100", "nvidia-a100-sxm-80gb", (8, 0)))
 }
 # What a user may ask for, and read of it.
-request = plan.check_request(RunRequest(workloads=("cnn",), precisions=("amp-fp8",)), list(load_profiles()))
+request = check_request(RunRequest(workloads=("cnn",), precisions=("amp-fp8",)), list(load_profiles()))
 check(RankRequest(precision="amp-fp8"))
 assert precision_of("amp-fp8") is fp8
 for verb in ("run", "rank", "report"):

@@ -13,9 +13,9 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.child import MODULE, Child, environment_of
-from gpubench.measure.launcher import NO_SIGN, PHASE_LIMITS_S
+from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
-from gpubench.measure.protocol import STARTED, next_report
+from gpubench.measure.protocol import STARTED, Progress, how_it_ended, next_report
 from gpubench.models import Case, DeviceProfile, Precision
 from gpubench.units import Seconds
 
@@ -170,11 +170,12 @@ class Bench:
         return child
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], until_s: Seconds) -> _Report:
-        def by_s() -> Seconds:
-            silence_s = PHASE_LIMITS_S.get(self.phases.now or "", max(PHASE_LIMITS_S.values()))
+        def by_s(phase: str) -> Seconds:
+            silence_s = PHASE_LIMITS_S.get(phase, max(PHASE_LIMITS_S.values()))
             return min(until_s, time.monotonic() + silence_s)
 
-        return next_report(child, kinds, by_s, self.phases.enter)
+        seen = Progress(phase=self.phases.now or "start")
+        return next_report(child, kinds, by_s, lambda phase: self.phases.enter(phase.name), seen)
 
     def _without_answer(self, error: ChildLateError | ChildEndedError, until_s: Seconds) -> ProcessLostError:
         phase, late = self.phases.now or "start", time.monotonic() >= until_s
@@ -183,8 +184,6 @@ class Bench:
         if fault is not None:
             self.lost = preflight.describe_fault(fault)
             return ProcessLostError(self.lost)
-        if isinstance(error, ChildEndedError):
-            return ProcessLostError(scrub(f"the measuring process {error} (phase: {phase})"))
-        if late:
+        if late and isinstance(error, ChildLateError):
             return ProcessLostError(f"cut off during {phase}: its time was over", late=True)
-        return ProcessLostError(f"{NO_SIGN} during {phase}: the process was ended")
+        return ProcessLostError(scrub(how_it_ended(error, phase)))

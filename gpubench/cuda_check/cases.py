@@ -19,7 +19,7 @@ from gpubench.measure import capability
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.estimate import pace
 from gpubench.measure.plan import PlannedCase, plan, planned_case
-from gpubench.measure.request import CLASSIC, RunRequest
+from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -35,6 +35,7 @@ from gpubench.precisions import TORCHAO
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.readings import h200_readings
+from gpubench.shared_options import CLASSIC
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import Seconds, format_bytes
 

@@ -30,7 +30,7 @@ from gpubench.cuda_check.judge_proofs import (
 from gpubench.interval import Interval
 from gpubench.labels import micro_name
 from gpubench.measure.checks import SCALING_TOLERANCE
-from gpubench.measure.launcher import NO_SIGN
+from gpubench.measure.protocol import NO_SIGN
 from gpubench.models import (
     CaseRow,
     CudaCheck,

@@ -18,6 +18,7 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.budget import budget_of
 from gpubench.measure.child import Child, environment_of
+from gpubench.measure.events import say_nothing
 from gpubench.measure.plan import Plan
 from gpubench.measure.privacy import scrub
 from gpubench.measure.protocol import STARTED, next_report
@@ -183,7 +184,7 @@ class Trials:
         try:
             child = self._open(until_s)
             child.send(messages.TryBatch(reference=self._reference, case=case))
-            return next_report(child, (messages.CaseDone,), lambda: until_s)
+            return next_report(child, (messages.CaseDone,), lambda _: until_s, say_nothing)
         except (ChildEndedError, ChildLateError) as error:
             self._end()
             how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
@@ -197,7 +198,7 @@ class Trials:
         on_cpu = self._device.is_cpu
         budget = budget_of("quick", on_cpu=on_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
-        started = next_report(child, STARTED, lambda: until_s)
+        started = next_report(child, STARTED, lambda _: until_s, say_nothing)
         if isinstance(started, messages.Refused):
             self._end()
             raise NoDeviceError(started.reason)

@@ -109,6 +109,7 @@ DEFAULT = Budget(
     micro_s=0.5,
 )
 PUBLISH = msgspec.structs.replace(DEFAULT, name="publish", launches=5)
+BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 
 CPU_WARMUP_STEPS = 5
 CPU_CURVE_STEPS = 4
@@ -144,10 +145,10 @@ def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
     )
 
 
-def budget_of(name: BudgetName | None, *, on_cpu: bool) -> Budget:
+def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
     """Return a budget by name, or the usual one; in ``--quick`` a CPU is in no haste, and warms up longer."""
     name = name or ("quick" if on_cpu else "default")
-    budget = {"quick": QUICK, "default": DEFAULT, "publish": PUBLISH}[name]
+    budget = BUDGETS[name]
     if on_cpu and name == "quick":
         return msgspec.structs.replace(
             budget,

@@ -66,10 +66,21 @@ def why_not_for_task(case: Case) -> str | None:
     return case.precision.why_not_for(case.task)
 
 
-def why_no_sharding(case: Case) -> str | None:
-    """Say why a case is not measured with its model sharded; None where it is, or is no such case."""
+def no_blocks(workload: str) -> str:
+    """Say that a model cannot be sharded."""
+    return f"fsdp shards a model block by block, and {workload} has no repeated block: use --jobs ddp"
+
+
+def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
+    """Say why several GPUs do not measure a case together; None where they do, or one GPU does."""
+    if case.gpu_count == 1:
+        return None
+    if TaskKind.TRAIN not in profile.tasks:
+        return "what is never trained is no data-parallel job"
     if case.parallel_mode is not ParallelMode.FSDP:
         return None
+    if profile.blocks is None:
+        return no_blocks(case.workload)
     if case.task is not TaskKind.TRAIN:
         return "fsdp shards what is trained: measure inference with --jobs ddp"
     if case.precision.facts.scales_gradients:
@@ -90,8 +101,12 @@ def default_precisions(*devices: DeviceProfile) -> tuple[Precision, ...]:
     return tuple(p for p in wanted if all(why_no_precision(p, device) is None for device in devices))
 
 
-def default_executions(device: DeviceProfile, *, publish: bool, gpu_count: int = 1) -> tuple[Execution, ...]:
-    """Return eager, graph on a GPU that has it, and compile when figures are to be published."""
+def default_executions(
+    framework: Framework, device: DeviceProfile, *, publish: bool, gpu_count: int
+) -> tuple[Execution, ...]:
+    """Return eager, graph on a GPU that has it, compile when figures are to be published; or Keras's own."""
+    if framework is not Framework.TORCH:
+        return KERAS[framework].usual
     if device.is_cpu or gpu_count > 1:
         return (Execution.EAGER,)
     wanted = (e for e in Execution if publish or not e.facts.when_published)
@@ -182,15 +197,6 @@ KERAS = {
 }
 
 
-def pip_line(framework: Framework, device: DeviceProfile, lacking: Sequence[str]) -> str:
-    """Return the line that installs the modules that a framework lacks on a device."""
-    facts = KERAS[framework]
-    package = facts.on_cuda if not device.is_cpu else facts.on_cpu
-    if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        package = "tensorflow"  # the smaller package is built for no other machine
-    return f"pip install {' '.join(package if name == facts.module else name for name in lacking)}"
-
-
 PACKAGES = {
     Framework.TORCH: ("torchao",),
     Framework.KERAS_TORCH: ("keras", "torch"),
@@ -223,11 +229,15 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
     for framework in wanted:
         if framework is Framework.TORCH:
             continue
-        lacking = [name for name in ("keras", KERAS[framework].module) if find_spec(name) is None]
+        facts = KERAS[framework]
+        lacking = [name for name in ("keras", facts.module) if find_spec(name) is None]
+        package = facts.on_cpu if device.is_cpu else facts.on_cuda
+        if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            package = "tensorflow"  # the smaller package is built for no other machine
         if lacking:
+            packages = " ".join(package if name == facts.module else name for name in lacking)
             raise MisuseError(
-                f"{framework} needs {' and '.join(lacking)}, not installed here: "
-                f"{pip_line(framework, device, lacking)}"
+                f"{framework} needs {' and '.join(lacking)}, not installed here: pip install {packages}"
             )
 
 
@@ -241,21 +251,6 @@ def fewer_parameters() -> Mapping[str, int]:
 
     module = keras_models()
     return {name: module.FEWER_PARAMETERS.get(name, 0) for name in module.MODELS}
-
-
-def executions_of(
-    framework: Framework, asked: Sequence[Execution], usual: Sequence[Execution]
-) -> tuple[Execution, ...]:
-    """Return the executions asked for, or those that a framework is measured in by default.
-
-    Args:
-        framework: Whose.
-        asked: Empty where none was named.
-        usual: Of torch.
-    """
-    if asked:
-        return tuple(asked)
-    return tuple(usual) if framework is Framework.TORCH else KERAS[framework].usual
 
 
 def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str | None:

@@ -219,26 +219,9 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
 def _build(
     order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds
 ) -> tuple[Work, list[torch.Tensor]]:
-    """Return the work on its device, its arithmetic checked, and the fingerprint of what it trains."""
-    task, work = _copy(order, context, seen)
-    in_time(deadline_s)
-    context.phase("check")
-    seen.precision_errors = {**_errors(work, context.hardware.device)}
-    is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
-    if not is_reference:
-        expected = context.expected_of(task, order.case)
-        if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
-            context.team.announce_look()  # each has a part of the model: one alone would wait for the others
-        seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
-    in_time(deadline_s)
-    if context.team is not None:
-        work = share(work)
-    seen.fused = is_fused(work.optimizer)
-    return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
+    """Return the work on its device, its arithmetic checked, and the fingerprint of what it trains.
 
-
-def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> tuple[Task, Work]:
-    """Return the task as built, on the CPU, and a copy of it on the device.
+    The task as built stays on the CPU; the work is a copy of it.
 
     Raises:
         NotPreparedError: If this torch has not what the case asks for.
@@ -258,7 +241,21 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
         seen.batch_count = len(task.batches)
         copied = dataclasses.replace(task, model=copy.deepcopy(task.model))
         place = to_the_device if context.team is None else place_model
-        return task, move(copied, order.case, context.hardware.device, place)
+        work = move(copied, order.case, context.hardware.device, place)
+    in_time(deadline_s)
+    context.phase("check")
+    seen.precision_errors = {**_errors(work, context.hardware.device)}
+    is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
+    if not is_reference:
+        expected = context.expected_of(task, order.case)
+        if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
+            context.team.announce_look()  # each has a part of the model: one alone would wait for the others
+        seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
+    in_time(deadline_s)
+    if context.team is not None:
+        work = share(work)
+    seen.fused = is_fused(work.optimizer)
+    return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
 
 
 def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from pathlib import Path
 
 import psutil
 
 from gpubench import __version__
+from gpubench.children import text_of
 from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
@@ -93,17 +93,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
 
 def _commit() -> str | None:
     """The commit of a source checkout of gpubench; None for an installed one."""
-    root = Path(__file__).resolve().parent.parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    return text_of(["git", "-C", str(root), "rev-parse", "HEAD"])

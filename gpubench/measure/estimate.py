@@ -171,7 +171,11 @@ def case_s(
     found = pace(planned, device)
     on_cpu, step_s = device.is_cpu, found.step_s
     around_s = _around_s(planned, budget, found, on_cpu=on_cpu, new_task=new_task, new_search=new_search)
-    return around_s + _warmup_s(budget, step_s) + _rounds_s(budget, found, on_cpu=on_cpu)
+    # The least of the warm-up, or its windows where steps are long; in haste no longer than that leaves.
+    windows_s = WINDOWS * max(budget.window_s, step_s)
+    settled_s = max(budget.warmup_least_s, budget.warmup_steps * step_s, windows_s) + budget.window_s / 4
+    warmup_s = min(settled_s, _in_haste(budget, step_s).warmup_most_s + step_s)
+    return around_s + warmup_s + _rounds_s(budget, found, on_cpu=on_cpu)
 
 
 def least_case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile) -> Seconds:
@@ -249,23 +253,14 @@ def _around_s(
     facts = case.execution.facts
     prepared_s = facts.prepared_s + facts.prepared_steps * eager_s
     hurried = budget.in_haste and case.execution is not Execution.EAGER
-    looked_s = 0.0 if on_cpu or hurried or case.gpu_count > 1 else _look_s(budget, step_s)
+    looked_s = 0.0
+    if not (on_cpu or hurried or case.gpu_count > 1):
+        least, most = PROFILED_STEPS
+        profiled_s = 2 * step_s * min(most, max(least, PROFILED_S / step_s))
+        looked_s = LOOK_S + max(budget.round_s, step_s) + LOOK_STEPS * step_s + profiled_s
     if case.task is TaskKind.INFER and case.batch_size == 1:
         looked_s += min(LATENCY_MOST_S, LATENCY_PASSES * eager_s)
     return CASE_START_S + built_s + passed_s + first_s + searched_s + prepared_s + looked_s
-
-
-def _look_s(budget: Budget, step_s: Seconds) -> Seconds:
-    least, most = PROFILED_STEPS
-    profiled_s = 2 * step_s * min(most, max(least, PROFILED_S / step_s))
-    return LOOK_S + max(budget.round_s, step_s) + LOOK_STEPS * step_s + profiled_s
-
-
-def _warmup_s(budget: Budget, step_s: Seconds) -> Seconds:
-    """The least of the warm-up, or its windows where steps are long; in haste no longer than that leaves."""
-    windows_s = WINDOWS * max(budget.window_s, step_s)
-    settled_s = max(budget.warmup_least_s, budget.warmup_steps * step_s, windows_s) + budget.window_s / 4
-    return min(settled_s, _in_haste(budget, step_s).warmup_most_s + step_s)
 
 
 def _rounds_s(budget: Budget, pace: Pace, *, on_cpu: bool) -> Seconds:

@@ -1,4 +1,4 @@
-"""What the parent tells whoever watches a run: a terminal, a notebook, a test."""
+"""What the parent tells whoever watches a run (a terminal, a notebook, a test); two are what a child says."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpubench.models import Case, Measurement, MicroResult, Round
-from gpubench.units import Seconds, Watts
+from gpubench.measure import messages
+from gpubench.models import Case, Measurement, MicroResult
+from gpubench.units import Seconds
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,20 +36,10 @@ class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-class PhaseBegan(msgspec.Struct, frozen=True, kw_only=True):
-    """The case at hand is in a new phase: build, check, first steps, capture, warm-up, timed ..."""
-
-    name: str
-
-
-class RoundEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """One more round of the case at hand, and what the device drew and how warm it was at its end."""
-
-    timed: bool
-    round: Round
-    half_width: float | None
-    power_w: Watts | None = None
-    temperature_c: float | None = None
+PhaseBegan = messages.Phase
+"""The case at hand is in a new phase: build, check, first steps, capture, warm-up, timed ..."""
+RoundEnded = messages.RoundDone
+"""One more round of the case at hand, and what the device drew and how warm it was at its end."""
 
 
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):

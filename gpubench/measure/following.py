@@ -33,7 +33,16 @@ def follow_jobs(
     """
     where = f"{meeting.host}:{meeting.port}"
     on_event(events.Remark(text=f"waiting for the first machine of the job at {where}"))
-    _wait_for(meeting, control)
+    until_s = time.monotonic() + COME_LIMIT_S
+    while not meeting.answers():
+        if control.stopping.is_set():
+            raise InterruptedRunError("stopped before the job began")
+        if time.monotonic() > until_s:
+            raise NoDeviceError(
+                f"nobody answered at {where} for {format_duration(COME_LIMIT_S)}: give the same command on "
+                "the machine that has this address, and see that no firewall is between"
+            )
+        time.sleep(KNOCK_EVERY_S)
     over: messages.JobOver | None = None
     while meeting.answers() and not control.stopping.is_set():
         over = _take_part(plan, device, meeting, control) or over
@@ -42,19 +51,6 @@ def follow_jobs(
         raise InterruptedRunError("stopped; the first machine keeps what is finished")
     if over is not None and over.status is not Status.OK:
         raise EveryCaseFailedError(f"the last job failed: {over.reason}")
-
-
-def _wait_for(meeting: Meeting, control: Control) -> None:
-    until_s = time.monotonic() + COME_LIMIT_S
-    while not meeting.answers():
-        if control.stopping.is_set():
-            raise InterruptedRunError("stopped before the job began")
-        if time.monotonic() > until_s:
-            raise NoDeviceError(
-                f"nobody answered at {meeting.host}:{meeting.port} for {format_duration(COME_LIMIT_S)}: give "
-                "the same command on the machine that has this address, and see that no firewall is between"
-            )
-        time.sleep(KNOCK_EVERY_S)
 
 
 def _take_part(

@@ -5,8 +5,8 @@ It is light, because each of those processes imports it again.
 
 from __future__ import annotations
 
-from gpubench.children import ParentChannel
 from gpubench.measure.messages import Phase
+from gpubench.parent import ParentChannel
 
 
 def main() -> None:

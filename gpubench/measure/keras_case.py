@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from gpubench.children import ParentChannel
 from gpubench.measure import keras_steps, messages
 from gpubench.measure.budget import CURVE_SHARE
 from gpubench.measure.capability import NotHereError, versions
@@ -30,6 +29,7 @@ from gpubench.measure.launch import (
 from gpubench.measure.loop import CallLoop
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import Case, Execution, Framework, Precision, Status
+from gpubench.parent import ParentChannel
 from gpubench.probe.telemetry import open_telemetry
 from gpubench.units import Seconds
 

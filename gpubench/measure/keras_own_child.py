@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpubench.children import ParentChannel
 from gpubench.errors import MisuseError
 from gpubench.models import Framework, WorkloadProfile
+from gpubench.parent import ParentChannel
 from gpubench.profile.cache import Answer
 from gpubench.profile.log import traceback_of
 

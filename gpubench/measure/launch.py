@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget, within
@@ -33,6 +32,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
+from gpubench.parent import ParentChannel
 from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
 from gpubench.workload import lacks_memory, one_line
@@ -369,32 +369,19 @@ def _time(
             time_rounds(loop, budget(loop.step_s * series.steps_per_round), series)
         finally:
             loop.deadline_s += reserved_s
-            _read_energy(seen, (joules, sampler.energy_j()), bench.power_limit_w())
-            seen.held_clocks_s = _differences(held_s, telemetry.held_clocks_s())
+            edges = (joules, sampler.energy_j())
+            if series.began_s is not None:
+                seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
+                power_w = shifted(series.telemetry, series.began_s)
+                seen.energy = energy_of(seen.region_s(), edges, power_w, bench.power_limit_w())
+            now_s, now = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
+            moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
+            # one that went back was reset and tells nothing
+            seen.held_clocks_s = {name: value for name, value in moved.items() if value >= 0}
             seen.telemetry_source = sampler.source
-            seen.memory_errors = _difference(errors, telemetry.ecc_uncorrected())
+            # only a counter that moves means anything: lifetime counts above zero are no fault
+            seen.memory_errors = None if errors is None or now is None else now - errors
             job.prove_again()
-
-
-def _read_energy(
-    seen: LaunchRecorder, edges: tuple[float | None, float | None], power_limit_w: Watts | None
-) -> None:
-    series = seen.series
-    if series.began_s is None:
-        return
-    seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
-    seen.energy = energy_of(seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w)
-
-
-def _difference(before: int | None, after: int | None) -> int | None:
-    """Only a counter that moves means anything: lifetime counts above zero are no fault."""
-    return None if before is None or after is None else after - before
-
-
-def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
-    """The same for several counters; one that went back was reset and tells nothing."""
-    moved = {name: round(after[name] - before[name], 6) for name in before if name in after}
-    return {name: value for name, value in moved.items() if value >= 0}
 
 
 def relative_difference(found: float, expected: float) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError, not_started
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight, protocol
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, Control, environment_of
 from gpubench.measure.estimate import aim_s, least_case_s
@@ -23,15 +23,9 @@ from gpubench.measure.events import OnEvent, say_nothing
 from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
-from gpubench.measure.protocol import MOST_REPORTS, JobOverError, Progress, Record
+from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
-from gpubench.models import (
-    DeviceProfile,
-    Finding,
-    Measurement,
-    MicroResult,
-    Status,
-)
+from gpubench.models import DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
@@ -61,8 +55,6 @@ PHASE_LIMITS_S = {
 
 QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
-NO_SIGN = "no sign of life"
-"""How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
 STOPPED = "stopped on request"
 OUT_OF_TIME = "the time limit of the run came"
 OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
@@ -126,24 +118,29 @@ class Launcher:
                     events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
-                began_at = utc_stamp()
-                finished = self._numbered(self._measure(unit, left), record, began_at)
+                finished = self._numbered(unit, left, record)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
                 measurement = self._judged(record, unit)
                 yield measurement  # stored by the time that it is told
                 if finished.status is not Status.OK and measurement.status is Status.OK:
-                    self.on_event(events.Remark(text=_without_launch(unit, finished)))
+                    why = plain(finished.reason or "no reason known")
+                    text = (
+                        f"  {plain(case.label)}: launch {unit.launch + 1} gave nothing ({why}); the figure "
+                        "rests on the launches before it, and gpubench run --resume latest measures it anew"
+                    )
+                    self.on_event(events.Remark(text=text))
                     continue
-                self.on_event(
-                    events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
-                )
+                ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
+                self.on_event(ended)
         finally:
             self.close()
 
-    def _numbered(self, done: messages.CaseDone, record: Record, began_at: str) -> messages.CaseDone:
-        """Note when a launch began, its place in the run, and what starting its process cost."""
+    def _numbered(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
+        """Measure one unit; note when it began, its place in the run, and what starting its process cost."""
+        began_at = utc_stamp()
+        done = self._measure(unit, left)
         start_s, self._start_s = self._start_s, {}
         launch = msgspec.structs.replace(
             done.launch,
@@ -159,7 +156,7 @@ class Launcher:
         record = Record(plan=self.plan, device=self.device)
         for launch in range(self.plan.budget.launches):
             unit = Unit(launch=launch, planned=planned)
-            record.take(unit, self._numbered(self._measure(unit, 1), record, utc_stamp()))
+            record.take(unit, self._numbered(unit, 1, record))
             if planned.case in record.ended:
                 break
         if self.ready is not None:
@@ -199,13 +196,9 @@ class Launcher:
             raise GpuBenchError(done.reason or "the comparison with a loop by hand gave no figure")
         return done
 
-    def _answer(self, child: Child, kind: type[_Report], phase: str) -> _Report:
+    def _answer(self, child: Child, kind: type[_Report], phase: str, seen: Progress | None = None) -> _Report:
         """Return the next report, which is of this kind and comes within the time of a phase."""
-
-        def begin(name: str) -> None:
-            self.on_event(events.PhaseBegan(name=name))
-
-        return protocol.next_report(child, (kind,), lambda: self._until_s(phase), begin)
+        return protocol.next_report(child, (kind,), lambda _: self._until_s(phase), self.on_event, seen)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -276,10 +269,15 @@ class Launcher:
                     aim_s=self._aim_s(left),
                 )
             )
-            return self._listen(child, seen)
+            done = protocol.follow_case(child, seen, self._until_s, self.on_event)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             self.close()
             return self._cut_short(unit, seen, error)
+        if done.lost:
+            self._lost = done.reason
+        if done.spent:
+            self.close()
+        return done
 
     def _cut_short(
         self, unit: Unit, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
@@ -293,12 +291,11 @@ class Launcher:
             return seen.done(unit, Status.FAILED, fault)
         if self.control.stopping.is_set():
             return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
-        if isinstance(error, ChildEndedError):
-            reason = f"the measuring process {error} (phase: {seen.phase})"
-            return seen.done(unit, Status.FAILED, reason)
-        if self._time_left_s() <= 0:
+        late = isinstance(error, ChildLateError)
+        if late and self._time_left_s() <= 0:
             return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
-        return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {seen.phase}: the process was ended")
+        status = Status.TIMEOUT if late else Status.FAILED
+        return seen.done(unit, status, protocol.how_it_ended(error, seen.phase))
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
@@ -307,15 +304,6 @@ class Launcher:
             return None
         self._lost = preflight.describe_fault(fault)
         return self._lost
-
-    def _listen(self, child: Child, seen: Progress) -> messages.CaseDone:
-        """Follow a case to its end; a process that says it is spent is not trusted with the next."""
-        report = protocol.follow_case(child, seen, self._until_s, self.on_event)
-        if report.lost:
-            self._lost = report.reason
-        if report.spent:
-            self.close()
-        return report
 
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else.
@@ -345,7 +333,8 @@ class Launcher:
         try:
             child = self._child_of(group)
             child.send(messages.MeasureMicro(strict=strict, others=others, time_s=limit_s))
-            while not (report := self._micro_report(child)).last:
+            seen = Progress()
+            while not (report := self._answer(child, messages.MicroDone, "micro", seen)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
                 if report.finding is not None:
@@ -377,11 +366,6 @@ class Launcher:
             self.micro.append(result)
         self.on_event(events.MicroEnded(result=result))
 
-    def _micro_report(self, child: Child) -> messages.MicroDone:
-        if len(self.micro) + len(self.device_findings) > MOST_REPORTS:
-            raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
-        return self._answer(child, messages.MicroDone, "micro")
-
     # --- the process ------------------------------------------------------------------------------------
 
     def _child_of(self, group: Group) -> Child:
@@ -411,13 +395,15 @@ class Launcher:
             )
         )
         try:
-            report = protocol.follow_start(child, self._until_s, self.on_event)
+            report = protocol.next_report(child, STARTED, self._until_s, self.on_event)
         except JobOverError as error:
             self._no_job = error.over.reason  # the others would not come to the next one either
             raise
         if isinstance(report, messages.Refused):
             self.close()
-            raise protocol.refusal(report.reason, report.exit_code)
+            known: tuple[type[GpuBenchError], ...] = (MisuseError, NoDeviceError)
+            kinds = (kind for kind in known if kind.exit_code == report.exit_code)
+            raise next(kinds, GpuBenchError)(report.reason)
         self._check_threads(report, group.threads)
         self._take_ready(report, of_all=not group.threads)
         self._start_s = report.cold_s
@@ -429,10 +415,9 @@ class Launcher:
         ``of_all`` says that it computes with all threads of a CPU: those that the run is told to have.
         """
         known = self.ready
-        better = known is None or report.nccl or (report.torch and not known.torch)
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
-        chosen = report if better or known is None else known
+        chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
@@ -457,12 +442,10 @@ class Launcher:
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""
         then, now = self._threads, ready.cpu_threads
-        if asked:
-            if now == asked:
-                return
+        if asked and now != asked:
             self.close()
             raise MisuseError(f"torch computes on {now} CPU threads where {asked} were asked for")
-        if then is not None and now is not None and then != now:
+        if not asked and then is not None and now is not None and then != now:
             self.close()
             raise MisuseError(
                 f"torch computes on {now} CPU threads now and did on {then} when the run began: set "
@@ -512,13 +495,4 @@ class Launcher:
 
 
 def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
-    return f"the measuring process {str(error) or 'gave no sign of life'}"
-
-
-def _without_launch(unit: Unit, done: messages.CaseDone) -> str:
-    """Say that a case rests on its earlier launches, and why."""
-    return (
-        f"  {plain(unit.planned.case.label)}: launch {unit.launch + 1} gave nothing "
-        f"({plain(done.reason or 'no reason known')}); the figure rests on the launches before it, and "
-        "gpubench run --resume latest measures it anew"
-    )
+    return f"the measuring process {str(error) or f'gave {NO_SIGN}'}"

@@ -124,15 +124,25 @@ class Loop:
 
         def block() -> None:
             nonlocal result
-            for _ in range(steps):
-                if self.announce is None and self.clock.now_s() >= self.deadline_s:
-                    raise OutOfTimeError
-                result = self.advance(self.index)
-                self.index += 1
+            result = self.issue(steps)
 
         wall_s = self.clock.time(block)
         self.step_s = wall_s / steps
         return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
+
+    def issue(self, steps: int) -> Any:
+        """Issue so many steps; return the result of the last.
+
+        Raises:
+            OutOfTimeError: Before a step that would begin after the deadline; not of several processes.
+        """
+        result: Any = None
+        for _ in range(steps):
+            if self.announce is None and self.clock.now_s() >= self.deadline_s:
+                raise OutOfTimeError
+            result = self.advance(self.index)
+            self.index += 1
+        return result
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
         """How many steps fill a round."""
@@ -183,12 +193,7 @@ class CallLoop(Loop):
         if self.stopped():
             raise StoppedError
         began_s = self.clock.now_s()
-        result: Any = None
-        for _ in range(steps):
-            if self.clock.now_s() >= self.deadline_s:
-                raise OutOfTimeError
-            result = self.advance(self.index)
-            self.index += 1
+        result = self.issue(steps)
         loss = self.edge_loss(result, self.index - 1)
         return self.clock.now_s() - began_s, loss
 
@@ -263,10 +268,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
     finally:
         series.ended_s = loop.clock.now_s()
         series.telemetry += loop.samples()
-        _mark_left_out(series, rule)
-        _mark_gaps(series)
-        if (unmet := rule.unmet()) is not None:
-            series.findings.append(unmet)
+        _mark(series, rule)
 
 
 def _note_scale(loop: Loop, series: Series) -> None:
@@ -275,19 +277,19 @@ def _note_scale(loop: Loop, series: Series) -> None:
         series.scales.append(scale)
 
 
-def _mark_left_out(series: Series, rule: StopRule) -> None:
-    count = rule.left_out
-    series.timed[:count] = [msgspec.structs.replace(r, left_out="drift") for r in series.timed[:count]]
-    drift = rule.drift()
+def _mark(series: Series, rule: StopRule) -> None:
+    """Mark rounds that drift leaves out, and those far longer than the others, which count all the same."""
+    gap_s = checks.GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
+    series.timed[:] = [
+        msgspec.structs.replace(
+            done,
+            left_out="drift" if number < rule.left_out else done.left_out,
+            mark="clock_gap" if done.step_s > gap_s else done.mark,
+        )
+        for number, done in enumerate(series.timed)
+    ]
+    drift, unmet = rule.drift(), rule.unmet()
     if drift is not None:
         series.findings.append(Finding(kind=FindingKind.DRIFTING, value=drift, limit=DRIFT))
-
-
-def _mark_gaps(series: Series) -> None:
-    """Mark rounds that took far longer than the others; they count all the same."""
-    if not series.timed:
-        return
-    limit_s = checks.GAP * median(r.step_s for r in series.timed)
-    series.timed[:] = [
-        msgspec.structs.replace(r, mark="clock_gap") if r.step_s > limit_s else r for r in series.timed
-    ]
+    if unmet is not None:
+        series.findings.append(unmet)

@@ -80,8 +80,16 @@ class Meeting:
         """
         if any(name in inherited for name in INTERFACE_VARIABLES):
             return {}
-        interface = _interface_of(_own_address(self.host, self.port))
-        return {} if interface is None else dict.fromkeys(INTERFACE_VARIABLES, interface)
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        own = None
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((self.host, self.port))  # nothing is sent: it tells from which address it would be
+            own = probe.getsockname()[0]
+        interfaces = psutil.net_if_addrs().items()
+        names = [name for name, known in interfaces if any(each.address == own for each in known)]
+        if own == LOOPBACK and "lo" in names and sys.platform == "linux":
+            names = ["lo"]
+        return dict.fromkeys(INTERFACE_VARIABLES, names[0]) if names else {}
 
     def answers(self) -> bool:
         """Whether the first machine still listens: it does for as long as its run goes on."""
@@ -151,23 +159,6 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
             "as in 10.0.0.1:29500"
         )
     return found[1] or found[2], int(found[3])
-
-
-def _own_address(host: str, port: int) -> str | None:
-    """Return the address of this machine from which it reaches a host; nothing is sent."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        return str(probe.getsockname()[0])
-    return None
-
-
-def _interface_of(address: str | None) -> str | None:
-    interfaces = psutil.net_if_addrs().items()
-    names = [name for name, known in interfaces if any(each.address == address for each in known)]
-    if address == LOOPBACK and "lo" in names and sys.platform == "linux":
-        return "lo"
-    return names[0] if names else None
 
 
 @dataclass(frozen=True)

@@ -207,11 +207,6 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
-def micro_done(seen: MicroResult | Finding) -> MicroDone:
-    """Say what a micro-benchmark gave: a figure, or why there is none."""
-    return MicroDone(finding=seen) if isinstance(seen, Finding) else MicroDone(result=seen)
-
-
 class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
     """Median ratio of the pairs, with its 95 % interval; or why there is none.
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench.children import ParentChannel
 from gpubench.measure import messages
 from gpubench.measure.worker import send_micro, serve_all
+from gpubench.parent import ParentChannel
 
 if TYPE_CHECKING:
     from gpubench.measure.opencl import Queue

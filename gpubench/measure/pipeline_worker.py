@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.feeding import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
 from gpubench.measure.hardware import Hardware
+from gpubench.parent import ParentChannel
 from gpubench.stats import rate_interval, relative_half_width
 
 LINK_BYTES = 256 * 1024**2

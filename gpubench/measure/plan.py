@@ -14,9 +14,8 @@ from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
-from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
-from gpubench.measure.request import CLASSIC, MicroWish, RunRequest
+from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -31,21 +30,13 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.options import check_fields, spelled
 from gpubench.precisions import forcing_tf32
-from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 from gpubench.workload import is_own
 
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-
-
-RESUME_TAKES = frozenset(
-    {"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results", "rdzv_endpoint"}
-)
-"""What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +162,7 @@ def plan(
     profiles: Mapping[str, WorkloadProfile],
     peers: tuple[DeviceProfile, ...] = (),
 ) -> Plan:
-    """Make the plan of a request on a device.
+    """Make the plan of a request on a device; of micro-benchmarks alone it has one launch and no case.
 
     Args:
         request: What was asked.
@@ -183,11 +174,44 @@ def plan(
     Raises:
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
-    on_cpu = device.is_cpu
-    if request.micro == "only":
-        return only_micro(request, on_cpu=on_cpu)
-    if request.to_quality:
-        return _to_quality(request, device, profiles)
+    if request.to_quality:  # eager, at the batch of the goal
+        batch = next(iter(GOALS.values())).batch_size
+        trained = {"executions": (Execution.EAGER,), "batch_size": batch, "micro": "none"}
+        made = plan(msgspec.structs.replace(request, to_quality=False, **trained), device, profiles)
+        return msgspec.structs.replace(made, cases=(), quality=made.cases)
+    budget = budget_of(request.budget, on_cpu=device.is_cpu)
+    made = Plan(
+        budget=msgspec.structs.replace(budget, launches=1) if request.micro == "only" else budget,
+        seed=request.seed,
+        cases=(),
+        time_limit_s=request.time_limit_s,
+        on_cpu=device.is_cpu,
+        micro=request.micro,
+        allow_throttled=request.allow_throttled,
+        peers=peers,
+    )
+    if request.micro != "only":
+        _refuse_unrun(request, device, profiles)
+        every = list(_every_case(request, (device, *peers), profiles, budget))
+        unsupported = tuple(
+            Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason)
+            for planned, reason in every
+            if reason is not None
+        )
+        cases = tuple(planned for planned, reason in every if reason is None)
+        if not any(planned.case.gpu_count == request.gpu_count for planned in cases):
+            refused = (m.reason or "" for m in unsupported if m.case.gpu_count == request.gpu_count)
+            where = "here" if request.gpu_count == 1 else f"on {request.gpu_count} GPUs at once"
+            raise MisuseError(f"nothing of this can be measured {where}: {'; '.join(dict.fromkeys(refused))}")
+        made = msgspec.structs.replace(made, cases=cases, unsupported=unsupported)
+    refuse_forced_precision(made)
+    return made
+
+
+def _refuse_unrun(
+    request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
+) -> None:
+    """Refuse a workload that is only described, and a device that runs none."""
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
@@ -199,40 +223,6 @@ def plan(
             f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
             "--micro-only"
         )
-    budget = budget_of(request.budget, on_cpu=on_cpu)
-    cases, unsupported = [], []
-    for planned, reason in _every_case(request, (device, *peers), profiles, budget):
-        if reason is None:
-            cases.append(planned)
-        else:
-            unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
-    if not any(planned.case.gpu_count == request.gpu_count for planned in cases):
-        refused = (m.reason or "" for m in unsupported if m.case.gpu_count == request.gpu_count)
-        where = "here" if request.gpu_count == 1 else f"on {request.gpu_count} GPUs at once"
-        raise MisuseError(f"nothing of this can be measured {where}: {'; '.join(dict.fromkeys(refused))}")
-    made = Plan(
-        budget=budget,
-        seed=request.seed,
-        cases=tuple(cases),
-        unsupported=tuple(unsupported),
-        time_limit_s=request.time_limit_s,
-        on_cpu=on_cpu,
-        micro=request.micro,
-        allow_throttled=request.allow_throttled,
-        peers=peers,
-    )
-    refuse_forced_precision(made)
-    return made
-
-
-def _to_quality(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]) -> Plan:
-    """Make the plan of trainings to a stated quality: eager, at the batch of the goal."""
-    goal_batch = next(iter(GOALS.values())).batch_size
-    as_cases = msgspec.structs.replace(
-        request, to_quality=False, executions=(Execution.EAGER,), batch_size=goal_batch, micro="none"
-    )
-    made = plan(as_cases, device, profiles)
-    return msgspec.structs.replace(made, cases=(), quality=made.cases)
 
 
 def _every_case(
@@ -245,25 +235,27 @@ def _every_case(
 
     Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     """
-    device = devices[0]
-    on_cpu, publish = device.is_cpu, budget.name == "publish"
+    publish = budget.name == "publish"
+    asked = tuple(execution for execution in Execution if execution in request.executions)
     placed = [
         (framework, count, execution)
         for framework in dict.fromkeys(map(Framework, request.frameworks))
         for count in dict.fromkeys((1, request.gpu_count))
-        for execution in capability.executions_of(
-            framework,
-            tuple(execution for execution in Execution if execution in request.executions),
-            capability.default_executions(device, publish=publish, gpu_count=count),
-        )
+        for execution in asked
+        or capability.default_executions(framework, devices[0], publish=publish, gpu_count=count)
     ]
-    threads = (*_fewer_threads(device), 0) if request.thread_scaling else (0,)
+    threads = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
     for reference in request.workloads:
         profile = profiles[reference]
-        precisions = resolve_precisions(request.precisions or profile.precisions, devices)
-        task = task_of(request, profile)
-        batches = batches_of(request, profile, task, on_cpu=on_cpu)
-        wanted = product(precisions, placed, batches, threads)
+        trained = TaskKind.TRAIN in profile.tasks
+        task = profile.task_for(request.task) if trained else profile.tasks[0]  # as an input pipeline
+        mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
+        wanted = product(
+            resolve_precisions(request.precisions or profile.precisions, devices),
+            placed,
+            batches_of(request, profile, task, on_cpu=devices[0].is_cpu),
+            threads,
+        )
         for precision, (framework, count, execution), batch, used in wanted:
             case = Case(
                 workload=profile.name,
@@ -276,36 +268,29 @@ def _every_case(
                 sample_unit=profile.sample_unit,
                 gpu_count=count,
                 framework=framework,
-                parallel_mode=_mode(request, profile, task) if count > 1 else ParallelMode.SINGLE,
+                parallel_mode=ParallelMode(request.jobs or mode) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
                 threads=used,
                 **profile.recipe.at(precision).fields,
             )
-            reason = (
-                profile.why_not_at(precision)
-                or _why_no_precision(precision, devices[:1] if count == 1 else devices)
-                or capability.why_no_execution(execution, device, count)
-                or capability.why_not_for_task(case)
-                or _why_not_together(profile, case)
-                or capability.why_no_framework(case, device, is_own=is_own(reference))
-            )
-            yield planned_case(reference, profile.at_precision(precision), case), reason
+            planned = planned_case(reference, profile.at_precision(precision), case)
+            yield planned, _why_not(planned, profile, devices)
 
 
-def _mode(request: RunRequest, profile: WorkloadProfile, task: TaskKind) -> ParallelMode:
-    """How the GPUs work together: as asked for, else as the workload is made for."""
-    if request.jobs is not None:
-        return ParallelMode(request.jobs)
-    return profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
-
-
-def _why_no_precision(precision: Precision, devices: Sequence[DeviceProfile]) -> str | None:
-    """Say why one of the devices does not have a precision, and which where they are of several kinds."""
-    for device in devices:
-        if reason := capability.why_no_precision(precision, device):
-            which = plain(device.name or device.backend, 60)
-            return reason if device == devices[0] else f"{which}: {reason}"
-    return None
+def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[DeviceProfile]) -> str | None:
+    """Say why a case cannot be measured on as many of the devices as it takes; None where it can."""
+    case, first = planned.case, devices[0]
+    if reason := profile.why_not_at(case.precision):
+        return reason
+    for device in devices[: case.gpu_count]:
+        if reason := capability.why_no_precision(case.precision, device):
+            return reason if device == first else f"{plain(device.name or device.backend, 60)}: {reason}"
+    return (
+        capability.why_no_execution(case.execution, first, case.gpu_count)
+        or capability.why_not_for_task(case)
+        or capability.why_not_together(case, profile)
+        or capability.why_no_framework(case, first, is_own=is_own(planned.reference))
+    )
 
 
 def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
@@ -332,136 +317,12 @@ def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework
     return MemoryFormat.CHANNELS_LAST
 
 
-def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
-    """Make the plan of micro-benchmarks and nothing else, in one launch."""
-    budget = budget_of(request.budget, on_cpu=on_cpu)
-    made = Plan(
-        budget=msgspec.structs.replace(budget, launches=1),
-        seed=request.seed,
-        cases=(),
-        time_limit_s=request.time_limit_s,
-        on_cpu=on_cpu,
-        micro="only",
-    )
-    refuse_forced_precision(made)
-    return made
-
-
-def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
-    """Refuse what no device could do, and expand ``all``; before any device is touched.
-
-    Raises:
-        MisuseError: For an unknown precision or execution, an impossible number or workload list.
-    """
-    check_fields(request)
-    check_form(request.device.strip())
-    _check_resume(request)
-    _check_what(request)
-    if request.to_quality:
-        return _check_quality(request)
-    names = dict.fromkeys(n for w in request.workloads for n in (known if w == "all" else (w,)))
-    if not names:
-        raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
-    return msgspec.structs.replace(request, workloads=tuple(names))
-
-
-def _check_resume(request: RunRequest) -> None:
-    """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
-    if request.resume is None:
-        return
-    for name in request.asked:
-        if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
-            what = "workloads by name" if name == "workload" else spelled(name)
-            raise MisuseError(
-                f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
-                "your own are named again with --workload)"
-            )
-
-
-def _check_quality(request: RunRequest) -> RunRequest:
-    """Leave the workloads that have a goal, and refuse what a training to it has not."""
-    wanted = tuple(GOALS) if request.workloads == CLASSIC else tuple(dict.fromkeys(request.workloads))
-    if without := [name for name in wanted if name not in GOALS]:
-        raise MisuseError(
-            f"{plain(without[0], 80)} has no stated quality: --to-quality trains {' and '.join(GOALS)}"
-        )
-    others = {
-        "--task": request.task != "train",
-        "--batch-size": request.batch_size is not None,
-        "--execution": bool(request.executions),
-        "--framework": request.frameworks != (Framework.TORCH,),
-        "--gpus": request.gpu_count > 1,
-        "--micro-only": request.micro == "only",
-        "--thread-scaling": request.thread_scaling,
-        "--resume": request.resume is not None,
-    }
-    if option := _first_asked(others):
-        raise MisuseError(
-            f"--to-quality trains eagerly in torch on one device, at a batch of its own: leave out {option}"
-        )
-    return msgspec.structs.replace(request, workloads=wanted)
-
-
-def _first_asked(asked: Mapping[str, bool]) -> str | None:
-    return next((what for what, is_asked in asked.items() if is_asked), None)
-
-
-def _check_what(request: RunRequest) -> None:
-    of_cases = request.precisions or request.executions or request.batch_size
-    if request.micro == "only" and (of_cases or request.workloads != CLASSIC):
-        raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
-    several = request.gpu_count > 1
-    others = [name for name in request.frameworks if name != Framework.TORCH]
-    of_torch = {
-        "--micro-only": request.micro == "only",
-        "--batch-size max": request.batch_size == "max",
-        f"a job of {request.gpu_count} GPUs": several,
-        "--thread-scaling": request.thread_scaling,
-    }
-    if others and (what := _first_asked(of_torch)):
-        raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
-    alone = {
-        "--batch-size max": "give it without --gpus, or --gpus with a batch",
-        "--micro-only": "all-reduce by size is timed beside a workload, as by "
-        f"gpubench run cnn --gpus {request.gpu_count}",
-    }
-    if several and (what := next((each for each in alone if of_torch[each]), None)):
-        raise MisuseError(f"{what} is of one GPU: {alone[what]}")
-    of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
-    if request.thread_scaling and (option := _first_asked(of_one)):
-        raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")
-    if request.thread_scaling and request.micro == "only":
-        raise MisuseError("--micro-only measures no workload: leave out --thread-scaling")
-    if not several and (request.strong or request.jobs not in {None, "ddp"}) and request.resume is None:
-        option = "--strong" if request.strong else f"--jobs {request.jobs}"
-        raise MisuseError(f"{option} is of several GPUs: give --gpus N too")
-    if request.strong and (request.jobs == "independent" or request.task == "infer"):
-        other = "--jobs independent" if request.jobs == "independent" else "--task infer"
-        raise MisuseError(f"--strong shares out the batch of one training job: leave out {other}")
-    if (request.nnodes > 1) != (request.rdzv_endpoint is not None) and request.resume is None:
-        missing = "--rdzv-endpoint HOST:PORT" if request.nnodes > 1 else "--nnodes N"
-        raise MisuseError(f"a job of several machines needs --nnodes and --rdzv-endpoint: give {missing}")
-    if request.rdzv_endpoint is not None:
-        parse_endpoint(request.rdzv_endpoint)
-
-
 def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
     """Precisions by name, ``amp`` resolved; none named means those that all of the devices have."""
     if not names:
         return capability.default_precisions(*devices)
     wanted = (capability.best_amp(*devices) if name == precisions.AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
-
-
-def task_of(request: RunRequest, profile: WorkloadProfile) -> TaskKind:
-    """Return the task asked for, or inference of what is never trained, as an input pipeline.
-
-    Raises:
-        MisuseError: If inference is asked of what is trained alone.
-    """
-    if TaskKind.TRAIN in profile.tasks:
-        return profile.task_for(request.task)
-    return profile.tasks[0]
 
 
 def batches_of(
@@ -503,18 +364,6 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
     return each
 
 
-def _why_not_together(profile: WorkloadProfile, case: Case) -> str | None:
-    if case.gpu_count == 1:
-        return None
-    if TaskKind.TRAIN not in profile.tasks:
-        return "what is never trained is no data-parallel job"
-    if case.parallel_mode is ParallelMode.FSDP and profile.blocks is None:
-        return (
-            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
-        )
-    return capability.why_no_sharding(case)
-
-
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
 
@@ -536,17 +385,12 @@ def refuse_forced_precision(made: Plan) -> None:
         )
 
 
-def _parameters(profile: WorkloadProfile, case: Case) -> int:
-    if case.framework is Framework.TORCH:
-        return profile.parameters
-    return profile.parameters - capability.fewer_parameters().get(case.workload, 0)
-
-
 def planned_case(
     reference: str, profile: WorkloadProfile, case: Case, batch_choice: BatchChoice | None = "fixed"
 ) -> PlannedCase:
     """Return a case with what its workload's profile says of it."""
-    train = case.task is TaskKind.TRAIN
+    train, in_torch = case.task is TaskKind.TRAIN, case.framework is Framework.TORCH
+    fewer = 0 if in_torch else capability.fewer_parameters().get(case.workload, 0)
     return PlannedCase(
         reference=reference,
         case=case,
@@ -558,7 +402,7 @@ def planned_case(
         )
         or None,
         tokens_per_sample=None if case.new_tokens else profile.tokens_per_sample,
-        parameter_count=_parameters(profile, case),
+        parameter_count=profile.parameters - fewer,
         operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
         batch_choice=batch_choice,
         convolves=profile.convolves(case.task),

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpubench.children import ChildEndedError
-from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure import events, messages
+from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.measure import messages
 from gpubench.measure.child import Child
 from gpubench.measure.events import OnEvent
 from gpubench.measure.peaks import peak_flops_per_s
@@ -23,6 +22,8 @@ from gpubench.units import Seconds
 
 MOST_REPORTS = 100_000
 """Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
+NO_SIGN = "no sign of life"
+"""How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
 CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 
@@ -50,6 +51,7 @@ class Progress:
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)
     began_s: Seconds = field(default_factory=time.monotonic)
+    reports: int = 0
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from what was reported on the way to it; None where it does not.
@@ -72,85 +74,59 @@ class Progress:
         return messages.CaseDone(status=status, reason=reason, launch=launch)
 
 
-def follow_start(child: Child, until_s: Until, on_event: OnEvent) -> messages.Ready | messages.Refused:
-    """Follow a process until it can measure, or says why it will not; errors as ``next_report``."""
-    phase = "start"
-
-    def begin(name: str) -> None:
-        nonlocal phase
-        phase = name
-        on_event(events.PhaseBegan(name=name))
-
-    return next_report(child, STARTED, lambda: until_s(phase), begin)
-
-
 def next_report(
     child: Child,
     kinds: tuple[type[_Report], ...],
-    until_s: Callable[[], Seconds],
-    on_phase: Callable[[str], None] = lambda _: None,
+    until_s: Until,
+    on_phase: Callable[[messages.Phase], None],
+    seen: Progress | None = None,
 ) -> _Report:
     """Return the next report, which is of one of these kinds; phases that begin before it are told.
 
+    Args:
+        child: Whose.
+        kinds: What may come, beside phases.
+        until_s: By when the next word must come in a phase.
+        on_phase: Told each phase.
+        seen: What the process has reported so far; None where this begins with its start.
+
     Raises:
         JobOverError: If the job ended by itself.
-        ChildEndedError: If it is of another kind.
+        ChildEndedError: If it is of another kind, or one of more than ``MOST_REPORTS``.
     """
-    while True:
-        report = child.receive(until_s())
+    seen = seen or Progress()
+    while seen.reports < MOST_REPORTS:
+        seen.reports += 1
+        report = child.receive(until_s(seen.phase))
         if isinstance(report, kinds):
             return report
         match report:
             case messages.Phase(name=name):
-                on_phase(name)
+                seen.phase = name
+                on_phase(report)
             case messages.JobOver():
                 raise JobOverError(report)
             case _:
-                raise _out_of_step(report)
+                raise ChildEndedError(f"sent {type(report).__name__} out of step")
+    raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports at a time")
 
 
 def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent) -> messages.CaseDone:
-    """Follow a case to its end.
-
-    Raises:
-        JobOverError: If the job ended by itself.
-        ChildEndedError: If what the process sent cannot be trusted.
-    """
-    for _ in range(MOST_REPORTS):
-        match report := child.receive(until_s(seen.phase)):
-            case messages.Phase(name=name):
-                seen.phase = name
-                on_event(events.PhaseBegan(name=name))
-            case messages.RoundDone():
-                (seen.timed if report.timed else seen.warmup).append(report.round)
-                on_event(
-                    events.RoundEnded(
-                        timed=report.timed,
-                        round=report.round,
-                        half_width=report.half_width,
-                        power_w=report.power_w,
-                        temperature_c=report.temperature_c,
-                    )
-                )
-            case messages.CaseDone():
-                if contradiction := seen.contradiction(report):
-                    raise ChildEndedError(contradiction)
-                return report
-            case messages.JobOver():
-                raise JobOverError(report)
-            case _:
-                raise _out_of_step(report)
-    raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
+    """Follow a case to its end; errors as ``next_report``, and where the end is not what was reported."""
+    kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (messages.RoundDone, messages.CaseDone)
+    while isinstance(report := next_report(child, kinds, until_s, on_event, seen), messages.RoundDone):
+        (seen.timed if report.timed else seen.warmup).append(report.round)
+        on_event(report)
+    if contradiction := seen.contradiction(report):
+        raise ChildEndedError(contradiction)
+    return report
 
 
-def _out_of_step(report: object) -> ChildEndedError:
-    return ChildEndedError(f"sent {type(report).__name__} out of step")
-
-
-def refusal(reason: str, exit_code: int) -> GpuBenchError:
-    """The error that a child refuses with, by its exit code."""
-    kinds: dict[int, type[GpuBenchError]] = {e.exit_code: e for e in (MisuseError, NoDeviceError)}
-    return kinds.get(exit_code, GpuBenchError)(reason)
+def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:
+    """Say of a row how the process ended that measured it, or that it fell silent, and in which phase."""
+    if isinstance(error, ChildEndedError):
+        return f"the measuring process {error} (phase: {phase})"
+    return f"{NO_SIGN} during {phase}: the process was ended"
 
 
 @dataclass

@@ -29,12 +29,12 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gpubench.children import ParentChannel
 from gpubench.measure import rank
 from gpubench.measure.meeting import BEGUN, Meeting
 from gpubench.measure.messages import JobOver, Phase, Setup
 from gpubench.measure.privacy import scrub
 from gpubench.models import Status
+from gpubench.parent import ParentChannel
 from gpubench.precisions import TF32_VARIABLES
 from gpubench.units import Seconds, format_duration
 from gpubench.workload import says_no_memory
@@ -357,17 +357,13 @@ class Pulse:
                 beats += 1
                 self._exchange(store, beats)
                 self._beat_s = time.monotonic()
-                self._pause()
+                while time.monotonic() < self._beat_s + PULSE_S and self._farewell is None:
+                    time.sleep(LOOK_EVERY_S / 2)
             self._leave(store)
         except RuntimeError:  # as torch says that the store is gone, and with it the first machine
             lost = Told(status=Status.FAILED, reason="the first machine of the job was lost")
             self.told = self.told or lost
             self._gone.set()
-
-    def _pause(self) -> None:
-        until_s = time.monotonic() + PULSE_S
-        while time.monotonic() < until_s and self._farewell is None:
-            time.sleep(LOOK_EVERY_S / 2)
 
     def _exchange(self, store: TCPStore, beats: int) -> None:
         store.set(f"alive/{self.place}", str(beats))

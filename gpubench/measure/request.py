@@ -10,6 +10,7 @@ from gpubench.measure.budget import BudgetName
 from gpubench.options import Flag, Option, said
 from gpubench.shared_options import (
     BATCH,
+    CLASSIC,
     JOB_MODES,
     JOBS,
     TASKS,
@@ -21,7 +22,6 @@ from gpubench.shared_options import (
 from gpubench.units import Seconds
 
 MicroWish = Literal["also", "only", "none"]
-CLASSIC = ("cnn", "lstm", "vgg16")
 MOST_SEED = 2**31 - 1
 """With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 

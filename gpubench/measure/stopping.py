@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 
 from gpubench import stats
 from gpubench.measure.budget import LEAST_ROUNDS, Budget
@@ -105,7 +105,16 @@ class WarmUp:
         if self._heap_at_start is None:
             self._heap_at_start = self._heap
         if sum(r.wall_s for r in self._rounds) >= self.budget.window_s:
-            self._close_window()
+            self.windows.append(
+                _Window(
+                    step_s=median(r.step_s for r in self._rounds),
+                    rounds_s=tuple(r.step_s for r in self._rounds),
+                    clocks_hz=tuple(self._clocks_hz),
+                    first=self._heap_at_start,
+                    last=self._heap,
+                )
+            )
+            self._rounds, self._clocks_hz, self._heap_at_start = [], [], self._heap
         if self.unsettled() is None:
             return Verdict.DONE
         return Verdict.OUT_OF_TIME if self.elapsed_s >= self.budget.warmup_most_s else Verdict.GO_ON
@@ -124,29 +133,20 @@ class WarmUp:
             return "clock"
         if self.budget.judge_temperature and self.temperature_slope() > TEMPERATURE_SLOPE_C_PER_S:
             return "temperature"
-        return _unsettled_heap(latest[-1])
+        before, after = latest[-1].first, latest[-1].last
+        if before.segments != after.segments or before.retries != after.retries:
+            return "allocator"
+        if before.scale is not None and after.scale is not None and after.scale < before.scale:
+            return "gradient scale"
+        return None
 
     def temperature_slope(self) -> float:
         """Least-squares slope of the last ten seconds of temperature [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
-        end = self._temperatures[-1][0]
-        recent = [(t, c) for t, c in self._temperatures if t >= end - TEMPERATURE_SPAN_S]
-        middle = fmean(t for t, _ in recent)
-        spread = sum((t - middle) ** 2 for t, _ in recent)
-        return sum((t - middle) * c for t, c in recent) / spread if spread else 0.0
-
-    def _close_window(self) -> None:
-        self.windows.append(
-            _Window(
-                step_s=median(r.step_s for r in self._rounds),
-                rounds_s=tuple(r.step_s for r in self._rounds),
-                clocks_hz=tuple(self._clocks_hz),
-                first=self._heap_at_start or self._heap,
-                last=self._heap,
-            )
-        )
-        self._rounds, self._clocks_hz, self._heap_at_start = [], [], self._heap
+        since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
+        times_s, temperatures = zip(*((t, c) for t, c in self._temperatures if t >= since_s), strict=True)
+        return linear_regression(times_s, temperatures).slope if len({*times_s}) > 1 else 0.0
 
 
 def _agree(windows: Sequence[_Window], agreement: float) -> bool:
@@ -158,15 +158,6 @@ def _agree(windows: Sequence[_Window], agreement: float) -> bool:
     restless = bool(steps) and median(steps) > RESTLESS * min(medians)
     rising = [b > a for a, b in pairwise(medians)]
     return restless and any(rising) and not all(rising)
-
-
-def _unsettled_heap(window: _Window) -> str | None:
-    before, after = window.first, window.last
-    if before.segments != after.segments or before.retries != after.retries:
-        return "allocator"
-    if before.scale is not None and after.scale is not None and after.scale < before.scale:
-        return "gradient scale"
-    return None
 
 
 # --- timed rounds ------------------------------------------------------------------------------------
@@ -220,7 +211,11 @@ class StopRule:
             return Verdict.DONE
         if late:
             return Verdict.OUT_OF_TIME
-        return Verdict.OUT_OF_REACH if self._is_out_of_reach() else Verdict.GO_ON
+        if self.elapsed_s < self.give_up_after_s or len(self.accepted) < LEAST_ROUNDS:
+            return Verdict.GO_ON
+        needed_s = self.needed_s()
+        out_of_reach = needed_s is not None and needed_s > OUT_OF_REACH * self.deadline_s
+        return Verdict.OUT_OF_REACH if out_of_reach else Verdict.GO_ON
 
     @property
     def accepted(self) -> list[float]:
@@ -283,12 +278,6 @@ class StopRule:
 
     def _accepted_s(self) -> Seconds:
         return sum(self.walls[self.left_out :])
-
-    def _is_out_of_reach(self) -> bool:
-        if self.elapsed_s < self.give_up_after_s or len(self.accepted) < LEAST_ROUNDS:
-            return False
-        needed_s = self.needed_s()
-        return needed_s is not None and needed_s > OUT_OF_REACH * self.deadline_s
 
     def _drifts(self, least_half: int) -> bool:
         values = self.accepted

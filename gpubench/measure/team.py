@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from gpubench.measure import by_hand, guards
-from gpubench.measure.capability import NotHereError
+from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
 from gpubench.measure.loop import Clock
@@ -50,12 +50,15 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
     fully_shard = _fully_shard()
     blocks = repeated_blocks(model)
     if not blocks:
-        raise NotPreparedError(
-            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
-        )
+        raise NotPreparedError(no_blocks(case.workload))
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for part in (*blocks, model):
-        _agree(part, device)
+        for tensor in (*part.parameters(), *part.buffers()):
+            if tensor.device.type == "meta" or hasattr(tensor, "to_local"):
+                continue  # sharded already, as a part of a block
+            with torch.no_grad():
+                tensor.data = tensor.data.to(device)
+                distributed.broadcast(tensor.data, 0)  # the first process's values
         fully_shard(part, mesh=mesh)
     return model
 
@@ -70,16 +73,6 @@ def share(work: Work) -> Work:
         return work
     device_ids = None if work.device.type == "cpu" else [work.device]
     return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
-
-
-def _agree(module: nn.Module, device: torch.device) -> None:
-    """Move what of a module is still on the host, with the first process's values."""
-    with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.device.type == "meta" or hasattr(tensor, "to_local"):
-                continue  # sharded already, as a part of a block
-            tensor.data = tensor.data.to(device)
-            distributed.broadcast(tensor.data, 0)
 
 
 def _fully_shard() -> Callable[..., Any]:

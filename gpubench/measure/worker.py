@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult
+from gpubench.parent import ParentChannel
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
@@ -173,7 +173,10 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
     """Report micro-benchmarks as they come, one message each, until the parent asks to stop."""
     line.send(messages.Phase(name="micro"))
     for each in results:
-        line.send(messages.micro_done(each))
+        if isinstance(each, Finding):
+            line.send(messages.MicroDone(finding=each))
+        else:
+            line.send(messages.MicroDone(result=each))
         if line.stop.is_set():
             break
     line.send(messages.MicroDone(last=True))

@@ -7,12 +7,12 @@ commands. No Mac was at hand.
 from __future__ import annotations
 
 import platform
-import subprocess
 from dataclasses import dataclass
 
 import msgspec
 import psutil
 
+from gpubench.children import text_of
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import BackendReport, WithoutReadings
 from gpubench.probe.plausible import SMS
@@ -75,10 +75,9 @@ def _profile() -> DeviceProfile:
 
 def _display() -> _Display:
     """The first display adapter that macOS lists; empty where it does not tell."""
-    command = ["system_profiler", "SPDisplaysDataType", "-json"]
+    said = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_LIMIT_S)
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
-        listed = msgspec.json.decode(done.stdout, type=_Displays).displays
-    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
+        listed = msgspec.json.decode(said or "", type=_Displays).displays
+    except msgspec.MsgspecError:
         return _Display()
     return listed[0] if listed else _Display()

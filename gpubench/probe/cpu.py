@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from gpubench.children import text_of
 from gpubench.models import DeviceProfile
 from gpubench.probe import system
 from gpubench.probe.backend import BackendReport, WithoutReadings
@@ -63,7 +63,7 @@ def cpu_name(root: Path = Path("/")) -> str | None:
     if name := facts.get("model name") or facts.get("hardware"):
         return " ".join(name.split())
     if sys.platform == "darwin":
-        return _sysctl("machdep.cpu.brand_string")
+        return text_of(["sysctl", "-n", "machdep.cpu.brand_string"])
     return platform.processor() or platform.machine() or None
 
 
@@ -85,7 +85,7 @@ def instructions(root: Path = Path("/")) -> frozenset[str]:
     """Instruction set extensions, by the kernel's names."""
     facts = system.cpu_facts(root)
     words = frozenset(facts.get("flags", facts.get("features", "")).split())
-    if sys.platform == "darwin" and _sysctl("hw.optional.arm.FEAT_BF16") == "1":
+    if sys.platform == "darwin" and text_of(["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]) == "1":
         words |= {"bf16"}
     return words
 
@@ -94,8 +94,3 @@ def named_instructions(root: Path = Path("/")) -> tuple[str, ...]:
     """Those extensions that decide how fast this CPU trains."""
     known = {name for names in _INSTRUCTIONS.values() for name in names} | set(_WORTH_NAMING)
     return tuple(sorted(known & instructions(root)))
-
-
-def _sysctl(key: str) -> str | None:
-    done = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True, timeout=5, check=False)
-    return done.stdout.strip() or None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.children import ParentChannel
+from gpubench.parent import ParentChannel
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):

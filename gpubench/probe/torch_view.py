@@ -13,9 +13,10 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from gpubench.children import ChildEndedError, ChildLateError, ChildProcess, ParentChannel
+from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
+from gpubench.parent import ParentChannel
 from gpubench.probe.backend import Problem
 from gpubench.probe.identity import check_same_device, child_environment, told_by_torch
 from gpubench.probe.torch_problems import explain, first_words, how_it_runs, no_kernels

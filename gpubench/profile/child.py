@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind, WorkloadProfile
+from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.profile.log import traceback_of
 from gpubench.units import format_number, format_si

@@ -13,6 +13,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.options import Flag, Option, check_fields, is_number, parameters_of, said, spelled
 from gpubench.shared_options import (
+    CLASSIC,
     DAY,
     WORKLOAD,
     AnyExecution,
@@ -39,7 +40,6 @@ class Host(NamedTuple):
 DEFAULT_HOST = Host(price_usd=1000.0, psu_w=1200.0, slots=6)
 """Assumed where cards are to be bought and no host is given: a desktop, room for two cards of three slots."""
 
-DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
 STARTUP_MINUTES = 10.0
@@ -142,7 +142,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         said(
             WORKLOAD,
             help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
-            default=" ".join(DEFAULT_WORKLOADS),
+            default=" ".join(CLASSIC),
         ),
     ] = ()
     mix: Annotated[
@@ -384,7 +384,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def workload_names(self) -> tuple[str, ...]:
         """The workloads to estimate, each once, in the order given."""
-        return tuple(dict.fromkeys(self.mix or self.workloads or DEFAULT_WORKLOADS))
+        return tuple(dict.fromkeys(self.mix or self.workloads or CLASSIC))
 
     @property
     def one_job_over_all_gpus(self) -> bool:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.measure.budget import BudgetName, budget_of
+from gpubench.measure.budget import BUDGETS, budget_of
 from gpubench.measure.capability import version_of
 from gpubench.measure.environment import environment
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
 from gpubench.measure.protocol import Record
-from gpubench.measure.request import MicroWish, RunRequest
+from gpubench.measure.request import RunRequest
 from gpubench.models import (
     BatchChoice,
     Case,
     DeviceProfile,
-    Environment,
     Run,
     Settings,
     WorkloadProfile,
@@ -44,10 +43,11 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
             "--to-quality"
         )
     told = run.settings or Settings()
+    planned = {case.workload for case in run.planned}
     limit_s = told.time_limit_s if told.time_limit_s and told.time_limit_s > 0 else None
     return msgspec.structs.replace(
         request,
-        workloads=workloads_of(run, request.own, installed),
+        workloads=tuple(dict.fromkeys((*request.own, *(name for name in installed if name in planned)))),
         batch_size=None,
         frameworks=tuple(dict.fromkeys(case.framework for case in run.planned)) or request.frameworks,
         gpus=max((case.gpu_count // case.node_count for case in run.planned), default=1),
@@ -85,16 +85,20 @@ def plan_again(
     cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
-    on_cpu = device.is_cpu
-    budget = budget_of(_budget_name(run), on_cpu=on_cpu)
+    if run.budget not in BUDGETS:
+        raise MisuseError(
+            f"run {plain(run.run_id)} has the unknown budget {plain(run.budget)!r}: start a new one"
+        )
+    budget = budget_of(run.budget, on_cpu=device.is_cpu)
+    wanted_micro = bool(run.micro) if run.settings is None else run.settings.micro != "none"
     made = Plan(
         budget=budget,
         seed=run.seed,
         cases=cases,
         unsupported=tuple(m for m in run.measurements if m.case not in set(run.planned)),
         time_limit_s=request.time_limit_s,
-        on_cpu=on_cpu,
-        micro=_micro_wish(run),
+        on_cpu=device.is_cpu,
+        micro="also" if wanted_micro else "none",
         allow_throttled=request.allow_throttled,
         peers=peers,
         done=finished_units(run, budget.launches),
@@ -131,18 +135,6 @@ def without_cut_off(run: Run) -> Run:
     return msgspec.structs.replace(run, finished_at=None, interrupted=False, measurements=kept)
 
 
-def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tuple[str, ...]:
-    """Return the references to look profiles up by: those given again, and the installed ones planned."""
-    planned = {case.workload for case in run.planned}
-    return tuple(dict.fromkeys((*given, *(name for name in installed if name in planned))))
-
-
-def _micro_wish(run: Run) -> MicroWish:
-    """Whether the run wanted micro-benchmarks; one without settings wanted those that it has."""
-    wish = ("also" if run.micro else "none") if run.settings is None else run.settings.micro
-    return "none" if wish == "none" else "also"
-
-
 def _planned(
     case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None = "fixed"
 ) -> PlannedCase:
@@ -171,39 +163,22 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             "choose it with --device, or start a new run"
         )
     then, now = run.environment, environment(device)
-    for reason in (*_other_versions(then, now), *_other_variables(then, now)):
-        raise MisuseError(reason)
-
-
-def _other_versions(then: Environment, now: Environment) -> Iterator[str]:
-    pairs = (
+    versions = (
         ("gpubench", then.gpubench, now.gpubench),
         ("torch", then.torch, version_of("torch")),
         *((name, was, version_of(name)) for name, was in then.packages.items()),
         ("driver", then.driver, now.driver),
     )
-    for name, was, value in pairs:
+    for name, was, value in versions:
         if was and value and was.partition("+")[0] != value.partition("+")[0]:
-            yield f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
-
-
-def _other_variables(then: Environment, now: Environment) -> Iterator[str]:
-    """Say how the variables that change a measurement differ; rows of both would stand under one of them."""
-    for name in sorted(then.variables.keys() | now.variables.keys()):
+            raise MisuseError(
+                f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
+            )
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would stand under one
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
-            yield (
+            raise MisuseError(
                 f"{plain(name)} is {'not set' if value is None else value} now and was "
                 f"{'not set' if was is None else was} when the run began: {fix}, or start a new run"
             )
-
-
-def _budget_name(run: Run) -> BudgetName:
-    try:
-        name: BudgetName = msgspec.convert(run.budget, BudgetName)
-    except msgspec.ValidationError:
-        raise MisuseError(
-            f"run {plain(run.run_id)} has the unknown budget {plain(run.budget)!r}: start a new one"
-        ) from None
-    return name

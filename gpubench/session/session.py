@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -31,9 +31,10 @@ from gpubench.measure.events import say_nothing
 from gpubench.measure.following import follow_jobs
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.meeting import Meeting, meet
-from gpubench.measure.plan import Plan, check_request, plan
+from gpubench.measure.plan import Plan, plan
 from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
+from gpubench.measure.request_check import check_request
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -136,6 +137,16 @@ def run(request: RunRequest) -> Run:
     return session.run
 
 
+@contextmanager
+def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
+    """Say why a device could not be opened in the driver's words, or in plain ones for torch's."""
+    try:
+        yield
+    except NoDeviceError as error:
+        raise NoDeviceError(preflight.why_refused(error, device)) from error
+
+
+@_explained()
 def prepare(
     request: RunRequest, on_trial: OnTrial = say_nothing_of_trials, *, store_results: bool = True
 ) -> Prepared:
@@ -149,13 +160,6 @@ def prepare(
         NoDeviceError: If the device cannot be used; torch's own words for it are explained.
         StorageError: If the results folder cannot be written, or another process is writing the run.
     """
-    try:
-        return _prepare(request, on_trial, store_results=store_results)
-    except NoDeviceError as error:
-        raise NoDeviceError(preflight.why_refused(error)) from error
-
-
-def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
     request = check_request(request, classic_names())
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
@@ -171,17 +175,14 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
-    profiles = profiles_in(
-        wanted, request.workloads, asked_recipe(request), device, gpu_count=request.gpu_count
-    )
+    recipe = asked_recipe(request)
+    profiles = profiles_in(wanted, request.workloads, recipe, device, gpu_count=request.gpu_count)
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
         made = resume.plan_again(resumed, device, profiles, request, peers)
-    meeting = _meeting(request)
-    findings: tuple[Finding, ...] = ()
-    for each in (device, *peers):
-        findings = together(findings, preflight.preflight(each, allow_shared=request.allow_shared))
+    usage = (preflight.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
+    findings = together(*usage)
     start = preflight.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
@@ -196,7 +197,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
         resumed=resumed,
         resumed_from=found,
         profiles=profiles,
-        meeting=meeting,
+        meeting=_meeting(request),
     )
 
 
@@ -216,14 +217,8 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
         gpus=request.gpus,
         batch_choice=next((planned.batch_choice for planned in made.cases), None),
         micro=made.micro,
-        budget=budget_numbers(made),
+        budget={name: limit for name, limit in msgspec.to_builtins(made.budget).items() if limit is not None},
     )
-
-
-def budget_numbers(made: Plan) -> dict[str, float | str | bool]:
-    """Return every number of a plan's budget by name; what it does not limit is left out."""
-    stored: dict[str, float | str | bool | None] = msgspec.to_builtins(made.budget)
-    return {name: value for name, value in stored.items() if value is not None}
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
@@ -237,38 +232,40 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
         RunLockedError: If another process is writing the run.
         NoDeviceError: If the device cannot be opened or is gone; torch's own words for it are explained.
     """
-    try:
-        return _execute(prepared, on_event)
-    finally:
-        if prepared.meeting is not None:
-            prepared.meeting.close()  # by which the other machines know that the run is over
-
-
-def _execute(prepared: Prepared, on_event: Callable[[events.Event], None]) -> Session:
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
-    with store.writing(prepared.root, begun) as held:
+    with ExitStack() as held_open:
+        if prepared.meeting is not None:  # the other machines know by its end that the run is over
+            held_open.callback(prepared.meeting.close)
+        held = held_open.enter_context(store.writing(prepared.root, begun))
         if held.remark is not None:
             on_event(events.Remark(text=held.remark))
         prepared = _read_again(prepared)
-        whole = _whole(prepared)
-        if whole is None:
-            try:
-                return _measure(prepared, begun, held, on_event)
-            except NoDeviceError as error:
-                raise NoDeviceError(preflight.why_refused(error, prepared.device)) from error
-    on_event(events.Remark(text=f"nothing left to measure: run {plain(whole.run.run_id)} is whole"))
-    return whole
+        run, path = prepared.resumed, prepared.resumed_from
+        if run is not None and path is not None and run.finished_at and not prepared.plan.units():
+            on_event(events.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
+            return Session(run=run, path=path)
+        with _explained(prepared.device):
+            return _measure(prepared, begun, held, on_event)
 
 
 def _measure(
     prepared: Prepared, begun: Run, held: RunLock, on_event: Callable[[events.Event], None]
 ) -> Session:
-    control = Control()
-    on_event(_planned(prepared))
-    module = module_of(prepared.device)
-    launcher = Launcher(
-        prepared.plan, prepared.device, on_event, control, module=module, meeting=prepared.meeting
+    made, device, control = prepared.plan, prepared.device, Control()
+    expected_s, most_s = estimate_s(made, device)
+    on_event(
+        events.RunPlanned(
+            cases=len(made.cases),
+            launches=made.budget.launches,
+            expected_s=expected_s,
+            most_s=most_s,
+            budget=made.budget.name,
+            device=device.name or device.backend,
+            left=None if prepared.resumed is None else len(made.units()),
+            trainings=len(made.quality),
+        )
     )
+    launcher = Launcher(made, device, on_event, control, module=module_of(device), meeting=prepared.meeting)
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
@@ -279,18 +276,18 @@ def _measure(
             with _carrying(state):
                 store.note_launch(prepared.root, before, measurement)
             _save(prepared.root, state, held)
-        for planned in prepared.plan.quality:
+        for planned in made.quality:
             whole = state.quality
             for row in launcher.train_to_quality(planned):
                 state = _so_far(msgspec.structs.replace(state, quality=(*whole, row)), prepared, launcher)
                 _save(prepared.root, state, held)
         launcher.close()
         state = _so_far(state, prepared, launcher)
-        if not control.stopping.is_set():
-            for each in (prepared.device, *prepared.plan.peers):
-                found = preflight.newcomers(each)
-                state = msgspec.structs.replace(state, findings=together(state.findings, found))
-        state = finished(state, prepared.plan, stopped=control.stopping.is_set())
+        stopped = control.stopping.is_set()
+        if not stopped:
+            came = map(preflight.newcomers, (device, *made.peers))
+            state = msgspec.structs.replace(state, findings=together(state.findings, *came))
+        state = finished(state, made, stopped=stopped)
         path = _save(prepared.root, state, held)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
@@ -331,29 +328,6 @@ def _read_again(prepared: Prepared) -> Prepared:
     )
 
 
-def _whole(prepared: Prepared) -> Session | None:
-    """Return the stored run that was to be gone on with where nothing of it is left."""
-    run, path = prepared.resumed, prepared.resumed_from
-    if run is None or path is None or run.finished_at is None or prepared.plan.units():
-        return None
-    return Session(run=run, path=path)
-
-
-def _planned(prepared: Prepared) -> events.RunPlanned:
-    made, device = prepared.plan, prepared.device
-    expected_s, most_s = estimate_s(made, device)
-    return events.RunPlanned(
-        cases=len(made.cases),
-        launches=made.budget.launches,
-        expected_s=expected_s,
-        most_s=most_s,
-        budget=made.budget.name,
-        device=device.name or device.backend,
-        left=None if prepared.resumed is None else len(made.units()),
-        trainings=len(made.quality),
-    )
-
-
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
     """The run before its first new measurement, and what is known of its cases where it goes on."""
     if prepared.resumed is None:
@@ -375,7 +349,7 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
         findings=together(
-            state.findings, (*(ready.findings if ready else ()), *launcher.device_findings, *forced)
+            state.findings, ready.findings if ready else (), (*launcher.device_findings, *forced)
         ),
         micro=tuple(launcher.micro),
     )
@@ -463,9 +437,9 @@ class UnstoredRunError(StorageError):
         self.state = state
 
 
-def together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings of a run, one of a kind: the later one."""
-    return tuple({finding.kind: finding for finding in (*first, *second)}.values())
+def together(*groups: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings of a run, one of a kind: the latest one."""
+    return tuple({finding.kind: finding for group in groups for finding in group}.values())
 
 
 def _listening(control: Control) -> AbstractContextManager[None]:

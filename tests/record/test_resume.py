@@ -239,6 +239,11 @@ def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
     product = MicroResult(
         name="gemm", precision="fp32", size="4096", value=5e13, low=None, high=None, unit="FLOP/s", n=20
     )
-    assert resume._micro_wish(msgspec.structs.replace(cut_off, settings=Settings(micro="only"))) == "also"
-    assert resume._micro_wish(msgspec.structs.replace(cut_off, settings=None)) == "none"
-    assert resume._micro_wish(msgspec.structs.replace(cut_off, settings=None, micro=(product,))) == "also"
+
+    def again(**changes):
+        run = msgspec.structs.replace(cut_off, **changes)
+        return resume.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",))).micro
+
+    assert again(settings=Settings(micro="only")) == "also"
+    assert again(settings=None) == "none"
+    assert again(settings=None, micro=(product,)) == "also"

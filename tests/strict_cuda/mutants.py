@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         name="the loss is read after every step of a round",
         file=LOOP,
-        old="                result = self.advance(self.index)\n",
-        new="                result = self.advance(self.index)\n                self.edge_loss(result, self.index)\n",
+        old="            result = self.advance(self.index)\n",
+        new="            result = self.advance(self.index)\n            self.edge_loss(result, self.index)\n",
         misleads="the host never runs ahead: short steps look slower than they train",
         killer="test_steps.py::test_a_round_waits_for_the_device_at_its_edges_alone",
     ),
