@@ -35,7 +35,7 @@ MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
 HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("hardware", "execution", "busy"))
 LAUNCH = f"{MEASURE}launch.py"
-MICRO, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "team", "worker"))
+MICRO, PROBES, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "probes", "team", "worker"))
 PRECISION = f"{MEASURE}precision.py"
 READINGS = "gpubench/probe/nvml_readings.py"
 
@@ -532,7 +532,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a thousand launches count as one",
-        file=MICRO,
+        file=PROBES,
         old="    each = median(seconds) / probe.repeats\n",
         new="    each = median(seconds)\n",
         misleads="a launch seems to take milliseconds",
@@ -673,13 +673,13 @@ MUTANTS = (
         name="exchanges are timed by another clock than the job's",
         file=MICRO,
         old="    clock = team.clock()\n",
-        new="    clock = Clock()\n",
+        new="    clock = hardware.clock()\n",
         misleads="the start of an exchange is sold as the exchange",
         killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
     ),
     Mutant(
         name="many exchanges are announced and one is done",
-        file=MICRO,
+        file=PROBES,
         old=(
             "        def repetition() -> None:\n"
             "            for _ in range(probe.repeats):\n                action()\n"
