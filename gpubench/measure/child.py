@@ -23,16 +23,10 @@ from gpubench.units import Seconds, format_bytes
 MODULE = "gpubench.measure.worker"
 JOB_MODULE = "gpubench.measure.job"
 """Of a child that stands for several processes."""
-OPENCL_MODULE = "gpubench.measure.opencl_worker"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """By which torch and its libraries choose their number of threads when they load."""
 
 _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
-
-
-def module_of(device: DeviceProfile) -> str:
-    """Return what the measuring process of a device runs."""
-    return MODULE if device.runs_steps else OPENCL_MODULE
 
 
 class Child(ChildProcess[messages.Report]):

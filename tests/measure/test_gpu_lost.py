@@ -88,7 +88,7 @@ def command(gpu, plan, inside_nvml, monkeypatch, tmp_path, capsys):  # noqa: PLR
             return stored(state, measurement)
 
         monkeypatch.setattr(session, "prepare", lambda *_: prepared)
-        monkeypatch.setattr(session, "module_of", lambda device: "falls_off")
+        monkeypatch.setattr(session, "MODULE", "falls_off")
         monkeypatch.setattr(session, "with_measurement", lose)
         code, words = 0, ""
         try:
