@@ -139,15 +139,6 @@ def _why_no_precision_on_cpu(precision: Precision, device: DeviceProfile) -> str
 OWN_LIMIT_S: Seconds = 120.0
 """A model of the user's own that has not been built by then never will be, in all likelihood."""
 
-POLICIES = {
-    Precision.FP32: "float32",
-    Precision.TF32: "float32",
-    Precision.AMP_FP16: "mixed_float16",
-    Precision.AMP_BF16: "mixed_bfloat16",
-    Precision.BF16: "bfloat16",
-}
-"""Keras's name for the types of weights and arithmetic at a precision; the backend parts fp32 from tf32."""
-
 
 class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend of Keras is.
@@ -265,7 +256,7 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
     if execution not in KERAS[framework].executions:
         whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
         return f"{framework} has no {execution}: it is of {whose} alone"
-    if case.precision not in POLICIES:
+    if case.precision.facts.keras_policy is None:
         return f"Keras has no policy of {case.precision}"
     if case.task is not TaskKind.TRAIN:
         return "Keras models are measured in training"

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from gpubench.measure.budget import REFERENCE_SAMPLES
-from gpubench.measure.capability import KERAS, POLICIES, NotHereError
+from gpubench.measure.capability import KERAS, NotHereError
 from gpubench.measure.keras_build import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
 from gpubench.probe.identity import check_same_device
@@ -32,10 +32,10 @@ Values = list[Any]
 
 @contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Build and run under the types of a precision, and leave Keras's policy as it was."""
+    """Build and run under the types of a precision that Keras has, and leave its policy as it was."""
     before = keras.config.dtype_policy()
     keras.config.set_image_data_format("channels_last")
-    keras.config.set_dtype_policy(POLICIES[precision])
+    keras.config.set_dtype_policy(precision.facts.keras_policy)
     try:
         yield
     finally:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import torch
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.hardware import describe_switches
 from gpubench.models import Precision, Switches
 
 PROBE_SIZE = 512
@@ -41,8 +41,9 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
         _set(Switches.wanted(precision))
         found = read_switches()
         if wrong := found.unexpected(precision):
+            all_five = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
             raise SwitchesRefusedError(
-                f"{precision} was set and {wrong} read back ({describe_switches(found)}): "
+                f"{precision} was set and {wrong} read back ({all_five}): "
                 "this torch cannot be trusted with precision; please report it with its version"
             )
         yield found
