@@ -280,6 +280,8 @@ _FACTS = {
 CHOICES = (AMP, *Precision)
 """What a user may write."""
 
+PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
+"""Edge of the product, and channels and edge of the image of the convolution, that prove a precision."""
 
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """Read by NVIDIA's libraries when they load: 0 forbids TF32 for the life of the process."""

@@ -452,8 +452,8 @@ MUTANTS = (
     Mutant(
         name="the state that is restored lacks the moments",
         file=GUARDS,
-        old="        for state in work.optimizer.state.values():\n",
-        new="        for state in ():\n",
+        old="            for state in work.optimizer.state.values():\n",
+        new="            for state in ():\n",
         misleads="training after the check is not the training that was asked for",
         killer="test_steps.py::test_the_check_of_a_graph_leaves_no_trace",
     ),
