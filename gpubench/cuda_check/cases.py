@@ -166,6 +166,13 @@ def _every_trial(device: DeviceProfile, workloads: Sequence[str], slower: float)
             yield trial_of(case_of(load_profiles()[name], precision, execution), slower)
 
 
+def compiled_trials(amp: Precision, slower: float) -> tuple[Trial, ...]:
+    """What is tried under torch.compile."""
+    profiles = load_profiles()
+    cases = (case_of(profiles[name], amp, Execution.COMPILE) for name in COMPILED_S)
+    return tuple(trial_of(case, slower) for case in cases)
+
+
 # --- besides the usual ones ---------------------------------------------------------------------------
 
 

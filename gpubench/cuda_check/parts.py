@@ -277,17 +277,7 @@ def inject_faults(work: Work) -> None:
 
     The first sound case runs under the cap already: one process less to start.
     """
-    waiting = Case(
-        workload="waiting",
-        workload_version=1,
-        task=TaskKind.TRAIN,
-        precision=work.plan.proof.precision,
-        execution=Execution.GRAPH,
-        memory_format=None,
-        batch_size=8,
-        sample_unit="row",
-    )
-    _note(work, waiting=_tried(work, WAITING, waiting))
+    _note(work, waiting=_tried(work, WAITING, _waiting_case(work.plan.proof)))
     _note_libraries(work)
     if work.device.memory_bytes is None:
         raise PartFailedError(
@@ -352,6 +342,19 @@ def _note(work: Work, **fields: object) -> None:
 
 def _batched(case: Case, batch: int) -> Case:
     return msgspec.structs.replace(case, batch_size=batch)
+
+
+def _waiting_case(proof: Case) -> Case:
+    return Case(
+        workload="waiting",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=proof.precision,
+        execution=Execution.GRAPH,
+        memory_format=None,
+        batch_size=8,
+        sample_unit="row",
+    )
 
 
 # --- whole runs ----------------------------------------------------------------------------------------

@@ -14,19 +14,18 @@ import msgspec
 
 from gpubench.cuda_check.cases import (
     CASE_S,
-    COMPILED_S,
     COPY_S_PER_PARAMETER,
     Trial,
     batch_of,
     building_s,
     case_of,
     chosen_trials,
+    compiled_trials,
     part_of,
     searching_s,
     slowness,
     step_takes_s,
     steps_take_s,
-    trial_of,
     wanted_trials,
 )
 from gpubench.measure import capability
@@ -187,12 +186,9 @@ def make_plan(
     proof = _proof_case(device, amp)
     quick = _quick(device, amp, amounts.quick, full=full)
     scaling = _scaling(device, peers, amp, amounts.quick)
-    compiled = tuple(
-        trial_of(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
-    )
+    compiled = compiled_trials(amp, slower)
     capped = case_of(load_profiles()["cnn"], amp, Execution.EAGER)
-    runs = {"quick": quick[-1], "scaling": scaling}
-    parts_s = _expected(device, proof, capped, runs, amounts)
+    parts_s = _expected(device, proof, capped, {"quick": quick[-1], "scaling": scaling}, amounts)
     parts_s["compile"] = sum(t.expected_s for t in compiled)
     expected_s = {name: part_s + STARTS.get(name, 0) * late_start_s for name, part_s in parts_s.items()}
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}

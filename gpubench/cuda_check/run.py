@@ -78,10 +78,9 @@ def check_cuda(
     check, save = _new_check(device, made), partial(write_check, path)
     work = Work(device=device, plan=made, bench=bench, check=check, save=save)
     work.save(work.check)
-    began_s = time.monotonic()
     try:
         with answering(_interrupt, signal.SIGTERM):
-            _do_all(work, began_s, on_part)
+            _do_all(work, time.monotonic(), on_part)
     except KeyboardInterrupt:
         work.bench.close()  # here: a process that is ended for a signal is given no time
         for part in work.check.parts:

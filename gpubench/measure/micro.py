@@ -98,12 +98,7 @@ def run_micro(
     products = gemm_probes(profile, strict=strict, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *(other_probes(alone=not hardware.is_cuda) if others else ())]
-    doubts: tuple[Finding, ...] | None = None
-    try:
-        doubts = _not_ieee(hardware) if strict else ()
-    except RuntimeError as error:
-        if not lacks_memory(error):
-            raise
+    doubts = _not_ieee(hardware) if strict else ()
     if doubts is None:
         hardware.release()
         yield memory_refused("the proof of strict fp32", profile)
@@ -174,9 +169,15 @@ def all_reduce_probe(size: Bytes, processes: int) -> Probe:
     )
 
 
-def _not_ieee(hardware: Hardware) -> tuple[Finding, ...]:
-    with switches_for(Precision.FP32):
-        errors = probe_errors(hardware.device).values()
+def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
+    """What speaks against strict fp32 here; None where there is no memory even for its proof."""
+    try:
+        with switches_for(Precision.FP32):
+            errors = probe_errors(hardware.device).values()
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+        return None
     beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN is beyond, too
     return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
 

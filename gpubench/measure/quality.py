@@ -42,12 +42,17 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
     inputs, targets = (part.to(context.hardware.device) for part in held_out)
     clock, telemetry = context.clock(), context.telemetry
     steps, train_s, quality = 0, 0.0, math.nan
+
+    def train() -> None:
+        for index in range(steps, steps + EVALUATE_EVERY):
+            work.step(index)
+
     began_s, began_j = clock.now_s(), telemetry.energy_j()
     while steps < goal.most_steps:
         if context.stopped():
             return None
         context.phase("timed")
-        train_s += clock.time(partial(_steps, work, steps))
+        train_s += clock.time(train)
         steps += EVALUATE_EVERY
         quality = _quality(work, goal, inputs, targets)
         if goal.is_met_by(quality):
@@ -62,11 +67,6 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
         quality=quality if math.isfinite(quality) else None,
         energy_j=energy.joules,
     )
-
-
-def _steps(work: Work, first: int) -> None:
-    for index in range(first, first + EVALUATE_EVERY):
-        work.step(index)
 
 
 def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor]]:
