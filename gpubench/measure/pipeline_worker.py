@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from statistics import fmean, median
 from typing import Any
 
@@ -66,7 +67,7 @@ def _one_process(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor)
     """Prepare image after image on one thread, as one worker of a loader does."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    place = iter(range(10**12))
+    place = count()
     try:
         with torch.inference_mode():
             times = _rounds(order, lambda: _prepare(pipeline, photographs, next(place)), images=order.frames)
@@ -103,12 +104,10 @@ class _Endless(IterableDataset[Tensor]):
         self._photographs = photographs
 
     def __iter__(self) -> Iterator[Tensor]:
-        place = 0
-        while True:
+        for place in count():
             with torch.inference_mode():
                 image = _prepare(self._pipeline, self._photographs, place)
             yield image.clone()
-            place += 1
 
 
 def _prepare(pipeline: nn.Module, photographs: Tensor, place: int) -> Tensor:
