@@ -665,7 +665,7 @@ MUTANTS = (
         name="exchanges are timed by another clock than the job's",
         file=MICRO,
         old="    clock = team.clock()\n",
-        new="    clock = hardware.clock()\n",
+        new="    clock = type(team.clock())()\n",
         misleads="the start of an exchange is sold as the exchange",
         killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
     ),
