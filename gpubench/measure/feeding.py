@@ -223,6 +223,10 @@ def feeding(consumption: Consumption, report: PipelineReport, *, device_is_gpu: 
     one = report.rate("cpu_one_process")
     best = max((r for r in report.rates if r.way.startswith("cpu_")), key=lambda r: r.images_per_s)
     link = report.link_bytes_per_s
+    augmented, batch = None, report.rate("device_batch") if device_is_gpu else None
+    if batch is not None:
+        carried = math.inf if link is None else link / report.photograph_bytes
+        augmented = min(1 / (1 / consumed + 1 / batch.images_per_s), carried)
     ends = (consumption.low, consumption.high, best.low, best.high)
     favorable = _keeps_up(consumption.low, best.high, report)
     adverse = _keeps_up(consumption.high, best.low, report)
@@ -233,7 +237,7 @@ def feeding(consumption: Consumption, report: PipelineReport, *, device_is_gpu: 
         cpu_images_per_s=best.images_per_s,
         cpu_share=best.images_per_s / consumed,
         workers_needed=math.ceil(consumed / one.images_per_s) if one is not None else 0,
-        gpu_images_per_s=_augmented_by_gpu(consumed, report) if device_is_gpu else None,
+        gpu_images_per_s=augmented,
         tensors_link_share=None if link is None else consumed * report.tensor_bytes / link,
         photographs_link_share=None if link is None else consumed * report.photograph_bytes / link,
         fed=_keeps_up(consumed, best.images_per_s, report),
@@ -251,15 +255,6 @@ def _keeps_up(consumed: float | None, prepared: float | None, report: PipelineRe
         return False
     link = report.link_bytes_per_s
     return None if link is None else consumed * report.tensor_bytes <= link
-
-
-def _augmented_by_gpu(consumed: float, report: PipelineReport) -> float | None:
-    batch = report.rate("device_batch")
-    if batch is None:
-        return None
-    together = 1 / (1 / consumed + 1 / batch.images_per_s)
-    link = report.link_bytes_per_s
-    return together if link is None else min(together, link / report.photograph_bytes)
 
 
 def _verdict(found: Feeding, report: PipelineReport) -> str:

@@ -160,7 +160,16 @@ class Steps:
                 raise NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
         match self.framework:
             case Framework.KERAS_JAX:
-                return self._on_jax(step, execution)
+                if execution is not Execution.EAGER:
+                    import jax
+
+                    step = jax.jit(step, donate_argnums=0)
+
+                def advance(index: int) -> Any:
+                    logs, self._state = step(self._state, self.batches[index % len(self.batches)])
+                    return logs["loss"]
+
+                return advance
             case Framework.KERAS_TENSORFLOW if execution is not Execution.EAGER:
                 import tensorflow as tf
 
@@ -173,18 +182,6 @@ class Steps:
             case _:
                 pass
         return lambda index: step(self.batches[index % len(self.batches)])["loss"]
-
-    def _on_jax(self, step: Any, execution: Execution) -> Callable[[int], Any]:
-        if execution is not Execution.EAGER:
-            import jax
-
-            step = jax.jit(step, donate_argnums=0)
-
-        def advance(index: int) -> Any:
-            logs, self._state = step(self._state, self.batches[index % len(self.batches)])
-            return logs["loss"]
-
-        return advance
 
     def edge_loss(self, result: Any, index: int) -> float:
         """Copy a loss to the host, and begin a new mean."""
