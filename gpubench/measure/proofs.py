@@ -14,7 +14,6 @@ import msgspec
 import torch
 
 from gpubench.measure import busy, by_hand
-from gpubench.measure.capability import NotHereError
 from gpubench.measure.case import WorkerContext
 from gpubench.measure.execution import prepare
 from gpubench.measure.launch import failure
@@ -49,14 +48,8 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
                 case "load":
                     proven = Proven(load=_load(order, context))
     except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
-        unsupported = isinstance(error, NotHereError)
         status, reason = failure(error, order.case.batch_size, context.at)
-        return Proven(
-            status=Status.UNSUPPORTED if unsupported else status,
-            reason=str(error) if unsupported else reason,
-            spent=True,
-            traceback=traceback_of(error),
-        )
+        return Proven(status=status, reason=reason, spent=True, traceback=traceback_of(error))
     return msgspec.structs.replace(proven, spent=context.is_spent(Status.OK))
 
 
