@@ -19,7 +19,7 @@ from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
 from gpubench.recommend.owning import Ownership, host_power_w, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
-from gpubench.recommend.rows import Rows
+from gpubench.recommend.speeds import largest_of
 from gpubench.units import format_percent, format_price
 
 PSU_SHARE = 0.8
@@ -185,12 +185,11 @@ def at_work(
 
 
 def purchases_of(
-    rows: Rows, owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
+    rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
 ) -> tuple[Purchase, ...]:
-    """Return the owned ones among the rows as purchases, in their order."""
-    found = rows.at([at for at, offer in owned_rows(rows) if offer in owned])
+    """Return rows of owned hardware as purchases, in their order."""
     purchases = []
-    for row in found:
+    for row in rows:
         machine, spec = owned[row.offer], specs.get(row.offer.gpu_key)
         purchases.append(
             Purchase(
@@ -224,18 +223,10 @@ def purchases_of(
     return tuple(purchases)
 
 
-def owned_rows(rows: Rows) -> list[tuple[int, Offer]]:
-    """Return the rows of owned hardware, with their offers."""
-    return [(at, rows.offers[at]) for at in rows.owned.tolist()]
-
-
 def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
     """Return the share of a card's memory that the largest of the workloads leaves.
 
     None where memory in use is not known of one: what its tensors take is another figure.
     """
-    used = [each.device_bytes for each in row.estimates]
-    known = [each for each in used if each is not None]
-    if spec is None or spec.memory_bytes is None or len(known) < len(used):
-        return None
-    return 1 - max(known) / spec.memory_bytes
+    used = largest_of(row.estimates, "device_bytes")
+    return None if spec is None or spec.memory_bytes is None or used is None else 1 - used / spec.memory_bytes

@@ -92,6 +92,10 @@ class Rows(Sequence[RankedOffer]):
         keys = self._pool.speeds.keys
         return {keys[gpu]: rows for gpu, rows in _alike(self._pool.gpu[self._order]).items()}
 
+    def for_rent(self, gpu_key: str) -> Indices:
+        """Return the rows of a GPU that are no hardware to own."""
+        return self.of_gpu[gpu_key][~self.is_owned[self.of_gpu[gpu_key]]]
+
     def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
         """Return the probability that an offer of this GPU is the best: of several, at most one is.
 

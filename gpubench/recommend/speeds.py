@@ -178,6 +178,12 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
     )
 
 
+def largest_of(parts: Sequence[Estimate], field: str) -> float | None:
+    """Return the largest of a figure of single workloads; None where that of one is not known."""
+    figures = [getattr(part, field) for part in parts]
+    return None if None in figures else max(figures)
+
+
 def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
     """Return an estimate with the memory of that of several workloads which needs most."""
     largest = max(parts, key=lambda part: part.device_bytes_high or 0)
