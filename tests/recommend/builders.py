@@ -28,9 +28,10 @@ from gpubench.models import (
 )
 from gpubench.predict.question import Refusal
 from gpubench.recommend import judge as judging
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import sift
 from gpubench.recommend.evidence import Evidence
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Efficiency
 from gpubench.specs import load_specs
 

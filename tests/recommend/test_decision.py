@@ -13,10 +13,11 @@ from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
 from gpubench.recommend.owning import offer_of, ownerships
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.request import RankRequest
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.verdict import card_of
 from gpubench.sections.words import MOST_OF_A_NOTE

@@ -12,8 +12,9 @@ from gpubench.errors import MisuseError
 from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.rank import as_json
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 

@@ -13,6 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.owned import card_prices
 from gpubench.recommend.buy_or_rent import break_even, must_work, pays, pays_after
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.owning import (
     Ownership,
     hourly_range,
@@ -21,7 +22,7 @@ from gpubench.recommend.owning import (
     ownerships,
     unpriced_offers,
 )
-from gpubench.recommend.request import Range, RankRequest, check
+from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, judge, log_normal, offer, said
