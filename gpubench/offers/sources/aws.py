@@ -15,7 +15,15 @@ from typing import Any
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, SourceError, SourceSkippedError, Transport, decode
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    Source,
+    SourceError,
+    SourceSkippedError,
+    Transport,
+    decode,
+)
 from gpubench.today import now
 
 PRICING_REGION = "us-east-1"
@@ -71,50 +79,37 @@ class _Listing(msgspec.Struct):
     terms: _Terms
 
 
-class AwsSource:
-    """See the module.
-
-    Args:
-        clients: Makes a boto3 client of a service in a region; None asks boto3.
-    """
-
-    name = "aws"
-    provider = "aws"
-
-    def __init__(self, clients: ClientFactory | None = None) -> None:
-        self._clients = clients
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
-        del transport
-        try:
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError:
-            raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
-        clients = self._clients or _boto3_clients()
-        try:
-            quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
-        except (BotoCoreError, ClientError) as error:
-            raise SourceError(f"AWS price list failed: {error}") from None
-        yield from quotes
-        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
-        machines: dict[str, dict[str, Quote]] = defaultdict(dict)
-        for quote in quotes:
-            if quote.region and quote.pricing is Pricing.ON_DEMAND:
-                machines[quote.region][quote.instance] = quote
-        for region, by_name in machines.items():
-            try:
-                yield from _spot_quotes(clients("ec2", region), by_name)
-            except (BotoCoreError, ClientError):
-                continue  # the account has not enabled this region, or may not ask for its spot prices
-
-
-def _boto3_clients() -> ClientFactory:
+def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
+    del transport
     try:
-        import boto3
-        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        clients = _clients()
     except ImportError:
         raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
+    try:
+        quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
+    except (BotoCoreError, ClientError) as error:
+        raise SourceError(f"AWS price list failed: {error}") from None
+    yield from quotes
+    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
+    machines: dict[str, dict[str, Quote]] = defaultdict(dict)
+    for quote in quotes:
+        if quote.region and quote.pricing is Pricing.ON_DEMAND:
+            machines[quote.region][quote.instance] = quote
+    for region, by_name in machines.items():
+        try:
+            yield from _spot_quotes(clients("ec2", region), by_name)
+        except (BotoCoreError, ClientError):
+            continue  # the account has not enabled this region, or may not ask for its spot prices
+
+
+def _clients() -> ClientFactory:
+    """Return what makes a boto3 client of a service in a region."""
+    import boto3
+    from botocore.config import Config
+
     session = boto3.Session()
     if session.get_credentials() is None:
         raise SourceSkippedError("no AWS credentials: see `aws configure`, or set AWS_PROFILE")
@@ -123,8 +118,8 @@ def _boto3_clients() -> ClientFactory:
 
 
 def _price_list(clients: ClientFactory) -> Iterator[str]:
-    client = clients("pricing", PRICING_REGION)
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in PRODUCT_FILTERS.items()]
+    client = clients("pricing", PRICING_REGION)
     pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
     for number, page in enumerate(pages):
         if number >= MAX_PAGES:
@@ -193,4 +188,4 @@ def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
         )
 
 
-SOURCE = AwsSource()
+SOURCE = Source("aws", "aws", fetch)
