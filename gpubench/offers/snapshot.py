@@ -20,10 +20,10 @@ from gpubench.labels import full_name
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import price_day
-from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
-from gpubench.offers.rows import csv_columns
+from gpubench.offers.price_table import offers_of_columns, read_own
 from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay
+from gpubench.offers.text_table import csv_columns
 from gpubench.shipped import data_text
 from gpubench.units import plain
 

@@ -21,7 +21,7 @@ from gpubench.recommend import economics
 from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
-from gpubench.recommend.owning import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
+from gpubench.recommend.ownership import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.units import UNKNOWN, format_number, format_percent, format_price, listing
 

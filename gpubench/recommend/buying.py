@@ -17,7 +17,7 @@ from gpubench.offers.columns import Offers
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
-from gpubench.recommend.owning import Ownership, host_power_w, is_a_computer, offer_of
+from gpubench.recommend.ownership import Ownership, host_power_w, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.speeds import largest_of
 from gpubench.units import format_percent, format_price

@@ -40,7 +40,7 @@ from gpubench.recommend.filters import (
     nothing_left,
     payment_filters,
 )
-from gpubench.recommend.owning import Ownership, card_share
+from gpubench.recommend.ownership import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of

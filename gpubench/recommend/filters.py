@@ -20,9 +20,9 @@ from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import age_days
+from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
-from gpubench.offers.owned import card_prices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.recommend.factors import cooling_of, factor_filters
 from gpubench.recommend.prices import Market as PriceMarket

@@ -19,7 +19,7 @@ from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import Sifted, sift
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.judge import first_choice, judge
-from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
+from gpubench.recommend.ownership import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.recommend.tokens import generation_times, token_costs

@@ -13,12 +13,12 @@ from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.offers.columns import Offers
-from gpubench.offers.owned import card_prices
+from gpubench.offers.hardware import card_prices
 from gpubench.recommend.buy_or_rent import assumed_of
 from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.filters import apply
-from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.ownership import offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.sections import verdict
 from gpubench.sections.data import of_ranking

@@ -16,7 +16,7 @@ from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
-from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.ownership import offer_of, ownerships
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.verdict import card_of

@@ -26,7 +26,7 @@ from gpubench.recommend import economics
 from gpubench.recommend.buy_or_rent import must_work, pays_after
 from gpubench.recommend.buying import cards_needed
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.owning import likely_hourly
+from gpubench.recommend.ownership import likely_hourly
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 

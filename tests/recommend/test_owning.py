@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
-from gpubench.offers.owned import card_prices
+from gpubench.offers.hardware import card_prices
 from gpubench.recommend.buy_or_rent import break_even, must_work, pays, pays_after
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.owning import (
+from gpubench.recommend.ownership import (
     Ownership,
     hourly_range,
     likely_hourly,

@@ -14,7 +14,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec, Offer, Pricing
-from gpubench.offers.owned import ASSUMABLE, Condition, Owned, card_prices, parse_owned
+from gpubench.offers.hardware import ASSUMABLE, Condition, Owned, card_prices, parse_owned
 from gpubench.recommend import economics
 from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
