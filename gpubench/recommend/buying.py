@@ -109,24 +109,18 @@ def within_the_sum(
     dear = sorted((at for at, usd in costs.items() if usd > most), key=costs.__getitem__, reverse=True)
     is_kept = np.ones(len(offers), dtype=bool)
     is_kept[dear] = False
-    fallen = [
-        Exclusion(
-            offers, at, PURCHASE, f"{_price(request, machines[offers[at]])}, above {format_price(most)}"
-        )
-        for at in dear
-    ]
+    fallen = []
+    for at in dear:
+        machine = machines[offers[at]]
+        host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
+        price = f"{format_price(machine.purchase_usd)}{host}"
+        if machine.machine_count > 1:
+            price = (
+                f"{request.jobs_per_month:g} jobs a month need {cards_needed(machine)} such cards, "
+                f"{machine.machine_count} machines at {price}: {format_price(machine.in_all_usd)}"
+            )
+        fallen.append(Exclusion(offers, at, PURCHASE, f"{price}, above {format_price(most)}"))
     return offers.where(is_kept), fallen
-
-
-def _price(request: RankRequest, machine: Ownership) -> str:
-    host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
-    one = f"{format_price(machine.purchase_usd)}{host}"
-    if machine.machine_count == 1 or request.jobs_per_month is None:
-        return one
-    return (
-        f"{request.jobs_per_month:g} jobs a month need {cards_needed(machine)} such cards, "
-        f"{machine.machine_count} machines at {one}: {format_price(machine.in_all_usd)}"
-    )
 
 
 def _board_power_w(machine: Ownership, spec: GpuSpec | None) -> float:
