@@ -188,7 +188,9 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     expected = drawn_merits(request, pool, rows, together)
     ranks, ties = bands(expected[:detailed], kinds)
     head = ranks.count(ranks[0])
-    covered_first = np.argsort(_is_extrapolated(pool)[order[:head]], kind="stable")
+    findings = ([finding.kind for finding in each.findings] for each in pool.speeds.estimates)
+    is_a_guess = np.array([FindingKind.OUT_OF_DOMAIN in each for each in findings], dtype=bool)[pool.gpu]
+    covered_first = np.argsort(is_a_guess[order[:head]], kind="stable")
     order = np.concatenate((order[:head][covered_first], order[head:]))
     rows, ties[:head] = order[able], [ties[at] for at in covered_first.tolist()]
     expected[:head] = expected[:head][covered_first]
@@ -223,12 +225,6 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         sureness_at_these_prices=at_these_prices,
         scores=scores[:detailed],
     )
-
-
-def _is_extrapolated(pool: Candidates) -> Flags:
-    """Return of which rows the GPU is beyond what the fit covers: its figure is a guess."""
-    kinds = ([finding.kind for finding in each.findings] for each in pool.speeds.estimates)
-    return np.array([FindingKind.OUT_OF_DOMAIN in each for each in kinds], dtype=bool)[pool.gpu]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:

@@ -215,14 +215,13 @@ class Able:
             found = scaling_of(specs.get(key), count, self.parts[key], scaler=scaler, shares=request.mix)
             self.scalings[key, count] = found
         return candidates_of(
+            request,
             offers,
             self.speeds,
-            specs,
-            self.scalings,
-            self.left.market,
-            spot_lost=request.spot_lost,
+            specs=specs,
+            scaling_of=self.scalings,
+            market=self.left.market,
             photograph_share=self.photograph_share,
-            reference_gpu=request.reference_gpu,
             work=self.work,
         )
 

@@ -293,7 +293,10 @@ def _resolve(
     condition: Condition | Literal["quoted"] = "quoted",
 ) -> Ownership:
     """Fill what a description leaves open: from the request's ranges, a measurement, the datasheet."""
-    host_usd = _host_usd(owned, request, to_buy=condition != "quoted")
+    to_buy, host_usd = condition != "quoted", owned.host_usd
+    if "host_usd" in owned.assumed:  # cards to buy need one, what is owned already stands in one
+        usual = DEFAULT_HOST.price_usd if to_buy else 0.0
+        host_usd = usual if request.host_usd is None else request.host_usd
     purchase = owned.purchase_usd + host_usd
     one_gpu_w, basis = power
     host_w = host_power_w(owned.gpu_key)
@@ -324,7 +327,7 @@ def _resolve(
                 if not (field == "power_w" and basis == "measured")
                 and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
             ),
-            *_limits_assumed(owned, request, buys_a_host=condition != "quoted" and host_usd > 0),
+            *_limits_assumed(owned, request, buys_a_host=to_buy and host_usd > 0),
         ),
     )
 
@@ -358,15 +361,6 @@ _OPTIONS = {
     "host_usd": "host_usd",
 }
 """The field of the request that gives what a description leaves open."""
-
-
-def _host_usd(owned: Owned, request: RankRequest, *, to_buy: bool) -> float:
-    """Return what of a host is counted: cards to buy need one, what is owned already stands in one."""
-    if "host_usd" not in owned.assumed:
-        return owned.host_usd
-    if request.host_usd is not None:
-        return request.host_usd
-    return DEFAULT_HOST.price_usd if to_buy else 0.0
 
 
 def _power(owned: Owned, spec: GpuSpec | None, power_w: Mapping[str, float]) -> tuple[float, str]:

@@ -143,23 +143,8 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
 
 
 def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
-    best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
-    title = f"{_TITLES[ranking.sorted_by]}{' among purchases' if only_purchases(ranking.decision) else ''}"
-    if _is_beaten_by_a_guess(ranking.sorted_by, ranking.decision):
-        title += " that the fit covers"
-    return f"{title}{best}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
-
-
-_TITLES: dict[SortedBy, str] = {
-    "value": "Best value",
-    "throughput": "Fastest",
-    "time": "Fastest",
-    "cost": "Cheapest job",
-}
-
-
-def _is_beaten_by_a_guess(by: SortedBy, decision: Decision) -> bool:
-    """Whether a GPU beyond the fit, which ties with the choice and stands below it, has the better figure."""
+    by, decision = ranking.sorted_by, ranking.decision
+    title = f"{_TITLES[by]}{' among purchases' if only_purchases(decision) else ''}"
 
     def figure(choice: Choice) -> float:
         if by == "cost":
@@ -168,8 +153,20 @@ def _is_beaten_by_a_guess(by: SortedBy, decision: Decision) -> bool:
             return choice.hours or 0.0
         return -choice.samples_per_s / (choice.expected_usd_per_hour if by == "value" else 1.0)
 
-    mine = figure(decision.choice)
-    return any(each.extrapolated and each.rank == 1 and figure(each) < mine for each in decision.by_gpu)
+    ties = [each for each in decision.by_gpu if each.extrapolated and each.rank == 1]
+    if any(figure(each) < figure(decision.choice) for each in ties):  # better, and a guess beyond the fit
+        title += " that the fit covers"
+    if request.batch_size == "max":
+        title += " at each GPU's own largest batch"
+    return f"{title}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
+
+
+_TITLES: dict[SortedBy, str] = {
+    "value": "Best value",
+    "throughput": "Fastest",
+    "time": "Fastest",
+    "cost": "Cheapest job",
+}
 
 
 def only_purchases(decision: Decision) -> bool:
@@ -371,20 +368,14 @@ def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = rows[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
-        parts.append(f"fastest: {_who(row)}, {speed}{_if_fed(row)}")
+        for bound in (each for each in row.findings if each.kind is FindingKind.FEED_BOUND):
+            has, needs = float(bound.limit or 0), float(bound.value or 0)
+            speed += f", as {_feeds(has, has / needs)} of its GPUs"
+        parts.append(f"fastest: {_who(row)}, {speed}")
     if cheapest:
         parts.append(f"cheapest by the hour: {_who(rows[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _if_fed(row: RankedOffer) -> str:
-    """Return what of its GPUs the vCPUs feed, where they are too few: that is the speed."""
-    bound = next((each for each in row.findings if each.kind is FindingKind.FEED_BOUND), None)
-    if bound is None:
-        return ""
-    has, needs = float(bound.limit or 0), float(bound.value or 0)
-    return f", as {_feeds(has, has / needs)} of its GPUs"
 
 
 def _host_bound(row: RankedOffer) -> str:
@@ -461,16 +452,19 @@ def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
     """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
-    return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
+    sentences = []
+    for each in by_the_hour[:MOST_MACHINES]:
+        condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
+        host = " with a host" if each.host_usd else ""
+        machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
+        against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
+        advice = _ADVICE[each.verdict].format(machine=machine, against=against)
+        sentences.append(f"{advice}: {buying_words(each)}.")
+    return sentences
 
 
-def _buying(each: BuyOrRent) -> str:
-    """Name a machine as it is sold, 2x RTX 3090 (used) with a host, and what to do with it."""
-    condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
-    host = " with a host" if each.host_usd else ""
-    machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
-    against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
-    if each.verdict == "rent":
-        return f"Rather than buy {machine}, rent {against}: {buying_words(each)}."
-    word = "pays" if each.verdict == "buy" else "can pay"
-    return f"Buying {machine} {word} against {against}: {buying_words(each)}."
+_ADVICE = {
+    "buy": "Buying {machine} pays against {against}",
+    "depends": "Buying {machine} can pay against {against}",
+    "rent": "Rather than buy {machine}, rent {against}",
+}
