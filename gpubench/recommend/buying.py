@@ -20,6 +20,7 @@ from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filte
 from gpubench.recommend.ownership import Ownership, host_power_w, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.speeds import largest_of
+from gpubench.specs import load_specs
 from gpubench.units import format_percent, format_price
 
 PSU_SHARE = 0.8
@@ -178,13 +179,11 @@ def at_work(
     return found
 
 
-def purchases_of(
-    rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
-) -> tuple[Purchase, ...]:
+def purchases_of(rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership]) -> tuple[Purchase, ...]:
     """Return rows of owned hardware as purchases, in their order."""
     purchases = []
     for row in rows:
-        machine, spec = owned[row.offer], specs.get(row.offer.gpu_key)
+        machine, spec = owned[row.offer], load_specs().get(row.offer.gpu_key)
         purchases.append(
             Purchase(
                 gpu_key=machine.gpu_key,

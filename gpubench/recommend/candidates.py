@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
-from gpubench.models import GpuSpec, Job, Pricing, TaskKind, WorkloadProfile
+from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.predict.answers import Z90, random_of
 from gpubench.recommend import economics
@@ -24,6 +24,7 @@ from gpubench.recommend.prices import Market, Prices, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
+from gpubench.specs import load_specs
 from gpubench.units import plural
 
 IMAGENET_IMAGES = 1_281_167
@@ -248,7 +249,6 @@ def candidates_of(
     offers: Offers,
     speeds: Speeds,
     *,
-    specs: Mapping[str, GpuSpec],
     scaling_of: Mapping[tuple[str, int], Scaling],
     market: Market,
     photograph_share: float,
@@ -259,12 +259,10 @@ def candidates_of(
     Of the samples ``photograph_share`` must be prepared by the vCPUs of a host.
     """
     row_of = {key: row for row, key in enumerate(speeds.keys)}
-    known = [specs.get(key) for key in speeds.keys]
-    memory = [np.nan if spec is None or spec.memory_bytes is None else spec.memory_bytes for spec in known]
-    gpu = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)[
-        offers.gpu_key.codes
-    ]
-    count = offers.gpu_count.figures(float)
+    rows = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)
+    gpu, count = rows[offers.gpu_key.codes], offers.gpu_count.figures(float)
+    known = [load_specs().get(key) for key in speeds.keys]
+    memory = [None if spec is None else spec.memory_bytes for spec in known]
     machines = kinds_of(offers.gpu_key, offers.gpu_count)
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
@@ -277,11 +275,6 @@ def candidates_of(
             lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / photograph_share
         )
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
-    down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
-    ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, request.reference_gpu)
-    below, above, ratio_below, ratio_above = (
-        np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
-    )
     prices = prices_of(offers, market)
     return Candidates(
         offers=offers,
@@ -297,14 +290,28 @@ def candidates_of(
         delivered=delivered,
         spread=half_width / Z90,
         fed=fed,
-        rate=np.minimum(rate, fed),
-        rate_low=np.minimum(rate * np.exp(-below), fed),
-        rate_high=np.minimum(rate * np.exp(above), fed),
-        ratio_low=np.minimum(rate * np.exp(-ratio_below), fed * certain_low),
-        ratio_high=np.minimum(rate * np.exp(ratio_above), fed * certain_high),
+        **_rates(speeds, request.reference_gpu, gpu, rate=rate, half_width=half_width, fed=fed),
         prices=prices,
         work=work,
     )
+
+
+def _rates(
+    speeds: Speeds, reference_gpu: str, gpu: Indices, *, rate: Floats, half_width: Floats, fed: Floats
+) -> dict[str, Floats]:
+    """Return rates of instances with the ends of them, and of their ratios to the reference GPU."""
+    down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
+    ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
+    below, above, ratio_below, ratio_above = (
+        np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
+    )
+    return {
+        "rate": np.minimum(rate, fed),
+        "rate_low": np.minimum(rate * np.exp(-below), fed),
+        "rate_high": np.minimum(rate * np.exp(above), fed),
+        "ratio_low": np.minimum(rate * np.exp(-ratio_below), fed * certain_low),
+        "ratio_high": np.minimum(rate * np.exp(ratio_above), fed * certain_high),
+    }
 
 
 _RATIO_ENDS = (0.05, 0.95)

@@ -178,7 +178,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     Rank and tie are at the prices expected: they part what a measurement could tell apart. The chances count
     also how far prices may be off.
     """
-    total, detailed = len(order), min(len(order), IN_DETAIL)
+    detailed = min(len(order), IN_DETAIL)
     able, unable = _able(request, pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
     p_best, p_top3, p_near, p_independent = (np.where(unable, 0.0, np.nan) for _ in range(4))
@@ -188,9 +188,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     expected = drawn_merits(request, pool, rows, together)
     ranks, ties = bands(expected[:detailed], kinds)
     head = ranks.count(ranks[0])
-    findings = ([finding.kind for finding in each.findings] for each in pool.speeds.estimates)
-    is_a_guess = np.array([FindingKind.OUT_OF_DOMAIN in each for each in findings], dtype=bool)[pool.gpu]
-    covered_first = np.argsort(is_a_guess[order[:head]], kind="stable")
+    covered_first = np.argsort(_is_a_guess(pool)[order[:head]], kind="stable")
     order = np.concatenate((order[:head][covered_first], order[head:]))
     rows, ties[:head] = order[able], [ties[at] for at in covered_first.tolist()]
     expected[:head] = expected[:head][covered_first]
@@ -211,7 +209,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
 
     if at_these_prices.p_best < SURE:
         ties[0] = True
-    rest = range(detailed + 1, total + 1)
+    rest = range(detailed + 1, len(order) + 1)
     return Chances(
         order=order,
         ranks=[*ranks, *rest],
@@ -225,6 +223,12 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         sureness_at_these_prices=at_these_prices,
         scores=scores[:detailed],
     )
+
+
+def _is_a_guess(pool: Candidates) -> Flags:
+    """Return of which rows the GPU is beyond what the fit covers."""
+    kinds = ([finding.kind for finding in each.findings] for each in pool.speeds.estimates)
+    return np.array([FindingKind.OUT_OF_DOMAIN in each for each in kinds], dtype=bool)[pool.gpu]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:

@@ -32,6 +32,7 @@ from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import largest_of
+from gpubench.specs import load_specs
 
 QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 """Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
@@ -59,7 +60,7 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
     machine = left.machines.get(offer)
     same = rows.of_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
     images_per_s = _photographs_per_s(found, row)
-    margin = _memory_margin(row, left.specs.get(offer.gpu_key))
+    margin = _memory_margin(row, load_specs().get(offer.gpu_key))
     label: PriceLabel = "single host" if offer.kind == "marketplace" else "list"
     return Choice(
         **{name: getattr(offer, name) for name in _OF_OFFER},

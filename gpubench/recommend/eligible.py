@@ -17,7 +17,7 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import Estimate, Execution, GpuSpec, Offer
+from gpubench.models import Estimate, Execution, Offer
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
@@ -46,6 +46,7 @@ from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
 from gpubench.shared_options import asked_recipe
+from gpubench.specs import load_specs
 from gpubench.units import format_number, format_usd, plain, plural
 
 
@@ -77,7 +78,6 @@ class Sifted:
     doubts: Mapping[OfferKey, str]
     asked: Market
     market: prices.Market
-    specs: Mapping[str, GpuSpec]
     owned: Mapping[Offer, Ownership]
     for_sale: Mapping[Offer, Ownership]
 
@@ -91,7 +91,6 @@ def sift(
     request: RankRequest,
     offers: Iterable[Offer],
     *,
-    specs: Mapping[str, GpuSpec],
     today: date,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
@@ -102,7 +101,6 @@ def sift(
     Args:
         request: A checked request.
         offers: Every offer known, in any order.
-        specs: The specification table.
         today: The day that price ages count to.
         owned: What owning means, for the owned ones among the offers.
         for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
@@ -118,15 +116,14 @@ def sift(
     hosts = every.where(every.kind.equals("marketplace"))
     believed = leave_out_doubted(request, asked, hosts).kept  # whatever else the buyer rules out
     market = prices.Market(today, asks_of(believed), drift, shares)
-    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = [*filters_of(request, every, market, watts), *purchase_filters(request, machines)]
-    possible, fallen = apply(filters, every, specs)
+    filters = [*filters_of(request, every, market, machines), *purchase_filters(request, machines)]
+    possible, fallen = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
-    sold, _ = apply(filters, payable, specs)
+    sold, _ = apply(filters, payable)
     possible, doubted, taken = leave_out_doubted(request, asked, possible)
     paid_as_asked = payment_filters(request, every.pricing.present)
-    kept, otherwise_paid = apply(paid_as_asked, possible, specs)
+    kept, otherwise_paid = apply(paid_as_asked, possible)
     fallen = [*fallen, *doubted, *otherwise_paid]
     _require(kept, every, fallen)
     return Sifted(
@@ -135,12 +132,11 @@ def sift(
         possible=possible,
         sold=sold,
         fallen=fallen,
-        doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer], specs)[0])],
+        doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer])[0])],
         taken=taken,
         doubts={offer_key(each): why for each in taken if (why := asked.doubt_in_short(each))},
         asked=asked,
         market=market,
-        specs=specs,
         owned=owned,
         for_sale=for_sale,
     )
@@ -190,7 +186,7 @@ class Able:
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
         """Return why so many of a GPU cannot run the job, or may not; None where they do."""
-        spec = self.left.specs.get(gpu_key)
+        spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
             none = "its GPU is not in the table, and no run of yours measured it"
@@ -209,16 +205,15 @@ class Able:
 
     def pool_of(self, offers: Offers) -> Candidates:
         """Lay offers out as columns."""
-        request, evidence, specs = self.request, self.evidence, self.left.specs
+        request, evidence = self.request, self.evidence
         scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
         for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - self.scalings.keys():
-            found = scaling_of(specs.get(key), count, self.parts[key], scaler=scaler, shares=request.mix)
-            self.scalings[key, count] = found
+            spec, parts = load_specs().get(key), self.parts[key]
+            self.scalings[key, count] = scaling_of(spec, count, parts, scaler=scaler, shares=request.mix)
         return candidates_of(
             request,
             offers,
             self.speeds,
-            specs=specs,
             scaling_of=self.scalings,
             market=self.left.market,
             photograph_share=self.photograph_share,

@@ -25,10 +25,11 @@ from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.table import NOT_RANKED
 from gpubench.recommend.factors import cooling_of, factor_filters
+from gpubench.recommend.ownership import UNPRICED_KIND, Ownership
 from gpubench.recommend.prices import Market as PriceMarket
 from gpubench.recommend.prices import expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import known_keys, nearest_keys
+from gpubench.specs import known_keys, load_specs, nearest_keys
 from gpubench.units import format_usd, listing, plain
 
 NO_PRICE = "having no price"
@@ -40,7 +41,6 @@ NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
 WITHOUT_A_FAN = "a card without a fan"
 HOST_LIMITS = ("--psu-watts", "--slots", WITHOUT_A_FAN)
-UNPRICED_KIND = "unpriced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,12 @@ class Doubted(NamedTuple):
     taken: Offers
 
 
-def apply(
-    filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
-) -> tuple[Offers, list[Exclusion]]:
+def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
     every = Offers.of(offers)
     fallen: dict[int, Exclusion] = {}
     for each in filters:
-        for at, reason in _reasons(each, every, specs):
+        for at, reason in _reasons(each, every):
             if reason is not None and at not in fallen:
                 fallen[at] = Exclusion(every, at, each.option, reason)
     kept = np.ones(len(every), dtype=bool)
@@ -96,11 +94,11 @@ def apply(
     return every.where(kept), [fallen[at] for at in sorted(fallen)]
 
 
-def _reasons(of: Filter, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterator[tuple[int, str | None]]:
+def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
     """Yield why offers fall to a filter; of many alike in its fields one is asked."""
 
     def reason(at: int) -> str | None:
-        return of.reason(offers[at], specs.get(offers.gpu_key.at(at)))
+        return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
 
     asked = offers.is_owned if of.owned else np.ones(len(offers), dtype=bool)
     if of.suspects is not None:
@@ -170,7 +168,7 @@ def _with_reason(fallen: Exclusion) -> str:
 
 
 def filters_of(
-    request: RankRequest, offers: Offers, market: PriceMarket, owned_w: Mapping[Offer, float]
+    request: RankRequest, offers: Offers, market: PriceMarket, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
     """Yield the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
@@ -180,7 +178,7 @@ def filters_of(
         request: What the buyer rules out.
         offers: Every offer known: a name that none of them bears is a mistake.
         market: What is expected of their prices, and the day that ages count to.
-        owned_w: Power at work of the owned ones among them [W].
+        machines: What owning means, for the owned ones among them.
 
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
@@ -199,7 +197,7 @@ def filters_of(
         ),
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
-    yield from _owned_filters(request, owned_w)
+    yield from _owned_filters(request, machines)
     yield from _place_filters(request, offers)
     yield from _figure_filters(request, market)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
@@ -288,12 +286,12 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     return frozenset(matched)
 
 
-def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> Iterator[Filter]:
+def _owned_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
     """Yield what the place allows: the watts of its circuit, and cards that cool themselves."""
     if (most := request.circuit_watts) is not None:
 
         def too_much(offer: Offer, _: GpuSpec | None) -> str | None:
-            power_w = owned_w.get(offer, 0.0)
+            power_w = machines[offer].power_w if offer in machines else 0.0
             return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
 
         yield Filter("--circuit-watts", too_much, owned=True)

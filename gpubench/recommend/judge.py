@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Job, Ranking
+from gpubench.models import Choice, Job, Ranking
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import against_rent
 from gpubench.recommend.buying import purchases_of
+from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.decision import beside, choice_of, decide, is_extrapolated
 from gpubench.recommend.eligible import Eligible, Sifted, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
@@ -55,13 +56,9 @@ def judge(
     found = eligible(request, left, evidence_for, drawer)
     request, able, pool, rows = found.request, found.able, found.pool, found.rows
     owned = [at for at in rows.owned.tolist() if rows.offers[at] in left.owned]
-    priced, beside_rent = pool, tuple[BuyOrRent, ...]()
-    if left.owned:  # held against all that is for rent, whose prices count too
-        possible = able.runnable(left.possible)[0]
-        others = possible.where(~possible.places(pool.offers))
-        priced = able.pool_of(Offers.joined(pool.offers, others))
-        machines = {rows.offers[at]: left.owned[rows.offers[at]] for at in owned}
-        beside_rent = against_rent(request, able.within_limits(priced.offers)[0], machines)
+    machines = {rows.offers[at]: left.owned[rows.offers[at]] for at in owned}
+    priced = _with_all_rent(found) if left.owned else pool
+    beside_rent = against_rent(request, able.within_limits(priced.offers)[0], machines) if machines else ()
     decision = decide(found, priced, beside_rent)
     asked_for = (rows.one_a_gpu if request.one_a_gpu else range(len(rows)))[: request.limit]
     decisive = (*notes, *decisive_notes(found, priced, decision))
@@ -85,11 +82,17 @@ def judge(
         decision=decision,
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
-        purchases=purchases_of(rows.at(owned), left.owned, left.specs),
+        purchases=purchases_of(rows.at(owned), left.owned),
         notes=(*decisive, *notes_of(found, priced)),
         decisive_notes=len(decisive),
     )
     return _said(ranking, found)
+
+
+def _with_all_rent(found: Eligible) -> Candidates:
+    """Return the offers with all rent that owned hardware is held against, whose prices count too."""
+    offers, possible = found.pool.offers, found.able.runnable(found.left.possible)[0]
+    return found.able.pool_of(Offers.joined(offers, possible.where(~possible.places(offers))))
 
 
 def _said(ranking: Ranking, found: Eligible) -> Ranking:

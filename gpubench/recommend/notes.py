@@ -174,7 +174,7 @@ def _free_beside(request: RankRequest, left: Sifted) -> Iterator[str]:
     if request.buys or request.gpus or request.providers:
         return
     for offer in left.every.where(left.every.kind.equals("free")):
-        spec = left.specs.get(offer.gpu_key)
+        spec = load_specs().get(offer.gpu_key)
         if spec is not None and spec.not_ranked_because is None:
             limits = f": {plain(offer.note)}" if offer.note else ""
             yield (

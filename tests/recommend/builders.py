@@ -33,7 +33,6 @@ from gpubench.recommend.eligible import sift
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Efficiency
-from gpubench.specs import load_specs
 
 TODAY = date(2026, 11, 20)
 H100, L4, T4 = "nvidia-h100-sxm-80gb", "nvidia-l4-24gb", "nvidia-tesla-t4-16gb"
@@ -119,7 +118,6 @@ def rank_of(
         request,
         offers,
         lambda keys: evidence,
-        specs=load_specs(),
         today=TODAY,
         drawer=drawer or log_normal,
     )

@@ -21,7 +21,6 @@ from gpubench.recommend.request import RankRequest
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.verdict import card_of
 from gpubench.sections.words import MOST_OF_A_NOTE
-from gpubench.specs import load_specs
 from gpubench.units import GIB, plain
 
 from .builders import (
@@ -136,7 +135,6 @@ def of_photographs(offers, answers, owned=None, **options):
         check(RankRequest(**options)),
         offers,
         lambda keys: Evidence(answers={"vgg16": answers}, scaler=scaler, photographs=frozenset({"vgg16"})),
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
         owned=owned or {},
@@ -348,13 +346,12 @@ def test_every_row_of_a_shared_rank_is_marked():
 def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
     request = check(RankRequest(workloads=("vgg16",)))
     buying = msgspec.structs.replace(request, rent_or_buy="buy")
-    machines = {offer_of(each): each for each in ownerships(buying, load_specs(), {}, TODAY)}
+    machines = {offer_of(each): each for each in ownerships(buying, {}, TODAY)}
     answers = {"vgg16": {key: estimate(key, rate) for key, rate in RATES.items()}}
     ranking = judge(
         request,
         market(),
         lambda keys: Evidence(answers=answers, scaler=scaler),
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
         for_sale=machines,

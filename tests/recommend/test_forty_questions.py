@@ -28,7 +28,6 @@ from gpubench.recommend.buying import cards_needed
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.ownership import likely_hourly
 from gpubench.recommend.request import Range, RankRequest
-from gpubench.specs import load_specs
 
 from . import builders, test_owning
 from .builders import (
@@ -90,9 +89,7 @@ def ask_both(**options: Any) -> Ranking:
         name: {k: estimate(k, r) for k, r in rates.items()}
         for name, rates in zip(names, (RATES, SLOWER), strict=True)
     }
-    return judge(
-        request, MARKET, lambda keys: evidence_of(answers), specs=load_specs(), today=TODAY, drawer=log_normal
-    )
+    return judge(request, MARKET, lambda keys: evidence_of(answers), today=TODAY, drawer=log_normal)
 
 
 def best(**options: Any) -> RankedOffer:

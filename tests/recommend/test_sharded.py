@@ -38,7 +38,7 @@ def request(**changes) -> RankRequest:
 
 def ranking_of(offers, runs=NOTHING, **changes):
     asked = request(**changes)
-    return judge(asked, list(offers), lambda keys: gather(asked, keys, runs), specs=load_specs(), today=TODAY)
+    return judge(asked, list(offers), lambda keys: gather(asked, keys, runs), today=TODAY)
 
 
 def offers_of(key: str, *counts: int):
