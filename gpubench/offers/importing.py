@@ -129,7 +129,15 @@ def read_table(
         raise MisuseError(f"--price-date: {error}") from None
     if day > today() + timedelta(days=1):
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
-    cloud = (provider or _cloud(file, format_)).lower()
+    cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
+    if format_ == "skypilot" and cloud == "vms":
+        cloud = file.resolve().parent.name.lower()
+    if provider is not None:
+        cloud = provider.lower()
+    elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
+        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
+    else:
+        cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
     return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
@@ -147,16 +155,6 @@ def _format(rows: Rows, said: Format | None) -> Format:
     if missing[found]:
         raise MisuseError(f"{plain(rows.name)} is no {found} table: it lacks {', '.join(missing[found])}")
     return found
-
-
-def _cloud(file: Path, format_: Format) -> str:
-    """Tell the cloud by the places where these projects keep their tables: aws/vms.csv, aws.csv."""
-    stem = file.stem.lower()
-    if format_ == "skypilot" and stem == "vms":
-        stem = file.resolve().parent.name.lower()
-    if not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", stem):
-        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
-    return {**PROVIDERS, "vastai": "vast"}.get(stem, stem)
 
 
 def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:

@@ -16,7 +16,7 @@ from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, freshness
-from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import check_fields
@@ -97,7 +97,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (most_usd is None or offer.price_usd_per_hour <= most_usd)
         )
 
-    market = Market(every)
+    market = AskedPrices(every)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
         _listed(offer, today, market.doubt(offer) if is_doubted else None)

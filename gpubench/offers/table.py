@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import PriceChange, change_of, price_day
 from gpubench.specs import load_specs
+from gpubench.units import plain
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
@@ -78,6 +80,18 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     changes: tuple[PriceChange, ...] = ()
+
+
+def up_to(table: OfferTable, day: date, name: Callable[[Offer], str], why: str) -> OfferTable:
+    """Set aside the prices of later days, each row by its name, and ``why`` with its date in it.
+
+    Else they would count as fresh until their day has passed, in place of an earlier price of the same offer.
+    """
+    offers = Offers.of(table.offers)
+    is_late = offers.price_date.is_in(lambda price_date: price_day(price_date) > day)
+    late = tuple(SetAside(plain(name(o)), why.format(date=o.price_date)) for o in offers.where(is_late))
+    kept = offers.where(~is_late)
+    return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
 
 
 offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")

@@ -264,7 +264,12 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
-    few = _place_among_like(pool.kind[order]) < _CHANCES
+    kinds = pool.kind[order]
+    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
+    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
+    few = np.empty(len(by_kind), dtype=bool)
+    few[by_kind] = np.arange(len(by_kind)) - first < _CHANCES
     may_lead = _may_lead(request, pool, order)
     return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
 
@@ -292,13 +297,3 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     third = np.partition(at_worst, -_CHANCES)[-_CHANCES]
     is_far = _losses(request, at_best, at_worst.max()) > NEAR
     return np.asarray((at_best >= third) | ~is_far)
-
-
-def _place_among_like(kinds: Indices) -> Indices:
-    """Return how many rows above each are of its kind."""
-    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
-    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
-    place = np.empty(len(by_kind), dtype=np.int64)
-    place[by_kind] = np.arange(len(by_kind)) - first
-    return place

@@ -21,7 +21,7 @@ from gpubench.models import (
     RankedOffer,
     Source,
 )
-from gpubench.offers.columns import Offers, kinds_of
+from gpubench.offers.columns import kinds_of
 from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import SESSION_HOURS, pays
@@ -59,6 +59,10 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
     offer, left = row.offer, found.left
     machine = left.machines.get(offer)
     same = rows.of_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
+    there = rows.offers.take(same)
+    alike = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
+    paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
+    regions = (offer.region, *paid_alike.region.cells())
     images_per_s = _photographs_per_s(found, row)
     margin = _memory_margin(row, load_specs().get(offer.gpu_key))
     label: PriceLabel = "single host" if offer.kind == "marketplace" else "list"
@@ -75,7 +79,7 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         price_doubt=rows.doubt(offer),
         asks=left.market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
-        regions=_regions(offer, rows.offers.take(same)),
+        regions=tuple(filter(None, dict.fromkeys(regions))),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
         basis=row.estimate.basis,
         memory_text=row.estimate.memory_text,
@@ -138,17 +142,6 @@ def _memory_margin(row: RankedOffer, spec: GpuSpec | None) -> tuple[float, float
         return None
     free = card.usable_bytes - need
     return free, free / card.listed_bytes
-
-
-def _regions(offer: Offer, same: Offers) -> tuple[str, ...]:
-    """Return where this provider has so many of this GPU, paid alike; the offer's own region first."""
-    alike = (
-        same.provider.equals(offer.provider)
-        & same.gpu_count.equals(offer.gpu_count)
-        & same.pricing.equals(offer.pricing)
-    )
-    regions = (offer.region, *same.where(alike).region.cells())
-    return tuple(region for region in dict.fromkeys(regions) if region)
 
 
 def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:

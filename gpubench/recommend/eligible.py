@@ -20,7 +20,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import USUAL_DRIFT, asks_of
-from gpubench.offers.outliers import Market
+from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.options import words_of
 from gpubench.precisions import AMP, Precision
@@ -76,7 +76,7 @@ class Sifted:
     doubted_as_asked: list[Exclusion]
     taken: Offers
     doubts: Mapping[OfferKey, str]
-    asked: Market
+    asked: AskedPrices
     market: prices.Market
     owned: Mapping[Offer, Ownership]
     for_sale: Mapping[Offer, Ownership]
@@ -110,17 +110,16 @@ def sift(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     every = Offers.of(offers)
-    asked = Market(every)
+    asked = AskedPrices(every)
     machines = {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    hosts = every.where(every.kind.equals("marketplace"))
-    believed = leave_out_doubted(request, asked, hosts).kept  # whatever else the buyer rules out
-    market = prices.Market(today, asks_of(believed), drift, shares)
+    hosts = every.where(every.kind.equals("marketplace"))  # whatever else the buyer rules out
+    asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
+    market = prices.Market(today, asks, drift, shares)
     filters = [*filters_of(request, every, market, machines), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
-    payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
-    sold, _ = apply(filters, payable)
+    sold, _ = apply(filters, [offer for offer, each in for_sale.items() if each.purchase_usd <= most_usd])
     possible, doubted, taken = leave_out_doubted(request, asked, possible)
     paid_as_asked = payment_filters(request, every.pricing.present)
     kept, otherwise_paid = apply(paid_as_asked, possible)

@@ -22,12 +22,11 @@ from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import age_days
 from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions
-from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.recommend.factors import cooling_of, factor_filters
 from gpubench.recommend.ownership import UNPRICED_KIND, Ownership
-from gpubench.recommend.prices import Market as PriceMarket
-from gpubench.recommend.prices import expected_usd_per_hour, prices_of
+from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import known_keys, load_specs, nearest_keys
 from gpubench.units import format_usd, listing, plain
@@ -168,7 +167,7 @@ def _with_reason(fallen: Exclusion) -> str:
 
 
 def filters_of(
-    request: RankRequest, offers: Offers, market: PriceMarket, machines: Mapping[Offer, Ownership]
+    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
 ) -> Iterator[Filter]:
     """Yield the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
@@ -235,25 +234,25 @@ def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
     return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, fields=("pricing",))
 
 
-def leave_out_doubted(request: RankRequest, market: Market, offers: Offers) -> Doubted:
+def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
     """Part offers into those whose prices count and those that are likely a mistake.
 
     It comes after all others that a buyer chose.
 
     Args:
         request: Whether such prices are wanted.
-        market: What every provider asks.
+        asked: What every provider asks.
         offers: What is left.
     """
-    doubted = market.doubted(offers)
+    doubted = asked.doubted(offers)
     if request.accept_outliers:
         return Doubted(offers, [], offers.where(doubted))
     taken = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
     fallen = []
     for at in np.flatnonzero(unborne).tolist():
-        option = FAR_BELOW if market.is_below(offers[at]) else FAR_ABOVE
-        fallen.append(Exclusion(offers, at, option, f"{market.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
+        option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
+        fallen.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
     return Doubted(offers.where(~unborne), fallen, taken)
 
 
@@ -332,7 +331,7 @@ def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
         yield Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
 
 
-def _figure_filters(request: RankRequest, market: PriceMarket) -> Iterator[Filter]:
+def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
     """Yield the filters on a figure of the offer: how many GPUs, its price, and how old that is."""
     if (count := request.count) is not None:
         yield Filter(

@@ -12,8 +12,7 @@ from gpubench.labels import gpu_name, gpus
 from gpubench.models import Choice, Decision, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
-from gpubench.offers.outliers import ADMITTED_BY, name_of
-from gpubench.offers.outliers import Market as Believable
+from gpubench.offers.outliers import ADMITTED_BY, AskedPrices, name_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.buy_or_rent import assumed_of
@@ -201,7 +200,7 @@ def _left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
         )
 
 
-def _far_from_others(market: Believable, taken: Offers) -> Iterator[str]:
+def _far_from_others(market: AskedPrices, taken: Offers) -> Iterator[str]:
     """Yield a line on a price of the buyer's own table that no provider bears out: taken, and said."""
     if len(taken):
         offer = taken[0]
