@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpubench.labels import gpu_name
-from gpubench.models import Choice, Job, Ranking
+from gpubench.models import BuyOrRent, Choice, Job, Ranking
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import against_rent
@@ -22,13 +22,7 @@ from gpubench.recommend.notes import decisive_notes, how_to_measure, notes_of, o
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.recommend.speeds import Drawer
-from gpubench.recommend.verdict import (
-    NO_GPU_NEEDED,
-    buying_sentences,
-    cpu_comparison,
-    cpu_sentences,
-    verdict,
-)
+from gpubench.recommend.verdict import verdict
 
 
 def judge(
@@ -54,22 +48,39 @@ def judge(
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
     found = eligible(request, left, evidence_for, drawer)
-    request, able, pool, rows = found.request, found.able, found.pool, found.rows
-    owned = [at for at in rows.owned.tolist() if rows.offers[at] in left.owned]
-    machines = {rows.offers[at]: left.owned[rows.offers[at]] for at in owned}
-    priced = _with_all_rent(found) if left.owned else pool
-    beside_rent = against_rent(request, able.within_limits(priced.offers)[0], machines) if machines else ()
-    decision = decide(found, priced, beside_rent)
+    request, priced = found.request, found.pool
+    if left.owned:  # held against all that is for rent, whose prices count too
+        possible = found.able.runnable(left.possible)[0]
+        others = possible.where(~possible.places(priced.offers))
+        priced = found.able.pool_of(Offers.joined(priced.offers, others))
+    ranking = _answer(found, priced, only)
+    decision, said = ranking.decision, verdict(found, ranking)
+    decisive = (*said.beside, *how_to_measure(decision), *notes, *decisive_notes(found, priced, decision))
+    return msgspec.structs.replace(
+        ranking,
+        verdict=" ".join(said.verdict),
+        notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
+        decisive_notes=len(decisive),
+    )
+
+
+def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking:
+    """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
+    request, left, rows, speeds = found.request, found.left, found.rows, found.pool.speeds
+    owned = {at: offer for at in rows.owned.tolist() if (offer := rows.offers[at]) in left.owned}
+    beside_rent: tuple[BuyOrRent, ...] = ()
+    if owned:
+        machines = {offer: left.owned[offer] for offer in owned.values()}
+        beside_rent = against_rent(request, found.able.within_limits(priced.offers)[0], machines)
     asked_for = (rows.one_a_gpu if request.one_a_gpu else range(len(rows)))[: request.limit]
-    decisive = (*notes, *decisive_notes(found, priced, decision))
-    unit, reference = unit_of(pool.speeds), gpu_name(request.reference_gpu)
-    has_reference = pool.speeds.row_of_one(request.reference_gpu) is not None
+    unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
+    has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
-    ranking = Ranking(
+    return Ranking(
         as_of=left.market.today.isoformat(),
         objective=objective.in_words(request),
         sorted_by=objective.sorted_by(request),
-        cases=tuple(dict.fromkeys(part.case for parts in pool.speeds.parts for part in parts)),
+        cases=tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts)),
         unit=unit,
         by_reference=by_reference,
         throughput_unit=f"x {reference}" if by_reference else f"{unit}/s",
@@ -79,47 +90,10 @@ def judge(
         offer_count=len(rows),
         excluded=excluded(found.fallen),
         verdict="",
-        decision=decision,
+        decision=decide(found, priced, beside_rent),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
-        purchases=purchases_of(rows.at(owned), left.owned),
-        notes=(*decisive, *notes_of(found, priced)),
-        decisive_notes=len(decisive),
-    )
-    return _said(ranking, found)
-
-
-def _with_all_rent(found: Eligible) -> Candidates:
-    """Return the offers with all rent that owned hardware is held against, whose prices count too."""
-    offers, possible = found.pool.offers, found.able.runnable(found.left.possible)[0]
-    return found.able.pool_of(Offers.joined(offers, possible.where(~possible.places(offers))))
-
-
-def _said(ranking: Ranking, found: Eligible) -> Ranking:
-    """Return the ranking with its verdict, and the notes that go with it."""
-    request, pool, rows, decision = found.request, found.pool, found.rows, ranking.decision
-    time, _ = objective.time_and_cost(request, pool, found.order)
-    about_the_cpu = cpu_sentences(request, pool.speeds)
-    needless = [each for each in about_the_cpu if each.startswith(NO_GPU_NEEDED)]
-    said = verdict(
-        request,
-        ranking,
-        rows,
-        fastest_and_cheapest=(int(np.argmin(time)), int(np.argmin(rows.prices))),
-        first=needless,
-        last=[
-            *buying_sentences(ranking.buy_or_rent),
-            *(each for each in about_the_cpu if each not in needless),
-            *cpu_comparison(request, pool.speeds, rows[0]),
-        ],
-    )
-    known = ranking.decisive_notes
-    decisive = (*said.beside, *how_to_measure(decision), *ranking.notes[:known])
-    return msgspec.structs.replace(
-        ranking,
-        verdict=" ".join(said.verdict),
-        notes=(*decisive, *on_the_choice(request, decision), *ranking.notes[known:]),
-        decisive_notes=len(decisive),
+        purchases=purchases_of(rows.at(list(owned)), left.owned),
     )
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from gpubench.findings import doubts
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus, gpus_of, price_of
@@ -26,9 +28,10 @@ from gpubench.recommend.buy_or_rent import buying_words, how_long_it_pays
 from gpubench.recommend.chances import NEAR
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
+from gpubench.recommend.objective import time_and_cost
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import Speeds, batches_of
 from gpubench.units import (
     count,
@@ -85,29 +88,19 @@ class Said(NamedTuple):
     beside: tuple[str, ...]
 
 
-def verdict(
-    request: RankRequest,
-    ranking: Ranking,
-    rows: Rows,
-    *,
-    fastest_and_cheapest: tuple[int, int],
-    first: Sequence[str] = (),
-    last: Sequence[str] = (),
-) -> Said:
+def verdict(found: Eligible, ranking: Ranking) -> Said:
     """Return the verdict in at most 60 words: the answer, how sure it is, and what there is room for.
 
     Args:
-        request: What was asked.
+        found: What can do the job.
         ranking: The answer, with the decision; its rows are those that are shown.
-        rows: All of them, best first, at least one.
-        fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
-        first: What comes before everything: that no GPU is needed.
-        last: What comes after it: buying, and the CPU here.
     """
-    head, rent = rows[0], rather_rent(ranking)
+    request, rows, speeds = found.request, found.rows, found.pool.speeds
+    head, rent, cpu = rows[0], rather_rent(ranking), _on_the_cpu(request, speeds)
+    is_enough = cpu.startswith(NO_GPU_NEEDED)
     sure = how_sure(ranking.sorted_by, ranking.decision)
     sentences = [
-        *first,
+        cpu if is_enough else "",
         _best(request, ranking, head),
         f"{RATHER_RENT}: {rent}." if rent else "",
         f"It is {ONLY_OFFER}." if len(rows) == 1 else f"{SURENESS}: {sure}.",
@@ -116,10 +109,12 @@ def verdict(
         _host_bound(head),
         _tie(rows.leading),
         _spot(ranking, head),
-        _others(ranking, rows, *fastest_and_cheapest),
-        *last,
+        _others(ranking, found),
+        *_buying(ranking.buy_or_rent),
+        "" if is_enough else cpu,
+        _against_the_cpu(request, speeds, head),
     ]
-    return _within(MOST_WORDS, [sentence for sentence in sentences if sentence])
+    return _within(MOST_WORDS, filter(None, sentences))
 
 
 def word_count(text: str) -> int:
@@ -362,9 +357,11 @@ def todays_price(choice: Choice) -> str:
     return "gpubench offers refresh" if reads_it else "see the provider's page"
 
 
-def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
+def _others(ranking: Ranking, found: Eligible) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
-    parts = []
+    rows, parts = found.rows, []
+    time, _ = time_and_cost(found.request, found.pool, found.order)
+    fastest, cheapest = int(np.argmin(time)), int(np.argmin(rows.prices))
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = rows[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
@@ -393,27 +390,27 @@ def _spot(ranking: Ranking, row: RankedOffer) -> str:
     return f"Spot {wins} there while lost work stays under {format_percent(row.spot_break_even)}."
 
 
-def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
+def _on_the_cpu(request: RankRequest, speeds: Speeds) -> str:
     """Return whether the CPU that was measured here is enough, or how long it would take."""
     if request.job_samples is None or CPU_KEY not in speeds.keys:
-        return []
+        return ""
     row = speeds.keys.index(CPU_KEY)
     likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     cpu = f"the CPU {_how(speeds, row)}"
     if hours <= (request.deadline_hours or NO_GPU_HOURS):
-        return [f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."]
-    return [f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."]
+        return f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."
+    return f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."
 
 
 def _duration(hours: float | None) -> str:
     return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
-def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> list[str]:
+def _against_the_cpu(request: RankRequest, speeds: Speeds, best: RankedOffer) -> str:
     """Return how the best offer compares with the CPU that was measured here, where no job is given."""
     if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
-        return []
+        return ""
     row = speeds.keys.index(CPU_KEY)
     gpu = Interval(best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
     figures = (float(each[row]) for each in (speeds.samples_per_s, speeds.low, speeds.high))
@@ -431,7 +428,7 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
         ]
         which = "" if one else f" ({listing(unlike, most=3)})"
         sentence += f"; batches differ{which}, so these are two different jobs"
-    return [f"{sentence}."]
+    return f"{sentence}."
 
 
 def _how(speeds: Speeds, row: int) -> str:
@@ -448,7 +445,7 @@ def _work(case: Case) -> str:
     return f"{case.precision} {case.execution}, batch {case.batch_size:,}"
 
 
-def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
+def _buying(decisions: Sequence[BuyOrRent]) -> list[str]:
     """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
