@@ -121,7 +121,10 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         changes += [
             change for at, by in zip(old, new, strict=True) if (change := change_of(below[at], fresh[by]))
         ]
-        below = _replaced(below, fresh, old, new)
+        places = np.arange(len(below))  # each in the place of the one that it replaces, new ones at the end
+        places[old] = len(below) + np.array(new, dtype=np.int64)
+        added = len(below) + np.delete(np.arange(len(fresh)), new)
+        below = Offers.joined(below, fresh).take(np.concatenate([places, added]))
         set_aside += table.set_aside
         notes += table.notes
     return OfferTable(
@@ -168,14 +171,6 @@ def _pairs(below: Offers, fresh: Offers) -> tuple[list[int], list[int]]:
         (there[key], at) for at, key in zip(places, _keys(fresh.take(places)), strict=True) if key in there
     ]
     return [at for at, _ in alike], [at for _, at in alike]
-
-
-def _replaced(below: Offers, fresh: Offers, old: Sequence[int], new: Sequence[int]) -> Offers:
-    """Lay fresh offers over others: each in the place of the one that it replaces, new ones at the end."""
-    every = Offers.joined(below, fresh)
-    places = np.arange(len(below))
-    places[old] = len(below) + np.array(new, dtype=np.int64)
-    return every.take(np.concatenate([places, len(below) + np.delete(np.arange(len(fresh)), new)]))
 
 
 def _gone(below: Offers, fresh: Offers, covers: Iterable[Coverage]) -> Flags:

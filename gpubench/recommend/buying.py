@@ -39,22 +39,19 @@ def purchase_filters(request: RankRequest, owned: Mapping[Offer, Ownership]) -> 
         request: The limits; of a host that is not told they are those of ``DEFAULT_HOST``.
         owned: What owning means, for the owned ones among the offers; others pass.
     """
-    if not owned:
-        return []
-    return [_filter(option, reason, request, owned) for option, reason in _LIMITS.items()]
+
+    def filter_of(option: str, reason: _Reason) -> Filter:
+        def of(offer: Offer, spec: GpuSpec | None) -> str | None:
+            return reason(request, owned[offer], spec) if offer in owned else None
+
+        return Filter(option, of, owned=True)
+
+    return [filter_of(option, reason) for option, reason in _LIMITS.items()]
 
 
 Limit = TypeVar("Limit", int, float)
 
 _Reason: TypeAlias = Callable[[RankRequest, Ownership, GpuSpec | None], str | None]
-
-
-def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[Offer, Ownership]) -> Filter:
-    def of(offer: Offer, spec: GpuSpec | None) -> str | None:
-        machine = owned.get(offer)
-        return None if machine is None else reason(request, machine, spec)
-
-    return Filter(option, of, owned=True)
 
 
 def _limit(given: Limit | None, default: Limit, machine: Ownership) -> Limit | None:

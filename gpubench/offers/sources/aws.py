@@ -130,40 +130,31 @@ def _price_list(clients: ClientFactory) -> Iterator[str]:
 def _list_quotes(text: str) -> Iterator[Quote]:
     listing = decode(text.encode(), _Listing, "AWS price list")
     machine = listing.product.attributes
-    for term in listing.terms.on_demand.values():
-        for price in _hourly(term):
-            yield _quote(machine, price, Pricing.ON_DEMAND, None)
+    terms: list[tuple[_Term, int | None]] = [(term, None) for term in listing.terms.on_demand.values()]
     for term in listing.terms.reserved.values():
         kind = term.term_attributes
         years = _TERMS.get(kind.lease_contract_length or "")
         if years and kind.offering_class == "standard" and kind.purchase_option == "No Upfront":
-            for price in _hourly(term):
-                yield _quote(machine, price, Pricing.RESERVED, years)
-
-
-def _hourly(term: _Term) -> Iterator[str]:
-    """Yield the price per hour; zeros stand for other capacity states of the same machine."""
-    for dimension in term.price_dimensions.values():
-        price = dimension.price_per_unit.get("USD")
-        if dimension.unit == "Hrs" and price and price.strip("0."):
-            yield price
-
-
-def _quote(machine: _Attributes, price: str, pricing: Pricing, term_years: int | None) -> Quote:
-    return Quote(
-        provider="aws",
-        instance=machine.instance_type,
-        region=machine.region_code,
-        gpu="",
-        gpu_count=machine.gpu,
-        vcpus=machine.vcpu,
-        ram_gib=(machine.memory or "").removesuffix("GiB").replace(",", "").strip() or None,
-        price=price,
-        pricing=pricing,
-        term_years=term_years,
-        source="AWS Price List API",
-        note="standard, no upfront" if term_years else None,
-    )
+            terms.append((term, years))
+    for term, term_years in terms:
+        for dimension in term.price_dimensions.values():
+            price = dimension.price_per_unit.get("USD")
+            if dimension.unit != "Hrs" or not price or not price.strip("0."):
+                continue  # zeros stand for other capacity states of the same machine
+            yield Quote(
+                provider="aws",
+                instance=machine.instance_type,
+                region=machine.region_code,
+                gpu="",
+                gpu_count=machine.gpu,
+                vcpus=machine.vcpu,
+                ram_gib=(machine.memory or "").removesuffix("GiB").replace(",", "").strip() or None,
+                price=price,
+                pricing=Pricing.RESERVED if term_years else Pricing.ON_DEMAND,
+                term_years=term_years,
+                source="AWS Price List API",
+                note="standard, no upfront" if term_years else None,
+            )
 
 
 def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
