@@ -17,6 +17,7 @@ from gpubench.arrays import Floats
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import BuyOrRent, Choice, Offer, Pricing, Purchase
 from gpubench.offers.columns import kinds_of
+from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.recommend import economics
 from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.candidates import Candidates
@@ -270,7 +271,7 @@ def _payback(each: BuyOrRent) -> tuple[str, str]:
         return _NEVER, ""
     if each.years is None or not each.utilization:
         return _PAYS, f"{format_number(each.break_even_hours)} h of work"
-    life = f"{each.years * economics.HOURS_PER_YEAR / economics.HOURS_PER_MONTH:.3g} months"
+    life = f"{each.years * HOURS_PER_YEAR / economics.HOURS_PER_MONTH:.3g} months"
     if each.break_even_hours > economics.useful_hours(each.years, each.utilization):
         return _PAYS_NOT, life
     months = each.break_even_hours / each.utilization / economics.HOURS_PER_MONTH

@@ -65,7 +65,8 @@ class Sifted:
         doubts: Why each of these is doubted, in a few words.
         asked: What every provider asks.
         market: What is expected of prices, and the day that their ages count to.
-        owned: What owning means, for the owned ones among the offers; ``for_sale`` for those beside them.
+        owned: What owning means, for the owned ones among the offers.
+        machines: The same, and of what could be bought beside them.
     """
 
     every: Offers
@@ -79,12 +80,7 @@ class Sifted:
     asked: AskedPrices
     market: prices.Market
     owned: Mapping[Offer, Ownership]
-    for_sale: Mapping[Offer, Ownership]
-
-    @cached_property
-    def machines(self) -> Mapping[Offer, Ownership]:
-        """What owning means, for owned hardware and for what could be bought."""
-        return {**self.for_sale, **self.owned}
+    machines: Mapping[Offer, Ownership]
 
 
 def sift(
@@ -137,7 +133,7 @@ def sift(
         asked=asked,
         market=market,
         owned=owned,
-        for_sale=for_sale,
+        machines=machines,
     )
 
 

@@ -180,18 +180,20 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     }
     own = runs.own
     if request.batch_size == "max":  # no card may stand at its main batch among cards at their largest
-        own = tuple(run if device_key(run) == CPU_KEY else _at_largest_batch(run) for run in own)
+        own = tuple(
+            run
+            if device_key(run) == CPU_KEY
+            else msgspec.structs.replace(
+                run, measurements=tuple(row for row in run.measurements if row.at_largest_batch)
+            )
+            for run in own
+        )
     for key, found in measured_by_the_user(question, own, known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
             late = None if limit_ms is None else _why_late(found, limit_ms / MS_PER_S)
             answers[key] = found if late is None else Refusal(gpu_key=key, reason=late)
     return answers
-
-
-def _at_largest_batch(run: Run) -> Run:
-    rows = tuple(row for row in run.measurements if row.at_largest_batch)
-    return msgspec.structs.replace(run, measurements=rows)
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:

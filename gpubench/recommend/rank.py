@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.buying import at_work
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import Sifted, sift
-from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
+from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.judge import first_choice, judge
 from gpubench.recommend.ownership import Ownership, offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
@@ -85,14 +86,16 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             max_purchase_usd=None,
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
-        first = judge(asked, left(asked), _evidence_for(asked, runs))
+        first = judge(asked, left(asked), partial(gather, asked, runs=runs))
         if first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
     sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
-    ranking = judge(request, sifted, _evidence_for(request, runs), notes=notes, only=only)
-    return with_lines(request, ranking, lambda asked: first_choice(asked, sifted, _evidence_for(asked, runs)))
+    ranking = judge(request, sifted, partial(gather, request, runs=runs), notes=notes, only=only)
+    return with_lines(
+        request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
+    )
 
 
 def _machines(
@@ -105,10 +108,6 @@ def _machines(
         return machines, {}
     buying = msgspec.structs.replace(request, rent_or_buy="buy")
     return [], {offer_of(each): each for each in ownerships(buying, power_w, today)}
-
-
-def _evidence_for(request: RankRequest, runs: Runs) -> Callable[[Sequence[str]], Evidence]:
-    return lambda keys: gather(request, keys, runs)
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:

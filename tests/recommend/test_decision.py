@@ -306,7 +306,7 @@ def test_what_is_rented_rather_than_bought_says_what_its_vcpus_feed():
 def test_a_share_just_below_all_is_not_called_all():
     """3,000 photographs/s take 20 vCPUs; 19.96 feed 99.8 %."""
     ranking = of_photographs([offer(H100, 2.0, vcpus=19.96)], {H100: estimate(H100, 3000.0)})
-    assert "vCPUs feed >99 %" in said(ranking)
+    assert "vCPUs feed > 99 %" in said(ranking)
 
 
 def test_what_ties_with_a_cheaper_guess_is_chosen_before_it():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
+from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.offers.sources import Complete, Quote, Source, SourceError, Transport, decode, same_host
 
 URL = "https://prices.azure.com/api/retail/prices"
@@ -19,7 +20,6 @@ PRICE_TYPES = ("Consumption", "Reservation")
 CLOSED_REGIONS = ("usgov", "usdod")
 """Sovereign clouds: their prices are listed, but only agencies can rent there."""
 MAX_PAGES = 300
-HOURS_PER_YEAR = 8760
 _TERMS = {"1 Year": 1, "3 Years": 3}
 
 
