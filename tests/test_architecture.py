@@ -126,7 +126,8 @@ def test_a_price_source_is_a_file_and_nothing_else():
 
     folder = ROOT / "gpubench" / "offers" / "sources"
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert {type(source).__module__.rpartition(".")[2] for source in own_sources()} == files
+    fetches = [getattr(source.fetch, "func", source.fetch) for source in own_sources()]
+    assert {fetch.__module__.rpartition(".")[2] for fetch in fetches} == files
     assert len(files) > 5
 
 

@@ -21,8 +21,7 @@ from gpubench.models import Checkpointing, Pricing, TaskKind, Trainable, WeightT
 from gpubench.offers.request import PRICINGS, OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.request import PredictRequest
-from gpubench.recommend.feed_request import FeedRequest
-from gpubench.recommend.request import Range, RankRequest
+from gpubench.recommend.request import FeedRequest, Range, RankRequest
 from gpubench.report.request import ReportRequest
 from gpubench.shared_options import CHECKPOINTING, TASKS, TRAINABLE, WEIGHT_TYPES
 

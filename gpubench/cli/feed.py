@@ -9,7 +9,7 @@ from gpubench.blocks.terminal import show
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.interval import stacked
-from gpubench.recommend.feed_request import FeedRequest
+from gpubench.recommend.request import FeedRequest
 from gpubench.units import format_si, plain
 
 if TYPE_CHECKING:

@@ -136,7 +136,7 @@ def _list_unmeasured(as_json: bool) -> None:
 
 
 def _list_gpus(as_json: bool) -> None:
-    from gpubench.offers.owned import card_prices
+    from gpubench.offers.hardware import card_prices
     from gpubench.specs import load_specs
 
     specs = tuple(load_specs().values())

@@ -80,6 +80,8 @@ up by 15 % in six weeks), three did not (AWS p3 twice, Paperspace A4000)."""
 USUAL_CHANGES = 8
 
 DAYS_PER_YEAR = 365.25
+HOURS_PER_YEAR = 8760.0
+"""Of 365 days, as terms and lives are priced."""
 
 
 class PriceChange(NamedTuple):

@@ -232,8 +232,7 @@ def write_task_files(
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, workdir, minutes=minutes)
         for number, row in enumerate(chosen, 1)
     }
-    limit_s = task_limit_s(minutes)
-    script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=limit_s)
+    script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=task_limit_s(minutes))
     for name, data in workdir.files.items():
         _write_below(folder, PurePosixPath(WORK, name), data)
     for name, text in texts.items():

@@ -25,9 +25,9 @@ from gpubench.offers.sources import Complete, Quote
 from gpubench.recommend import economics
 from gpubench.recommend.buy_or_rent import must_work, pays_after
 from gpubench.recommend.buying import cards_needed
-from gpubench.recommend.owning import likely_hourly
-from gpubench.recommend.request import Range, RankRequest, check
-from gpubench.specs import load_specs
+from gpubench.recommend.contradictions import check
+from gpubench.recommend.ownership import likely_hourly
+from gpubench.recommend.request import Range, RankRequest
 
 from . import builders, test_owning
 from .builders import (
@@ -89,9 +89,7 @@ def ask_both(**options: Any) -> Ranking:
         name: {k: estimate(k, r) for k, r in rates.items()}
         for name, rates in zip(names, (RATES, SLOWER), strict=True)
     }
-    return judge(
-        request, MARKET, lambda keys: evidence_of(answers), specs=load_specs(), today=TODAY, drawer=log_normal
-    )
+    return judge(request, MARKET, lambda keys: evidence_of(answers), today=TODAY, drawer=log_normal)
 
 
 def best(**options: Any) -> RankedOffer:
