@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Charts, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
 from gpubench.models import MicroResult, Run
@@ -36,24 +36,26 @@ def _render(data: ReportData) -> Block | None:
             "says how near this device comes."
         )
     )
-    marks = [
-        Mark(
-            row=two_lines(_name(m), plain(m.size, 30)),
-            interval=m.interval.over(peak),
-            hover=f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}",
-            told=f"{_name(m)} {plain(m.size, 30)} {format_percent(m.value / peak)}",
+    shown: Part = made
+    if compared:
+        marks = [
+            Mark(
+                row=two_lines(_name(m), plain(m.size, 30)),
+                interval=m.interval.over(peak),
+                hover=f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}",
+                told=f"{_name(m)} {plain(m.size, 30)} {format_percent(m.value / peak)}",
+            )
+            for m, peak in compared
+        ]
+        chart = dots(
+            marks,
+            {None: Look(name="measured", color=BLUE)},
+            "share of the data sheet (1 is the stated rate)",
+            "Dot chart of measured rates as a share of the data sheet",
+            row_px=37,
+            line_at=1.0,
         )
-        for m, peak in compared
-    ]
-    chart = dots(
-        marks,
-        {None: Look(name="measured", color=BLUE)},
-        "share of the data sheet (1 is the stated rate)",
-        "Dot chart of measured rates as a share of the data sheet",
-        row_px=37,
-        line_at=1.0,
-    )
-    shown = Charts(figures=(chart,), twin=made) if compared else made
+        shown = Charts(figures=(chart,), twin=made)
     link = (Paragraph(text=NO_LINK),) if run.device.core_count is not None else ()
     title = made.caption if run.device.runs_steps else f"{made.caption} through OpenCL"
     return Block(title=title, parts=(what, shown, *link), brief=(made, *link))

@@ -23,7 +23,6 @@ from gpubench.units import (
     plural,
 )
 
-EXECUTION_ORDER = tuple(Execution)
 _COLORS = (SLATE, BLUE, ORANGE, GREEN, PURPLE, INK, QUIET)
 _SYMBOLS = ("triangle-up", "circle", "diamond", "square", "x", "cross", "star")
 _PATTERNS = ("", "", "/", "", "\\", "x", ".")
@@ -72,7 +71,7 @@ def _order(result: Result) -> tuple[object, ...]:
         case.batch_size,
         list(Precision).index(case.precision),
         case.memory_format or "",
-        EXECUTION_ORDER.index(case.execution),
+        list(Execution).index(case.execution),
         case.gpu_count,
         case.workload_version,
     )

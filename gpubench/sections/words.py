@@ -136,11 +136,7 @@ def case_words(case: Case) -> str:
     )
 
 
-Apart = Callable[[Case], tuple[str, ...]]
-"""Says of a case what of its job and recipe not all cases of its workload share."""
-
-
-def told_apart(cases: Iterable[Case]) -> Apart:
+def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
     """Return what tells jobs and recipes of these cases apart where precision, execution and batch do not.
 
     What all cases of a workload share is left out: a table of one recipe need not repeat it.
