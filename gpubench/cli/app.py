@@ -1,7 +1,7 @@
 """The command line: its verbs, and how it starts and ends.
 
-Each verb is a small file; it and its room are imported, and its options laid out, when it is called or its
-help is asked for.
+Each verb is a file of ``gpubench.cli.verbs``; it and its room are imported, and its options laid out, when it
+is called or its help is asked for.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import gc
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
+from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from gpubench import __version__
+from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
-from gpubench.cli.streams import leave_quietly, make_safe
+from gpubench.cli.options import read_plainly
+from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.units import listing, plain
 
@@ -31,24 +35,19 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-VERBS = {
-    "probe": "probe",
-    "doctor": "doctor",
-    "list": "listing",
-    "run": "run",
-    "check": "check",
-    "compare": "compare",
-    "results": "results",
-    "offers": "offers",
-    "predict": "predict",
-    "memory": "memory",
-    "calibrate": "calibrate",
-    "rank": "rank",
-    "report": "report",
-    "feed": "feed",
-    "new-workload": "new_workload",
-}
-"""By name, in the order of the help, the module of ``gpubench.cli`` whose ``verb`` it is."""
+_LAST = 1_000
+"""The place in the help of a verb that states none."""
+
+
+@cache
+def verb_names() -> tuple[str, ...]:
+    """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
+    return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
+
+
+def module_of(name: str) -> ModuleType:
+    """Import the file of a verb."""
+    return import_module(f"{verbs.__name__}.{name.replace('-', '_')}")
 
 
 class Verbs(TyperGroup):
@@ -57,7 +56,7 @@ class Verbs(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands = _WhenCalled(self.commands)
-        _read_plainly(self)
+        read_plainly(self)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; typer would make an interruption an exit code without a word."""
@@ -68,21 +67,23 @@ class Verbs(TyperGroup):
 
 
 class _WhenCalled(MutableMapping[str, Any]):
-    """Commands by name; one of ``VERBS`` is made when it is first asked for."""
+    """Commands by name; that of a verb is made when it is first asked for."""
 
     def __init__(self, made: MutableMapping[str, Any]) -> None:
         self._made = dict(made)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _make(name, VERBS[name])
+        if name not in self._made and name in verb_names():
+            self._made[name] = _make(name)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**VERBS, **self._made})
+        """Name the verbs in the order of the help, which each states; what has no file stands last."""
+        in_order = sorted(verb_names(), key=lambda name: getattr(module_of(name), "PLACE", _LAST))
+        return iter({**dict.fromkeys(in_order), **self._made})
 
     def __len__(self) -> int:
-        return len({**VERBS, **self._made})
+        return len({*verb_names(), *self._made})
 
     def __setitem__(self, name: str, command: Any) -> None:
         self._made[name] = command
@@ -91,10 +92,10 @@ class _WhenCalled(MutableMapping[str, Any]):
         del self._made[name]
 
 
-def _make(name: str, module: str) -> Any:
+def _make(name: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     alone.callback()(lambda: None)  # or typer makes a single verb the whole program
-    verb = import_module(f"gpubench.cli.{module}").verb
+    verb = module_of(name).verb
     if isinstance(verb, typer.Typer):  # a group of actions
         alone.add_typer(verb, name=name)
     else:
@@ -102,61 +103,8 @@ def _make(name: str, module: str) -> Any:
     group: Any = typer.main.get_command(alone)
     command = group.commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):
-        _read_plainly(each)
+        read_plainly(each)
     return command
-
-
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number"}
-_SHOWN = {bool: "", str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
-"""What the help shows for a value, where an option has no better word; a switch takes none."""
-
-
-class _Plainly:
-    """Reads a parameter as typer does, without pydantic, whose import takes a third of the start of a verb.
-
-    typer makes its own reader of each parameter when the first is read, given or not, unless there is one.
-    """
-
-    def __init__(self, kind: Callable[[str], Any]) -> None:
-        self._kind = kind
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        many = param.multiple or param.nargs == -1
-        if value is None:
-            return () if many else None
-        return [self._read(each, param, ctx) for each in value] if many else self._read(value, param, ctx)
-
-    def _read(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return self._kind(value)
-        except ValueError:
-            words = f"{value!r} is not {_WORDS[self._kind]}."
-            raise typer.BadParameter(words, ctx=ctx, param=param) from None
-
-
-def _nothing(ctx: Any) -> str:
-    del ctx
-    return ""
-
-
-def _read_plainly(command: Any) -> None:
-    """Give each parameter of a command such a reader, also those that typer adds: help and completion."""
-    laid_out = command.get_params
-
-    def get_params(ctx: Any) -> list[Any]:
-        parameters: list[Any] = laid_out(ctx)
-        for each in parameters:
-            annotation = each.type_descriptor.annotation
-            (kind,) = get_args(annotation) or (annotation,)
-            if kind in _SHOWN:
-                each._runtime_param = _Plainly(kind)  # noqa: SLF001 - typer has no public place for a reader
-                if each.param_type_name == "argument":
-                    each.display_type_rich = _nothing  # its name is enough
-                elif each.metavar is None:
-                    each.metavar = _SHOWN[kind]
-        return parameters
-
-    command.get_params = get_params
 
 
 app = typer.Typer(
@@ -168,17 +116,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_ALSO_CALLED = {
-    **dict.fromkeys(("bench", "benchmark", "measure", "start", "test", "train"), "run"),
-    **dict.fromkeys(("info", "detect", "device", "devices", "gpus", "status"), "probe"),
-    **dict.fromkeys(("price", "prices", "cost", "costs", "cloud"), "offers"),
-    **dict.fromkeys(("recommend", "best", "buy", "rent", "choose"), "rank"),
-    **dict.fromkeys(("html", "page", "export"), "report"),
-    **dict.fromkeys(("fit", "fits", "vram", "mem"), "memory"),
-    **dict.fromkeys(("diff", "regress"), "compare"),
-}
-"""What a verb is called elsewhere; the parser itself finds the ones that are mistyped."""
 
 
 def _version(value: bool) -> None:
@@ -197,7 +134,7 @@ def start(
     """Alone: print what is in this machine, and the next step."""
     del version
     if ctx.invoked_subcommand is None:
-        from gpubench.cli.probe import overview
+        from gpubench.cli.verbs.probe import overview
 
         overview()
 
@@ -248,15 +185,20 @@ def _misuse(error: typer.TyperException) -> str:
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name or "")
         context = context.parent
-    if context is None and not names and sys.argv[1:2] and sys.argv[1] in VERBS:
+    if context is None and not names and sys.argv[1:2] and sys.argv[1] in verb_names():
         names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)
-    verb = _ALSO_CALLED.get(unknown[1].lower()) if unknown else None
-    meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) and "Did you mean" not in words else ""
+    verb = _also_called(unknown[1].lower()) if unknown and "Did you mean" not in words else None
+    meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) else ""
     words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
+
+
+def _also_called(word: str) -> str | None:
+    """Return the verb that is called so elsewhere; the parser itself finds the ones that are mistyped."""
+    return next((name for name in verb_names() if word in getattr(module_of(name), "ALSO_CALLED", ())), None)
 
 
 def _verbs_of(context: Any) -> tuple[str, ...]:

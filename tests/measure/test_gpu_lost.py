@@ -9,7 +9,7 @@ import pytest
 import typer
 from nvml.script import Fault
 
-from gpubench.cli import run as run_verb
+from gpubench.cli.verbs import run as run_verb
 from gpubench.errors import NoDeviceError
 from gpubench.measure import events
 from gpubench.measure.budget import DEFAULT

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpubench.cli import listing
+from gpubench.cli.verbs import list as list_verb
 from gpubench.probe.probe import UNMEASURED
 
 
@@ -15,7 +15,7 @@ from gpubench.probe.probe import UNMEASURED
 def app() -> typer.Typer:
     made = typer.Typer()
     made.callback()(lambda: None)
-    made.command("list")(listing.verb)
+    made.command("list")(list_verb.verb)
     return made
 
 

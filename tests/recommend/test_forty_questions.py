@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpubench.cli.rank import print_ranking
+from gpubench.cli.verbs.rank import print_ranking
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.offers.listing import list_offers

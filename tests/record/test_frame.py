@@ -7,7 +7,7 @@ import pytest
 
 import gpubench
 from gpubench.blocks.parts import Bullets, Paragraph
-from gpubench.cli.run import print_run
+from gpubench.cli.verbs.run import print_run
 from gpubench.models import Finding, FindingKind, Launch, MicroResult, Round
 from gpubench.record import store
 from gpubench.record.figures import SPREAD, cold_costs, run_document, spread

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.cli.common import JsonOption, answer
 from gpubench.cli.options import options_of
+from gpubench.cli.output import answer
 from gpubench.predict.request import MemoryRequest
+
+PLACE = 100
+ALSO_CALLED = ("fit", "fits", "vram", "mem")
 
 
 @options_of(MemoryRequest)
-def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
+def verb(request: MemoryRequest, *, as_json: bool) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json)

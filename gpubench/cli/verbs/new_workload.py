@@ -7,23 +7,35 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import msgspec
 
-from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.cli.options import options_of
+from gpubench.cli.output import print_json, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file
+from gpubench.options import Option
+
+PLACE = 150
 
 
-def verb(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; the file is ./NAME.py.")],
-    as_json: JsonOption = False,
-) -> None:
+class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model is called."""
+
+    name: Annotated[
+        str, Option("Name of the model; the file is ./NAME.py.", place=1, bare=True, metavar="NAME")
+    ]
+
+
+@options_of(NewWorkloadRequest)
+def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
     """Write a commented template for a model of your own; it runs unchanged."""
     from gpubench.shipped import package_text
 
-    stem = name.removesuffix(".py")
+    stem = request.name.removesuffix(".py")
     if not stem.isidentifier():
-        raise MisuseError(f"{name!r} is no name for a Python file: use letters, digits and _, as in my_model")
+        raise MisuseError(
+            f"{request.name!r} is no name for a Python file: use letters, digits and _, as in my_model"
+        )
     path = Path(f"{stem}.py")
     if not path.exists() and _is_taken(stem):
         raise MisuseError(

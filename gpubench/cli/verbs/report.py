@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpubench.cli.common import JsonOption, print_json, print_path, say
 from gpubench.cli.options import options_of
+from gpubench.cli.output import print_json, print_path, say
 from gpubench.report.request import ReportRequest
 
+PLACE = 130
+ALSO_CALLED = ("html", "page", "export")
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
 ASKED = ("workload", "precision", "samples", "own", "offers", "accept_outliers", "as_of")
 
@@ -15,7 +17,7 @@ ASKED = ("workload", "precision", "samples", "own", "offers", "accept_outliers",
 @options_of(
     ReportRequest, only=("output", "results", "run", "format", *ASKED), panels=dict.fromkeys(ASKED, ASK)
 )
-def verb(request: ReportRequest, as_json: JsonOption = False) -> None:
+def verb(request: ReportRequest, *, as_json: bool) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
     from gpubench.report.page import report
     from gpubench.units import format_bytes

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
 from gpubench.cli.options import options_of
+from gpubench.cli.output import money, print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError
-from gpubench.offers.request import OffersRequest
+from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.units import UNKNOWN, format_usd, plain
 
 if TYPE_CHECKING:
@@ -24,15 +23,11 @@ if TYPE_CHECKING:
     from gpubench.offers.snapshot import SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
+PLACE = 80
+ALSO_CALLED = ("price", "prices", "cost", "costs", "cloud")
 SHOWN_SET_ASIDE = 8
 SHOWN_OFFERS = 2_000
 """Laying 100,000 rows out takes a minute and a GB, and nobody reads them."""
-
-AcceptOutliersOption = Annotated[
-    bool,
-    typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
-]
-
 
 verb = typer.Typer(
     help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
@@ -41,7 +36,7 @@ verb = typer.Typer(
 
 @verb.command("list")
 @options_of(OffersRequest)
-def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
+def list_(request: OffersRequest, *, as_json: bool) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_offers
@@ -62,45 +57,36 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
 
 
 @verb.command("refresh")
-def refresh_(
-    provider: Annotated[
-        list[str] | None, typer.Option(help="Only this cloud or price source; may be repeated.")
-    ] = None,
-    accept_outliers: AcceptOutliersOption = False,
-    from_: Annotated[
-        str | None, typer.Option("--from", help="URL of a published snapshot to read instead of the sources.")
-    ] = None,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@options_of(RefreshRequest)
+def refresh_(request: RefreshRequest, *, as_json: bool) -> None:
     """Fetch today's prices into a dated snapshot; a source that fails keeps its old prices and dates.
 
     Exit code 1 if a source failed, or none answered.
     """
-    done = _refreshed(provider or (), from_, results, accept_outliers=accept_outliers)
+    done = _refreshed(request)
     _say_set_aside(done.set_aside)
     for note in done.notes:
         say(note)
-    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    unmet = done.named("failed") + (done.named("skipped") if request.providers else ())
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
-    elif from_ is not None and not unmet:
+    elif request.url is not None and not unmet:
         say("nothing in it is newer than the prices here")
     else:
         say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     if as_json:
         print_json(_refresh_document(done))
-    if unmet or (done.path is None and from_ is None):
+    if unmet or (done.path is None and request.url is None):
         raise typer.Exit(ExitCode.NO)
 
 
-def _refreshed(
-    wanted: Sequence[str], url: str | None, results: Path | None, *, accept_outliers: bool
-) -> Refreshed:
+def _refreshed(request: RefreshRequest) -> Refreshed:
     """Ask the sources, or read a published snapshot, and say of each source how it answered."""
     from gpubench.offers.refresh import refresh, take_over
     from gpubench.offers.sources import all_sources, select_sources
 
+    wanted, url = request.providers, request.url
+    kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
     sources = select_sources(all_sources(), wanted) if url is None else ()
     try:
         from gpubench.offers.transport import HttpTransport
@@ -108,10 +94,8 @@ def _refreshed(
         raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
     with HttpTransport() as transport:
         if url is None:
-            return refresh(
-                sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
-            )
-        done = take_over(url, transport, results=results, only=wanted, accept_outliers=accept_outliers)
+            return refresh(sources, transport, on_source=_say_source, **kept)
+        done = take_over(url, transport, only=wanted, **kept)
     for name, source in done.sources.items():
         _say_source(name, source)
     return done
@@ -136,32 +120,20 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
 
 
 @verb.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
-    format_: Annotated[
-        str | None,
-        typer.Option("--format", help="own, skypilot or gpuhunt [default: recognized by its columns]."),
-    ] = None,
-    provider: Annotated[str | None, typer.Option(help="The cloud, where the table does not name it.")] = None,
-    price_date: Annotated[
-        str | None, typer.Option(help="Day of the prices (YYYY-MM-DD), where the table has no dates.")
-    ] = None,
-    accept_outliers: AcceptOutliersOption = False,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@options_of(ImportRequest)
+def import_(request: ImportRequest, *, as_json: bool) -> None:
     """Keep a price table of your own; it is read beside the shipped and the refreshed prices from then on."""
     from gpubench.offers.importing import FORMATS, import_offers
 
-    if format_ is not None and format_ not in FORMATS:
-        raise MisuseError(f"--format {format_!r} is unknown; give one of {', '.join(FORMATS)}")
+    if request.format is not None and request.format not in FORMATS:
+        raise MisuseError(f"--format {request.format!r} is unknown; give one of {', '.join(FORMATS)}")
     done = import_offers(
-        file,
-        format_=FORMATS[format_] if format_ else None,
-        provider=provider,
-        price_date=price_date,
-        results=results,
-        accept_outliers=accept_outliers,
+        request.file,
+        format_=None if request.format is None else FORMATS[request.format],
+        provider=request.provider,
+        price_date=request.price_date,
+        results=request.results,
+        accept_outliers=request.accept_outliers,
     )
     _say_set_aside(done.table.set_aside)
     instead = "" if done.replaced is None else f", in place of {done.replaced} of an earlier import"

@@ -5,29 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
+from gpubench.cli.output import print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.request import RunRequest
+from gpubench.options import Option
 
 if TYPE_CHECKING:
     from gpubench.measure.plan import Plan
     from gpubench.models import Case, Ranking, Run, TaskKind
     from gpubench.session.session import Prepared, Session
 
+PLACE = 40
+ALSO_CALLED = ("bench", "benchmark", "measure", "start", "test", "train")
 TOP_OFFERS = 5
 
 
-@options_of(RunRequest)
-def verb(
-    request: RunRequest,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the HTML report here.")] = None,
-    json: JsonOption = False,
-) -> None:
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a page is made of the run."""
+
+    report: Annotated[Path | None, Option("Write the HTML report here.", metavar="FILE")] = None
+
+
+@options_of(RunRequest, PageRequest)
+def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> None:
     """Measure workloads on a device and store the run."""
     from gpubench.cli.progress import watch
     from gpubench.predict.memory import doubts
@@ -37,8 +43,8 @@ def verb(
     prepared = prepare(
         request, lambda case, fits: say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
     )
-    if report is not None:
-        _check_report(report)
+    if page.report is not None:
+        _check_report(page.report)
     if prepared.remark:
         say(prepared.remark)
     if prepared.follows:
@@ -50,7 +56,7 @@ def verb(
     for doubt in doubts(prepared.plan, prepared.profiles, prepared.device, stored):
         say(doubt)
     session = _measure(prepared)
-    tell(session, prepared, request, report, as_json=json)
+    tell(session, prepared, request, page.report, as_json=as_json)
 
 
 def _measure(prepared: Prepared) -> Session:
@@ -77,8 +83,6 @@ def _measure(prepared: Prepared) -> Session:
         rest = "kept, and gpubench run --resume latest goes on with the rest"
         raise NoDeviceError(f"{error}; {what} {rest}") from error
     except UnstoredRunError as error:
-        import msgspec
-
         say(msgspec.json.encode(run_document(error.state)).decode())
         raise
 
@@ -141,7 +145,7 @@ def _close(run: Run, ranking: Ranking | None) -> None:
 
 def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
-    from gpubench.cli.rank import print_ranking
+    from gpubench.cli.verbs.rank import print_ranking
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from gpubench.blocks.parts import table, text
 from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, ResultsOption, print_json, print_path, say
+from gpubench.cli.options import options_of
+from gpubench.cli.output import print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
+from gpubench.record.request import AddRequest
+from gpubench.shared_options import ResultsRequest
 from gpubench.units import UNKNOWN, count
 
 if TYPE_CHECKING:
     from gpubench.record.heads import Head
 
+PLACE = 70
 
 verb = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
 
 
 @verb.command("list")
-def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
+@options_of(ResultsRequest)
+def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     """List the stored runs, oldest first."""
     from gpubench.labels import gpu_name
     from gpubench.record import store
 
-    root = store.results_root(results)
+    root = store.results_root(request.results)
     heads, problems = store.list_runs(root)
     for problem in problems:
         say(problem)
     if problems and not heads:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
-    if json:
+    if as_json:
         runs = [
             {name: getattr(head, name) for name in _FIELDS}
             | {"workloads": _workloads(head), "torch": head.torch}
@@ -59,13 +63,8 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
 
 
 @verb.command()
-def add(
-    sources: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE ...", help="Run files, or folders of them.")
-    ],
-    results: ResultsOption = None,
-    json: JsonOption = False,
-) -> None:
+@options_of(AddRequest)
+def add(request: AddRequest, *, as_json: bool) -> None:
     """Take in runs that other machines made; each is checked before it is copied.
 
     A run that is stored already with the same content is left as it is; one with other content under the same
@@ -74,13 +73,13 @@ def add(
     from gpubench.record.adding import add_runs
     from gpubench.record.store import check_writable, results_root
 
-    root = results_root(results)
+    root = results_root(request.results)
     check_writable(root)
-    added = add_runs(root, sources)
+    added = add_runs(root, request.sources)
     refused = (*added.refused, *added.conflicts)
     for line in refused:
         say(f"refused: {line}")
-    if json:
+    if as_json:
         paths = {"added": added.written, "already_stored": added.present}
         print_json(
             {name: [str(path) for path in found] for name, found in paths.items()} | {"refused": refused}
