@@ -11,11 +11,10 @@ import gc
 import re
 import signal
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -24,7 +23,7 @@ from typer.core import TyperGroup
 from gpubench import __version__
 from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
-from gpubench.cli.options import read_plainly
+from gpubench.cli.options import Verb, read_plainly, with_options
 from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.units import listing, plain
@@ -35,9 +34,6 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-_LAST = 1_000
-"""The place in the help of a verb that states none."""
-
 
 @cache
 def verb_names() -> tuple[str, ...]:
@@ -45,9 +41,10 @@ def verb_names() -> tuple[str, ...]:
     return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
 
 
-def module_of(name: str) -> ModuleType:
+def load_verb(name: str) -> Verb:
     """Import the file of a verb."""
-    return import_module(f"{verbs.__name__}.{name.replace('-', '_')}")
+    verb: Verb = import_module(f"{verbs.__name__}.{name.replace('-', '_')}").VERB
+    return verb
 
 
 class Verbs(TyperGroup):
@@ -78,8 +75,8 @@ class _WhenCalled(MutableMapping[str, Any]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Name the verbs in the order of the help, which each states; what has no file stands last."""
-        in_order = sorted(verb_names(), key=lambda name: getattr(module_of(name), "PLACE", _LAST))
+        """Name the verbs in the order of the help, which each states."""
+        in_order = sorted(verb_names(), key=lambda name: load_verb(name).place)
         return iter({**dict.fromkeys(in_order), **self._made})
 
     def __len__(self) -> int:
@@ -95,11 +92,14 @@ class _WhenCalled(MutableMapping[str, Any]):
 def _make(name: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     alone.callback()(lambda: None)  # or typer makes a single verb the whole program
-    verb = module_of(name).verb
-    if isinstance(verb, typer.Typer):  # a group of actions
-        alone.add_typer(verb, name=name)
+    verb = load_verb(name)
+    if isinstance(verb.run, Mapping):
+        actions = typer.Typer(help=verb.help, no_args_is_help=True)
+        for action, run in verb.run.items():
+            actions.command(action)(with_options(run, verb.only))
+        alone.add_typer(actions, name=name)
     else:
-        alone.command(name)(verb)
+        alone.command(name)(with_options(verb.run, verb.only))
     group: Any = typer.main.get_command(alone)
     command = group.commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):
@@ -198,7 +198,7 @@ def _misuse(error: typer.TyperException) -> str:
 
 def _also_called(word: str) -> str | None:
     """Return the verb that is called so elsewhere; the parser itself finds the ones that are mistyped."""
-    return next((name for name in verb_names() if word in getattr(module_of(name), "ALSO_CALLED", ())), None)
+    return next((name for name in verb_names() if word in load_verb(name).also_called), None)
 
 
 def _verbs_of(context: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The options of a verb on the command line, made of its requests: laid out, read, completed."""
+"""A verb, and its options on the command line, made of its requests: laid out, read, completed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import inspect
 import keyword
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
 import typer
@@ -26,45 +26,64 @@ _BY_PLACE = "_by_place"
 """Ends the name of the argument that stands for an option given without its name."""
 
 
+Action: TypeAlias = Callable[..., int | None]
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """How an answer is printed: asked of every verb."""
+    """What every verb is asked: how to print its answer."""
 
     json: Annotated[bool, Option("Print one JSON document on stdout.")] = False
 
 
-def options_of(
-    *request_types: type[msgspec.Struct], only: Collection[str] = (), panels: dict[str, str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb one option for each field of its requests, and ``--json``.
+class Verb(msgspec.Struct, frozen=True):
+    """A verb of the command line.
 
-    Args:
-        request_types: The verb receives one of each in this order, and ``as_json``.
-        only: Names of the options to offer; empty offers all.
-        panels: Panel by option where it is another than the field's.
+    Attributes:
+        run: Takes its requests in order and ``as_json``, and returns its exit code, None for 0; or several
+            such actions by name.
+        help: Of several actions; else it is what ``run`` says of itself.
+        place: Where it stands in the help, the smallest first.
+        also_called: What it is called elsewhere.
+        only: The options to offer by name, each with its panel in the help; empty offers all of its requests.
     """
+
+    run: Action | Mapping[str, Action]
+    help: str = ""
+    place: int = 1000
+    also_called: tuple[str, ...] = ()
+    only: Mapping[str, str | None] = {}
+
+
+def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[..., None]:
+    """Return what the parser calls: with an option for each field of the requests, and ``--json``."""
+    asked = inspect.signature(action, eval_str=True).parameters.values()
     offered = {
-        kind: [p for p in parameters_of(kind) if not p.option.python_only and (not only or p.name in only)]
-        for kind in request_types
+        each.annotation: [
+            parameter
+            for parameter in parameters_of(each.annotation)
+            if not parameter.option.python_only and (not only or parameter.name in only)
+        ]
+        for each in asked
+        if each.name != "as_json"
     }
+
+    @functools.wraps(action)
+    def called(**given: Any) -> None:
+        requests = [request_from(kind, _given_of(offered[kind], given)) for kind in offered]
+        output = request_from(Output, _given_of(parameters_of(Output), given))
+        code = action(*requests, as_json=output.json)
+        if code:
+            raise typer.Exit(code)
+
+    del called.__wrapped__  # typer reads the signature of what is wrapped, where it is told of it
     laid_out = [
         made
         for each in chain(*offered.values(), parameters_of(Output))
-        for made in _laid_out(each, (panels or {}).get(each.name, each.option.panel))
+        for made in _laid_out(each, only.get(each.name, each.option.panel))
     ]
-
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(verb)
-        def called(**given: Any) -> None:
-            requests = [request_from(kind, _given_of(offered[kind], given)) for kind in offered]
-            output = request_from(Output, _given_of(parameters_of(Output), given))
-            verb(*requests, as_json=output.json)
-
-        del called.__wrapped__  # typer reads the signature of what is wrapped, where it is told of it
-        called.__signature__ = inspect.Signature(laid_out)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in laid_out}
-        return called
-
-    return decorate
+    called.__signature__ = inspect.Signature(laid_out)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in laid_out}
+    return called
 
 
 # --- laid out for the parser ------------------------------------------------------------------------------

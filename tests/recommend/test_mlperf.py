@@ -158,4 +158,4 @@ def test_the_verb_lists_them_and_json_holds_every_run() -> None:
 
 def test_two_lists_at_once_are_refused() -> None:
     with pytest.raises(MisuseError, match="two lists"):
-        list_verb.verb(gpus=True, mlperf=True)
+        list_verb.verb(list_verb.ListRequest(gpus=True, mlperf=True), as_json=False)

@@ -335,17 +335,16 @@ def parsed(words):
     import typer
     from typer.testing import CliRunner
 
-    from gpubench.cli.options import options_of
+    from gpubench.cli.options import with_options
 
     seen = []
     app = typer.Typer()
 
-    @app.command()
-    @options_of(RankRequest)
     def verb(request: RankRequest, *, as_json: bool) -> None:
         assert not as_json
         seen.append(request)
 
+    app.command()(with_options(verb, {}))
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     return seen[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.blocks.parts import Paragraph
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import MisuseError
 from gpubench.predict.request import CalibrateRequest
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from gpubench.models import Run
     from gpubench.predict.calibration import Calibration
 
-PLACE = 110
 
-
-@options_of(CalibrateRequest)
 def verb(request: CalibrateRequest, *, as_json: bool) -> None:
     """Rebuild the calibration from the published measurements, and from your own runs."""
     # Before numpy is imported: the matrices of a fit are small, and threads that share one mostly wait.
@@ -74,3 +71,6 @@ def _document(calibration: Calibration, path: Path) -> dict[str, Any]:
         "skipped": dict(skipped.most_common()),
         "inputs": calibration.inputs,
     }
+
+
+VERB = Verb(verb, place=110)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from gpubench import findings
 from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.options import Option
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from gpubench.models import CudaCheck, PartLog
     from gpubench.record.run_check import Issue, RunCheck
 
-PLACE = 50
 CONFIRMED = "tests/data/confirmed/"
 LONGEST_REASON = 600
 
@@ -47,14 +45,12 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     results: Results = None
 
 
-@options_of(CheckRequest)
-def verb(request: CheckRequest, *, as_json: bool) -> None:
+def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Say whether a run, or this GPU, can be trusted; exit code 1 if not."""
     if request.cuda:
         if request.run is not None:
             raise MisuseError("--cuda checks this GPU: give it without a run")
-        check_cuda(request, as_json=as_json)
-        return
+        return check_cuda(request, as_json=as_json)
     if request.full or request.output is not None:
         raise MisuseError(f"{'--full' if request.full else '-o'} is for --cuda: gpubench check --cuda")
     from gpubench.record.run_check import check_run
@@ -66,8 +62,7 @@ def verb(request: CheckRequest, *, as_json: bool) -> None:
     checked = check_run(read_run(find_run(results_root(request.results), request.run)))
     keys = ("trustworthy", "run_id", "cases", "issues")
     answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: _parts(checked))
-    if not checked.trustworthy:
-        raise typer.Exit(ExitCode.NO)
+    return ExitCode.DONE if checked.trustworthy else ExitCode.NO
 
 
 def _parts(checked: RunCheck) -> list[Part]:
@@ -93,7 +88,7 @@ def _place(issue: Issue) -> str:
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
 
 
-def check_cuda(request: CheckRequest, *, as_json: bool) -> None:
+def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
     from gpubench.cuda_check import judge
     from gpubench.cuda_check import run as cuda_check
@@ -123,8 +118,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> None:
     if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check, whole)
     _say_next(check, verdicts, path)
-    if judge.failed(verdicts) or judge.cut_off(verdicts):
-        raise typer.Exit(ExitCode.NO)
+    return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
@@ -232,3 +226,6 @@ def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None
         return
     why = f"{count(open_ones, 'judgment')} undecided" if open_ones else "a part is missing"
     say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")
+
+
+VERB = Verb(verb, place=50)

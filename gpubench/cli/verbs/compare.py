@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpubench.blocks.parts import Part, number, table, text
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.interval import stacked
@@ -18,12 +16,8 @@ from gpubench.units import format_number, plain
 if TYPE_CHECKING:
     from gpubench.record.compare import Comparison, Row
 
-PLACE = 60
-ALSO_CALLED = ("diff", "regress")
 
-
-@options_of(CompareRequest)
-def verb(request: CompareRequest, *, as_json: bool) -> None:
+def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
     from gpubench.record.compare import compare
     from gpubench.record.run_file import read_run
@@ -40,9 +34,8 @@ def verb(request: CompareRequest, *, as_json: bool) -> None:
     for line in _against_b(found, tolerance):
         say(line)
     if found.failed(tolerance):
-        raise typer.Exit(ExitCode.NO)
-    if found.undecided(tolerance):
-        raise typer.Exit(ExitCode.UNDECIDED)
+        return ExitCode.NO
+    return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE
 
 
 def _parts(found: Comparison, tolerance: float | None) -> list[Part]:
@@ -88,3 +81,6 @@ def _against_b(found: Comparison, tolerance: float | None) -> Iterator[str]:
     ):
         if cases:
             yield f"{why}: {', '.join(plain(each.label) for each in cases)}{then}"
+
+
+VERB = Verb(verb, place=60, also_called=("diff", "regress"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.interval import stacked
 from gpubench.recommend.feed_request import FeedRequest
@@ -14,7 +14,6 @@ from gpubench.units import format_si, plain
 if TYPE_CHECKING:
     from gpubench.recommend.feed import FeedReport
 
-PLACE = 140
 _PER_FRAME = (
     "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of an "
     "image classifier"
@@ -26,7 +25,6 @@ _WAYS = {
 }
 
 
-@options_of(FeedRequest)
 def verb(request: FeedRequest, *, as_json: bool) -> None:
     """Say whether this host can prepare images as fast as a GPU trains on them (needs kornia)."""
     from gpubench.recommend.feed import feed
@@ -69,3 +67,6 @@ def _parts(report: FeedReport) -> list[Part]:
         *per_frame,
         *(Paragraph(text=text_) for text_ in (*said, *(f"no figure for {line}" for line in report.refused))),
     ]
+
+
+VERB = Verb(verb, place=140)

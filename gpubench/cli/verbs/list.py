@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from gpubench.blocks.parts import number, table, text
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import MisuseError
 from gpubench.options import Option
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from gpubench.models import WorkloadProfile
 
-PLACE = 30
-
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which list; at most one may be named in place of the workloads."""
@@ -29,7 +27,6 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     unmeasured: Annotated[bool, Option("List processors that nothing is timed on, with the reason.")] = False
 
 
-@options_of(ListRequest)
 def verb(request: ListRequest, *, as_json: bool) -> None:
     """List the workloads: parameters, work per sample, default batches."""
     lists = {"gpus": _list_gpus, "mlperf": _list_mlperf, "unmeasured": _list_unmeasured}
@@ -161,3 +158,6 @@ def _list_mlperf(as_json: bool) -> None:
     )
     if not as_json:
         say(f"{what()} Every run: --json.")
+
+
+VERB = Verb(verb, place=30)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer
 from gpubench.predict.request import MemoryRequest
 
-PLACE = 100
-ALSO_CALLED = ("fit", "fits", "vram", "mem")
 
-
-@options_of(MemoryRequest)
 def verb(request: MemoryRequest, *, as_json: bool) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
     if request.gpus and not request.workloads:
@@ -62,3 +58,6 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
         lambda: {"schema_version": SCHEMA_VERSION, "gpus": [each.flat() for each in found]},
         lambda: (part for each in found for part in room(each)),
     )
+
+
+VERB = Verb(verb, place=100, also_called=("fit", "fits", "vram", "mem"))

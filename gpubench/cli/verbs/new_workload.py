@@ -9,13 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file
 from gpubench.options import Option
-
-PLACE = 150
 
 
 class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +24,6 @@ class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@options_of(NewWorkloadRequest)
 def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
     """Write a commented template for a model of your own; it runs unchanged."""
     from gpubench.shipped import package_text
@@ -67,3 +64,6 @@ def _write(path: Path, text: str) -> None:
         raise StorageError(
             f"cannot write {path}: {error.strerror}; change to a folder you may write in"
         ) from error
+
+
+VERB = Verb(verb, place=150)

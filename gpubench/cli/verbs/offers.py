@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.blocks.terminal import show
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import money, print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
@@ -23,19 +21,11 @@ if TYPE_CHECKING:
     from gpubench.offers.snapshot import SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
-PLACE = 80
-ALSO_CALLED = ("price", "prices", "cost", "costs", "cloud")
 SHOWN_SET_ASIDE = 8
 SHOWN_OFFERS = 2_000
 """Laying 100,000 rows out takes a minute and a GB, and nobody reads them."""
 
-verb = typer.Typer(
-    help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
-)
 
-
-@verb.command("list")
-@options_of(OffersRequest)
 def list_(request: OffersRequest, *, as_json: bool) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from gpubench.offers.listing import list_offers
@@ -56,9 +46,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
         say("no offer passes all of these options: relax one of them")
 
 
-@verb.command("refresh")
-@options_of(RefreshRequest)
-def refresh_(request: RefreshRequest, *, as_json: bool) -> None:
+def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     """Fetch today's prices into a dated snapshot; a source that fails keeps its old prices and dates.
 
     Exit code 1 if a source failed, or none answered.
@@ -76,8 +64,7 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> None:
         say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     if as_json:
         print_json(_refresh_document(done))
-    if unmet or (done.path is None and request.url is None):
-        raise typer.Exit(ExitCode.NO)
+    return ExitCode.NO if unmet or (done.path is None and request.url is None) else ExitCode.DONE
 
 
 def _refreshed(request: RefreshRequest) -> Refreshed:
@@ -119,8 +106,6 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
     }
 
 
-@verb.command("import")
-@options_of(ImportRequest)
 def import_(request: ImportRequest, *, as_json: bool) -> None:
     """Keep a price table of your own; it is read beside the shipped and the refreshed prices from then on."""
     from gpubench.offers.importing import FORMATS, import_offers
@@ -284,3 +269,11 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
             f"({plain(f'{first.provider} {first.instance}', 80)} ...; --json names all)"
         )
     _say_set_aside(table.set_aside)
+
+
+VERB = Verb(
+    {"list": list_, "refresh": refresh_, "import": import_},
+    "List, refresh or import dated prices of clouds and marketplaces.",
+    place=80,
+    also_called=("price", "prices", "cost", "costs", "cloud"),
+)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import MisuseError
 from gpubench.predict.request import EvaluateRequest, PredictRequest, ScoreRequest
 
-PLACE = 90
 
-verb = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
-
-
-@verb.command()
-@options_of(PredictRequest)
 def show(request: PredictRequest, *, as_json: bool) -> None:
     """Print throughput, interval and reasons for each GPU, the fastest first."""
     from gpubench.predict.answers import as_records
@@ -30,8 +22,6 @@ def show(request: PredictRequest, *, as_json: bool) -> None:
     answer(as_json, lambda: as_records(answers), lambda: answered(answers))
 
 
-@verb.command()
-@options_of(EvaluateRequest)
 def evaluate(request: EvaluateRequest, *, as_json: bool) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
     from gpubench.models import TaskKind
@@ -52,8 +42,6 @@ def evaluate(request: EvaluateRequest, *, as_json: bool) -> None:
     answer(as_json, lambda: document, lambda: scored(document))
 
 
-@verb.command()
-@options_of(ScoreRequest)
 def score(request: ScoreRequest, *, as_json: bool) -> None:
     """Score the calibration on measurements of your own; nothing is learned from them."""
     from gpubench.predict.evaluate import score as run
@@ -61,3 +49,10 @@ def score(request: ScoreRequest, *, as_json: bool) -> None:
 
     document = run(request.file)
     answer(as_json, lambda: document, lambda: scored(document))
+
+
+VERB = Verb(
+    {"show": show, "evaluate": evaluate, "score": score},
+    "Predict throughput on GPUs that are not here.",
+    place=90,
+)

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from gpubench.blocks.terminal import show
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.options import Option
 
 if TYPE_CHECKING:
     from gpubench.probe.backend import ProbeReport
-
-PLACE = 10
-ALSO_CALLED = ("info", "detect", "device", "devices", "gpus", "status")
 
 
 class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +22,6 @@ class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
     dump: Annotated[Path | None, Option("Write the driver's raw answers to FILE, identifiers masked.")] = None
 
 
-@options_of(DumpRequest)
 def verb(request: DumpRequest, *, as_json: bool) -> None:
     """Say what the devices of this machine are, and what holds them back."""
     from gpubench.probe.probe import probe
@@ -60,3 +56,6 @@ def overview() -> None:
     from gpubench.sections.device import machine
 
     show(*machine(probe()).brief)
+
+
+VERB = Verb(verb, place=10, also_called=("info", "detect", "device", "devices", "gpus", "status"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from gpubench.blocks.terminal import show
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, say
 from gpubench.options import Option, check_fields
 from gpubench.recommend.request import OUTPUT, RankRequest
@@ -17,8 +17,6 @@ from gpubench.recommend.trial_request import TrialRequest
 if TYPE_CHECKING:
     from gpubench.models import Ranking
 
-PLACE = 120
-ALSO_CALLED = ("recommend", "best", "buy", "rent", "choose")
 HUMAN_LIMIT = 20
 
 
@@ -30,7 +28,6 @@ class ShownRequest(msgspec.Struct, frozen=True, kw_only=True):
     explain: Annotated[bool, Option("Also list every note, and what is left out and why.", OUTPUT)] = False
 
 
-@options_of(RankRequest, ShownRequest, TrialRequest)
 def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_json: bool) -> None:
     """Rank GPUs and instances by training per dollar, and say how sure that is.
 
@@ -101,3 +98,6 @@ def print_ranking(
     beside = [factor_table(rows)] if shown.factors else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
     show(*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out)
+
+
+VERB = Verb(verb, place=120, also_called=("recommend", "best", "buy", "rent", "choose"))

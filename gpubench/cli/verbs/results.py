@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpubench.blocks.parts import table, text
 from gpubench.blocks.terminal import show
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.record.request import AddRequest
@@ -18,13 +16,7 @@ from gpubench.units import UNKNOWN, count
 if TYPE_CHECKING:
     from gpubench.record.heads import Head
 
-PLACE = 70
 
-verb = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
-
-
-@verb.command("list")
-@options_of(ResultsRequest)
 def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     """List the stored runs, oldest first."""
     from gpubench.labels import gpu_name
@@ -62,8 +54,6 @@ def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
         say(f"{len(problems)} of {len(heads) + len(problems)} files could not be read")
 
 
-@verb.command()
-@options_of(AddRequest)
 def add(request: AddRequest, *, as_json: bool) -> None:
     """Take in runs that other machines made; each is checked before it is copied.
 
@@ -108,3 +98,6 @@ def _workloads(head: Head) -> list[str]:
 def _measured(row: Head) -> str:
     end = ", interrupted" if row.interrupted else "" if row.finished else ", unfinished"
     return f"{row.measured} of {row.cases}{end}"
+
+
+VERB = Verb({"list": list_runs, "add": add}, "List stored runs, or take in runs of other machines.", place=70)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.blocks.terminal import show
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.request import RunRequest
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from gpubench.models import Case, Ranking, Run, TaskKind
     from gpubench.session.session import Prepared, Session
 
-PLACE = 40
-ALSO_CALLED = ("bench", "benchmark", "measure", "start", "test", "train")
 TOP_OFFERS = 5
 
 
@@ -32,8 +29,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     report: Annotated[Path | None, Option("Write the HTML report here.", metavar="FILE")] = None
 
 
-@options_of(RunRequest, PageRequest)
-def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> None:
+def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
     """Measure workloads on a device and store the run."""
     from gpubench.cli.progress import watch
     from gpubench.predict.memory import doubts
@@ -51,12 +47,12 @@ def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> None:
         with watch() as progress:
             follow(prepared, progress)
         say("the run is over; it is stored on the first machine")
-        return
+        return ExitCode.DONE
     stored = newest_runs(prepared.root).runs
     for doubt in doubts(prepared.plan, prepared.profiles, prepared.device, stored):
         say(doubt)
     session = _measure(prepared)
-    tell(session, prepared, request, page.report, as_json=as_json)
+    return tell(session, prepared, request, page.report, as_json=as_json)
 
 
 def _measure(prepared: Prepared) -> Session:
@@ -89,7 +85,7 @@ def _measure(prepared: Prepared) -> Session:
 
 def tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
-) -> None:
+) -> ExitCode:
     """Print a run, the head of the ranking for what was run, and at the end what both come to."""
     import shlex
 
@@ -106,7 +102,7 @@ def tell(
         resume = f"gpubench run --resume {session.run.run_id}{place}"
         goes_on = f"; finished cases are kept, and this goes on: {resume}"
         say(f"interrupted{'; what was trained is kept' if request.to_quality else goes_on}")
-        raise typer.Exit(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
     closes = bool(prepared.plan.cases) and not (as_json or session.every_case_failed)
     ranking = _top_offers(prepared.plan, request.results) if closes else None
     if report is not None:
@@ -118,7 +114,8 @@ def tell(
         _close(session.run, ranking)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
-        raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
+        return ExitCode.EVERY_CASE_FAILED
+    return ExitCode.DONE
 
 
 def print_run(run: Run) -> None:
@@ -186,3 +183,6 @@ def _check_report(report: Path) -> None:
         raise MisuseError(f"--report {report}: it is a folder; name a file in it")
     if not folder.is_dir():
         raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
+
+
+VERB = Verb(verb, place=40, also_called=("bench", "benchmark", "measure", "start", "test", "train"))
