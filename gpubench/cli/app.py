@@ -11,8 +11,8 @@ import gc
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
-from functools import cache
+from collections import UserDict
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated, Any, NoReturn
@@ -35,7 +35,6 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-@cache
 def verb_names() -> tuple[str, ...]:
     """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
     return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
@@ -52,7 +51,7 @@ class Verbs(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = _WhenCalled(self.commands)
+        self.commands = _WhenCalled(dict.fromkeys(verb_names()))
         read_plainly(self)
 
     def invoke(self, ctx: Any) -> Any:
@@ -63,30 +62,17 @@ class Verbs(TyperGroup):
             raise typer.Abort from error
 
 
-class _WhenCalled(MutableMapping[str, Any]):
-    """Commands by name; that of a verb is made when it is first asked for."""
-
-    def __init__(self, made: MutableMapping[str, Any]) -> None:
-        self._made = dict(made)
+class _WhenCalled(UserDict[str, Any]):
+    """Commands by name; each is None until it is first asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made and name in verb_names():
-            self._made[name] = _make(name)
-        return self._made[name]
+        if self.data[name] is None:
+            self.data[name] = _make(name)
+        return self.data[name]
 
     def __iter__(self) -> Iterator[str]:
         """Name the verbs in the order of the help, which each states."""
-        in_order = sorted(verb_names(), key=lambda name: load_verb(name).place)
-        return iter({**dict.fromkeys(in_order), **self._made})
-
-    def __len__(self) -> int:
-        return len({*verb_names(), *self._made})
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
+        return iter(sorted(self.data, key=lambda name: load_verb(name).place))
 
 
 def _make(name: str) -> Any:
@@ -159,14 +145,12 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
-        if (
-            error.filename is None and error.errno in _NO_ROOM
-        ):  # files of ours are named, a stream has no name
-            leave_quietly(sys.stdout)
-            _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
-        if error.filename is None:
+        if error.filename is not None:
+            _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
+        if error.errno not in _NO_ROOM:
             _fail_unexpectedly(error)
-        _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
+        leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
+        _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
     except Exception as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
         if is_interrupt(error):
             _fail("interrupted", ExitCode.INTERRUPTED)

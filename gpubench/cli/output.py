@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard
 
@@ -65,11 +64,6 @@ def print_path(path: str | Path) -> None:
         return
     stream.flush()
     stream.buffer.write(os.fsencode(path) + b"\n")  # a name need not be of the stream's encoding, nor of any
-
-
-def money(value: Decimal | float | None) -> float | None:
-    """A sum as a JSON number."""
-    return None if value is None else float(value)
 
 
 # --- streams as they come ----------------------------------------------------------------------------------

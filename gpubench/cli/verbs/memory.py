@@ -22,11 +22,9 @@ def verb(request: MemoryRequest, *, as_json: bool) -> None:
 
     def document() -> dict[str, Any]:
         documents = [each.flat() for each in answers]
-        return (
-            documents[0]
-            if len(request.workloads) == 1
-            else {"schema_version": SCHEMA_VERSION, "workloads": documents}
-        )
+        if len(request.workloads) == 1:
+            return documents[0]
+        return {"schema_version": SCHEMA_VERSION, "workloads": documents}
 
     answer(
         as_json,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
-from gpubench.blocks.terminal import show
 from gpubench.cli.options import Verb
-from gpubench.cli.output import money, print_json, say
+from gpubench.cli.output import answer, print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.units import UNKNOWN, format_usd, plain
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.refresh import Refreshed
     from gpubench.offers.snapshot import SourceOffers
@@ -35,10 +34,9 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     rows = list_offers(table.offers, request, today)
+    answer(as_json, lambda: _document(rows, table, today.isoformat()), lambda: _table(rows[:SHOWN_OFFERS]))
     if as_json:
-        print_json(_document(rows, table, today.isoformat()))
         return
-    show(*_table(rows[:SHOWN_OFFERS]))
     if len(rows) > SHOWN_OFFERS:
         say(f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json")
     _say_summary(rows, table)
@@ -101,8 +99,8 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
             }
             for name, source in done.sources.items()
         },
-        "set_aside": _reasons(done.set_aside),
-        "notes": list(done.notes),
+        "set_aside": [each._asdict() for each in done.set_aside],
+        "notes": done.notes,
     }
 
 
@@ -129,7 +127,7 @@ def import_(request: ImportRequest, *, as_json: bool) -> None:
                 "path": str(done.path),
                 "offers": len(done.table.offers),
                 "replaced": done.replaced,
-                "set_aside": _reasons(done.table.set_aside),
+                "set_aside": [each._asdict() for each in done.table.set_aside],
             }
         )
 
@@ -158,49 +156,36 @@ def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
         say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
 
 
-def _reasons(set_aside: Sequence[SetAside]) -> list[dict[str, str]]:
-    return [{"row": row, "reason": reason} for row, reason in set_aside]
+_FIELDS = (
+    "offer.provider", "offer.instance", "offer.region", "offer.gpu_key", "offer.gpu_count", "offer.vcpus",
+    "offer.ram_bytes", "offer.pricing", "offer.term_years", "offer.kind", "offer.price_usd_per_hour",
+    "usd_per_gpu_hour", "offer.price_date", "price_age_days", "freshness", "not_ranked_because",
+    "offer.source", "offer.note", "offer.retrieved_at", "offer.in_stock", "offer.stock_date",
+)  # fmt: skip
+"""What JSON says of an offer: what it is, and what follows from it on the day."""
 
 
 def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:
     from gpubench.models import SCHEMA_VERSION
 
+    names = [field.removeprefix("offer.") for field in _FIELDS]
+    values_of = attrgetter(*_FIELDS)
     return {
         "schema_version": SCHEMA_VERSION,
         "as_of": as_of,
-        "offers": [
-            {
-                "provider": row.offer.provider,
-                "instance": row.offer.instance,
-                "region": row.offer.region,
-                "gpu_key": row.offer.gpu_key,
-                "gpu_count": row.offer.gpu_count,
-                "vcpus": row.offer.vcpus,
-                "ram_bytes": row.offer.ram_bytes,
-                "pricing": row.offer.pricing,
-                "term_years": row.offer.term_years,
-                "kind": row.offer.kind,
-                "price_usd_per_hour": money(row.offer.price_usd_per_hour),
-                "usd_per_gpu_hour": money(row.usd_per_gpu_hour),
-                "price_date": row.offer.price_date,
-                "price_age_days": row.price_age_days,
-                "freshness": row.freshness,
-                "not_ranked_because": row.not_ranked_because,
-                "source": row.offer.source,
-                "note": row.offer.note,
-                "retrieved_at": row.offer.retrieved_at,
-                "in_stock": row.offer.in_stock,
-                "stock_date": row.offer.stock_date,
-            }
-            for row in rows
-        ],
+        "offers": [dict(zip(names, map(_in_json, values_of(row)), strict=True)) for row in rows],
         "retired": [
             {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
             for o in table.retired
         ],
-        "set_aside": _reasons(table.set_aside),
-        "notes": list(table.notes),
+        "set_aside": [each._asdict() for each in table.set_aside],
+        "notes": table.notes,
     }
+
+
+def _in_json(value: object) -> object:
+    """A sum as a plain number."""
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:

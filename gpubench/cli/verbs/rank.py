@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from gpubench.blocks.terminal import show
+from gpubench.blocks.parts import Part
 from gpubench.cli.options import Verb
-from gpubench.cli.output import print_json, say
+from gpubench.cli.output import answer, say
 from gpubench.options import Option, check_fields
 from gpubench.recommend.request import OUTPUT, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
@@ -43,10 +43,9 @@ def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_j
     one_a_gpu = request.one_a_gpu or not (as_json or shown.all_offers or trial.count)
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     _write_trial(ranking, request, trial)
+    answer(as_json, lambda: document(ranking), lambda: ranking_parts(ranking, rows, shown))
     if as_json:
-        print_json(document(ranking))
         return
-    print_ranking(ranking, rows, shown)
     if sys.stdout.isatty():
         from gpubench.sections.verdict import headline
 
@@ -77,15 +76,15 @@ def _write_trial(ranking: Ranking, request: RankRequest, trial: TrialRequest) ->
     say(f"Next: sh {files[-1]} rents, measures, downloads results, shuts down, re-ranks.")
 
 
-def print_ranking(
+def ranking_parts(
     ranking: Ranking, limit: int, shown: ShownRequest = ShownRequest(), *, more_by: str = "--explain"
-) -> None:
-    """Print the verdict, so many rows, buying against renting, and what was asked for besides.
+) -> list[Part]:
+    """Return the verdict, so many rows, buying against renting, and what was asked for besides.
 
     Args:
-        ranking: With the rows to print among its own.
-        limit: Rows to print.
-        shown: Whether each is an offer, else each is a GPU at its best, and what is printed besides.
+        ranking: With the rows to show among its own.
+        limit: Most rows.
+        shown: Whether each is an offer, else each is a GPU at its best, and what is shown besides.
         more_by: What shows the notes that are left out here.
     """
     from gpubench.sections.data import of_ranking
@@ -97,7 +96,7 @@ def print_ranking(
     rows = shown_rows(data, ranking)
     beside = [factor_table(rows)] if shown.factors else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
-    show(*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out)
+    return [*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out]
 
 
 VERB = Verb(verb, place=120, also_called=("recommend", "best", "buy", "rent", "choose"))

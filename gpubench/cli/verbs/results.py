@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from gpubench.blocks.parts import table, text
-from gpubench.blocks.terminal import show
+from gpubench.blocks.parts import Part, table, text
 from gpubench.cli.options import Verb
-from gpubench.cli.output import print_json, print_path, say
+from gpubench.cli.output import answer, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.record.request import AddRequest
 from gpubench.shared_options import ResultsRequest
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     """List the stored runs, oldest first."""
-    from gpubench.labels import gpu_name
     from gpubench.record import store
 
     root = store.results_root(request.results)
@@ -28,27 +27,12 @@ def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
         say(problem)
     if problems and not heads:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
-    if as_json:
-        runs = [
-            {name: getattr(head, name) for name in _FIELDS}
-            | {"workloads": _workloads(head), "torch": head.torch}
-            for head in heads
-        ]
-        print_json({"results": str(root), "runs": runs, "problems": problems})
-    elif heads:
-        show(
-            table(
-                "",
-                heads,
-                text("run", lambda row: row.run_id),
-                text("started", lambda row: row.started_at, optional=2),
-                text("device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
-                text("budget", lambda row: row.budget, optional=1),
-                text("measured", _measured),
-                text("workloads", lambda row: " ".join(_workloads(row))),
-            )
-        )
-    else:
+    answer(
+        as_json,
+        lambda: {"results": str(root), "runs": [_row(head) for head in heads], "problems": problems},
+        lambda: _parts(heads),
+    )
+    if not (heads or as_json):
         say(f"no runs in {root}: `gpubench run` makes one")
     if problems:
         say(f"{len(problems)} of {len(heads) + len(problems)} files could not be read")
@@ -89,6 +73,31 @@ def add(request: AddRequest, *, as_json: bool) -> None:
 _FIELDS = (
     "run_id", "started_at", "gpu_key", "device", "budget", "cases", "measured", "finished", "interrupted",
 )  # fmt: skip
+
+
+def _row(head: Head) -> dict[str, Any]:
+    """A run as JSON."""
+    stored = {name: getattr(head, name) for name in _FIELDS}
+    return {**stored, "workloads": _workloads(head), "torch": head.torch}
+
+
+def _parts(heads: Sequence[Head]) -> list[Part]:
+    from gpubench.labels import gpu_name
+
+    if not heads:
+        return []
+    return [
+        table(
+            "",
+            heads,
+            text("run", lambda row: row.run_id),
+            text("started", lambda row: row.started_at, optional=2),
+            text("device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
+            text("budget", lambda row: row.budget, optional=1),
+            text("measured", _measured),
+            text("workloads", lambda row: " ".join(_workloads(row))),
+        )
+    ]
 
 
 def _workloads(head: Head) -> list[str]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from gpubench.blocks.parts import Paragraph
+from gpubench.blocks.parts import Paragraph, Part
 from gpubench.blocks.terminal import show
 from gpubench.cli.options import Verb
-from gpubench.cli.output import print_json, say
+from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.request import RunRequest
 from gpubench.options import Option
@@ -92,10 +92,11 @@ def tell(
     from gpubench import effects
     from gpubench.record.figures import run_document
 
-    if as_json:
-        print_json(run_document(session.run) | effects.document(session.run))
-    else:
-        print_run(session.run)
+    answer(
+        as_json,
+        lambda: run_document(session.run) | effects.document(session.run),
+        lambda: run_parts(session.run),
+    )
     say(f"stored in {session.path}")
     if session.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
@@ -118,14 +119,14 @@ def tell(
     return ExitCode.DONE
 
 
-def print_run(run: Run) -> None:
-    """Print what a run says: the device, the cases, what they compare to, what to doubt."""
+def run_parts(run: Run) -> list[Part]:
+    """Return what a run says: the device, the cases, what they compare to, what to doubt."""
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
     figures = ("device", "throughput", "latency", "outputs", "generation")
     gains = ("amp", "frameworks", "threads", "together")
-    show(*brief(of_run(run), *figures, *gains, "quality", "micro", "method"))
+    return brief(of_run(run), *figures, *gains, "quality", "micro", "method")
 
 
 def _close(run: Run, ranking: Ranking | None) -> None:
@@ -133,8 +134,8 @@ def _close(run: Run, ranking: Ranking | None) -> None:
     from gpubench.sections.amp import closing_sentence
     from gpubench.sections.verdict import headline
 
-    answer = headline(ranking) if ranking is not None and ranking.rows else None
-    sentences = [sentence for sentence in (answer, closing_sentence(run)) if sentence is not None]
+    verdict = headline(ranking) if ranking is not None and ranking.rows else None
+    sentences = [sentence for sentence in (verdict, closing_sentence(run)) if sentence is not None]
     if sentences:
         print()
         show(*(Paragraph(text=sentence, tone="headline") for sentence in sentences))
@@ -142,7 +143,7 @@ def _close(run: Run, ranking: Ranking | None) -> None:
 
 def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
-    from gpubench.cli.verbs.rank import print_ranking
+    from gpubench.cli.verbs.rank import ranking_parts
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
@@ -158,7 +159,7 @@ def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
         say(f"no ranking: {error}")
         return None
     print()
-    print_ranking(ranking, TOP_OFFERS, more_by="gpubench rank --explain")
+    show(*ranking_parts(ranking, TOP_OFFERS, more_by="gpubench rank --explain"))
     say("the whole ranking, and how to narrow it: gpubench rank --help")
     return ranking
 
