@@ -167,11 +167,7 @@ def line_of(event: events.Event) -> str | None:
         case events.MicroEnded():
             result = event.result
             precision = f" {result.precision}" if result.precision else ""
-            value = (
-                units.format_duration(result.value)
-                if result.unit == "s"
-                else units.format_si(result.value, result.unit)
-            )
+            value = units.format_quantity(result.value, result.unit)
             return f"  {result.name}{precision} {result.size}: {value}"
         case events.Remark():
             return units.plain(event.text, 2000)

@@ -15,7 +15,7 @@ from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.options import Option
 from gpubench.shared_options import Results
-from gpubench.units import count, format_duration, format_si, plain
+from gpubench.units import count, format_duration, format_quantity, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge_proofs import Verdict
@@ -168,9 +168,6 @@ def _beside(check: CudaCheck) -> list[Part]:
     """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
     from gpubench.cuda_check.judge import beside
 
-    def shown(value: float, unit: str) -> str:
-        return format_duration(value) if unit == "s" else format_si(value, unit)
-
     rows = beside(check)
     if not rows:
         return []
@@ -179,8 +176,8 @@ def _beside(check: CudaCheck) -> list[Part]:
             "",
             rows,
             text("shown, not judged", lambda row: row.name),
-            number("here", lambda row: shown(row.here, row.unit)),
-            number("one such card", lambda row: shown(row.there, row.unit)),
+            number("here", lambda row: format_quantity(row.here, row.unit)),
+            number("one such card", lambda row: format_quantity(row.there, row.unit)),
             number("ratio", lambda row: f"{row.here / row.there:.3f}"),
         )
     ]
