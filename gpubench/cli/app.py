@@ -174,15 +174,11 @@ def _misuse(error: typer.TyperException) -> str:
     path = " ".join(["gpubench", *names])
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)
-    verb = _also_called(unknown[1].lower()) if unknown and "Did you mean" not in words else None
-    meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) else ""
+    word = unknown[1].lower() if unknown and "Did you mean" not in words else None
+    also = [name for name in verb_names() if word is not None and word in load_verb(name).also_called]
+    meant = f" Did you mean '{also[0]}'?" if also and also[0] in _verbs_of(group) else ""
     words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
-
-
-def _also_called(word: str) -> str | None:
-    """Return the verb that is called so elsewhere; the parser itself finds the ones that are mistyped."""
-    return next((name for name in verb_names() if word in load_verb(name).also_called), None)
 
 
 def _verbs_of(context: Any) -> tuple[str, ...]:

@@ -151,26 +151,25 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     )
     if not common and not broken:
         raise MisuseError(f"no case is in both runs: {_first_difference(a, b)}")
-    rows = []
-    for case in common:
-        mine, theirs = good[1][case], good[0][case]
-        assert mine.samples_per_s is not None  # status ok has a figure: record/rules.py
-        assert theirs.samples_per_s is not None
-        rows.append(
-            Row(
-                case=case,
-                a=theirs.samples_per_s,
-                b=mine.samples_per_s,
-                ratio=ratio(mine, theirs),
-                a_batch_choice=theirs.batch_choice,
-                b_batch_choice=mine.batch_choice,
-                a_findings=doubts(theirs.findings),
-                b_findings=doubts(mine.findings),
-            )
-        )
+    rows = tuple(_row(good[0][case], good[1][case]) for case in common)
     seen = {*common, *(each.case for each in broken)}
     remarks = (*_of_launches(good, common), *_remarks(a, b, seen))
-    return Comparison(rows=tuple(rows), broken=broken, remarks=remarks)
+    return Comparison(rows=rows, broken=broken, remarks=remarks)
+
+
+def _row(a: Measurement, b: Measurement) -> Row:
+    assert a.samples_per_s is not None  # status ok has a figure: record/rules.py
+    assert b.samples_per_s is not None
+    return Row(
+        case=a.case,
+        a=a.samples_per_s,
+        b=b.samples_per_s,
+        ratio=ratio(b, a),
+        a_batch_choice=a.batch_choice,
+        b_batch_choice=b.batch_choice,
+        a_findings=doubts(a.findings),
+        b_findings=doubts(b.findings),
+    )
 
 
 def share_words(share: float) -> str:

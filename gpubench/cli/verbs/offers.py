@@ -61,7 +61,23 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     else:
         say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     if as_json:
-        print_json(_refresh_document(done))
+        print_json(
+            {
+                "path": None if done.path is None else str(done.path),
+                "sources": {
+                    name: {
+                        "state": source.state,
+                        "retrieved_at": source.retrieved_at,
+                        "offers": len(source.offers),
+                        "retired": source.retired,
+                        "reason": source.reason,
+                    }
+                    for name, source in done.sources.items()
+                },
+                "set_aside": [each._asdict() for each in done.set_aside],
+                "notes": done.notes,
+            }
+        )
     return ExitCode.NO if unmet or (done.path is None and request.url is None) else ExitCode.DONE
 
 
@@ -84,24 +100,6 @@ def _refreshed(request: RefreshRequest) -> Refreshed:
     for name, source in done.sources.items():
         _say_source(name, source)
     return done
-
-
-def _refresh_document(done: Refreshed) -> dict[str, Any]:
-    return {
-        "path": None if done.path is None else str(done.path),
-        "sources": {
-            name: {
-                "state": source.state,
-                "retrieved_at": source.retrieved_at,
-                "offers": len(source.offers),
-                "retired": source.retired,
-                "reason": source.reason,
-            }
-            for name, source in done.sources.items()
-        },
-        "set_aside": [each._asdict() for each in done.set_aside],
-        "notes": done.notes,
-    }
 
 
 def import_(request: ImportRequest, *, as_json: bool) -> None:
