@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpubench.cli.rank import print_ranking
+from gpubench.blocks.terminal import show
+from gpubench.cli.verbs.rank import ranking_parts
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.offers.listing import list_offers
@@ -347,7 +348,7 @@ def test_the_first_screen_is_short(question, rankings, monkeypatch, capsys):
         assert_card_is_whole(ranking)
         for columns in ("80", "120"):
             monkeypatch.setenv("COLUMNS", columns)
-            print_ranking(ranking, 20)
+            show(*ranking_parts(ranking, 20))
             assert 0 < lines_before_the_table(capsys.readouterr().out) <= 12
 
 
