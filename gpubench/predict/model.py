@@ -154,9 +154,8 @@ def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
 def _work(question: Question, case: Case) -> Work:
     """One step of the question at the batch of a case, with the casts of its precision."""
     profile = question.profile
-    operators = profile.train if question.task is TaskKind.TRAIN else profile.infer
     casts = cast_bytes_of(profile, question.task) if case.precision.is_amp else 0.0
-    return work_of(operators, case.batch_size, casts)
+    return work_of(profile.operators_of(question.task), case.batch_size, casts)
 
 
 def _arithmetic(case: Case, n: int) -> Arithmetic:

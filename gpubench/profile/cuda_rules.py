@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpubench.profile.kernels import with_tensors
+from gpubench.profile.kernels import RNN_GATES, STATES_KEPT, with_tensors
 
 _TO_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor
@@ -47,10 +47,8 @@ RESULT_IN_FLOAT32 = frozenset(
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
 """Cast to half precision on CUDA alone."""
 
-_RNN = {"lstm.input": 4, "gru.input": 3, "rnn_tanh.input": 1, "rnn_relu.input": 1}
-"""Recurrent layers on padded batches, and the gates of each."""
-_STATES_KEPT = 2
-"""Beside its gates, cuDNN's reserve space holds the state and the output of each step."""
+_RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
+"""On padded batches."""
 
 
 @contextmanager
@@ -149,6 +147,11 @@ def _without_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(keys)  # noqa: SLF001
 
 
+def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Gradients that nothing was written to, of those that are needed."""
+    return [torch.empty_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
+
+
 # --- dropout -------------------------------------------------------------------------------------------
 
 
@@ -196,11 +199,8 @@ class _FusedRmsNorm(torch.autograd.Function):
         x, weight, _ = ctx.saved_tensors
         del gradient
         of_x, _, of_weight = ctx.needs_input_grad
-        return (
-            torch.empty_like(x) if of_x else None,
-            None,
-            torch.empty_like(weight) if of_weight else None,
-        )
+        of_x, of_weight = _empty_like((x, weight), (of_x, of_weight))
+        return of_x, None, of_weight
 
 
 # --- attention -----------------------------------------------------------------------------------------
@@ -258,10 +258,7 @@ class _FusedAttention(torch.autograd.Function):
         """Give back gradients, beside the sums and the float32 gradient of the query that are added up to."""
         query, key, value, _, sums, _ = ctx.saved_tensors
         added = query.new_empty(query.shape, dtype=torch.float32), torch.empty_like(sums)
-        found = tuple(
-            torch.empty_like(t) if needed else None
-            for t, needed in zip((query, key, value), ctx.needs_input_grad[:3], strict=True)
-        )
+        found = _empty_like((query, key, value), ctx.needs_input_grad[:3])
         del gradients, added
         return (*found, None)
 
@@ -284,7 +281,7 @@ class _Sizes:
     @property
     def reserve(self) -> int:
         """Elements that are kept for the backward pass."""
-        return self.layers * self.workspace // self.gates * (self.gates + _STATES_KEPT)
+        return self.layers * self.workspace // self.gates * (self.gates + STATES_KEPT)
 
     @property
     def workspace(self) -> int:
@@ -340,9 +337,6 @@ class _FusedRnn(torch.autograd.Function):
         x, *tensors, _, _ = ctx.saved_tensors
         contiguous = x.contiguous()
         workspace = x.new_empty(ctx.sizes.workspace)
-        found = [
-            torch.empty_like(t) if needed else None
-            for t, needed in zip((x, *tensors), ctx.needs_input_grad[2:], strict=True)
-        ]
+        found = _empty_like((x, *tensors), ctx.needs_input_grad[2:])
         del gradients, contiguous, workspace
         return (None, None, *found)

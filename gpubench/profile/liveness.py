@@ -31,6 +31,7 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
+from gpubench.models.case import ADAPTER_BASES
 from gpubench.profile.adapters import adapt
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.profile.growth import (
@@ -41,8 +42,7 @@ from gpubench.profile.growth import (
     on_lines,
     without_what_is_alike,
 )
-from gpubench.profile.kernels import EveryCall, with_tensors
-from gpubench.profile.memory import ADAPTERS
+from gpubench.profile.kernels import EveryCall, storage_id, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded
@@ -134,7 +134,7 @@ def _variants(
     by_itself = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
     if workload.sample_unit not in TOKEN_UNITS or usual.trainable is not Trainable.FULL or by_itself:
         return
-    for trainable, base in ADAPTERS.items():  # on a frozen base
+    for trainable, base in ADAPTER_BASES.items():  # on a frozen base
         adapted = msgspec.structs.replace(usual, trainable=trainable, weight_type=base)
         for how in (usual.checkpointing, *ways[:1]):
             yield msgspec.structs.replace(adapted, checkpointing=how), [(TaskKind.TRAIN, False)]
@@ -331,7 +331,7 @@ class Storages:
         """Count the storages of these tensors, each once, until they die."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - torch offers no other identity
+            key, size = storage_id(tensor), storage.nbytes()
             known = self._alive.get(key)
             if known is None:
                 self._alive[key] = size, weakref.ref(storage, partial(self._gone, key))
@@ -343,13 +343,13 @@ class Storages:
     def mark_gradient(self, gradient: Tensor) -> None:
         """Count a tensor among the gradients of the weights, until it dies."""
         self.adopt([gradient])
-        key = gradient.untyped_storage()._cdata  # noqa: SLF001 - as above
+        key = storage_id(gradient)
         self.gradient_bytes += self._alive[key][0] - self._gradients.get(key, 0)
         self._gradients[key] = self._alive[key][0]
 
     def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
         """Tell from here on what of these is dead, and would be alive in a loop that has a name for them."""
-        self._outputs |= {t.untyped_storage()._cdata for t in tensors} & self._alive.keys()  # noqa: SLF001 - as above
+        self._outputs |= {storage_id(t) for t in tensors} & self._alive.keys()
 
     @contextmanager
     def gradients_of(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:

@@ -24,7 +24,15 @@ from gpubench.errors import MisuseError
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.own_files import own_line
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.kernels import EveryCall, FusedCalls, Kernel, Recorder, kernels_of, with_tensors
+from gpubench.profile.kernels import (
+    EveryCall,
+    FusedCalls,
+    Kernel,
+    Recorder,
+    kernels_of,
+    storage_id,
+    with_tensors,
+)
 from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
 
 _SEED = 0
@@ -202,12 +210,12 @@ def _tokens(first: Any) -> int | None:
 
 def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:
     """Kernels of forward, loss and backward, and bytes of the activations kept between them."""
-    own = {_identity(t) for t in (*model.parameters(), *model.buffers())}
+    own = {storage_id(t) for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if _identity(tensor) not in own:
-            kept[_identity(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
+        if storage_id(tensor) not in own:
+            kept[storage_id(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
         return tensor
 
     model.train()
@@ -234,11 +242,6 @@ def require_finite(loss: Tensor) -> None:
     """
     if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
         raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learned from it")
-
-
-def _identity(tensor: Tensor) -> int:
-    """Address of a tensor's storage object; on the meta device the data have none."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
 
 
 @contextmanager
