@@ -11,10 +11,10 @@ import msgspec
 
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
+from gpubench.folders import traceback_of
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
-from gpubench.profile.log import traceback_of
 from gpubench.units import format_number, format_si
 from gpubench.workload import Workload, forward, is_own, lacks_memory, one_line, seeded
 
