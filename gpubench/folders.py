@@ -1,4 +1,7 @@
-"""Where this user's files lie: results (runs, prices, reports), and what gpubench keeps beside them."""
+"""Where this user's files lie: results (runs, prices, reports), and what gpubench keeps beside them.
+
+Among it what a failed model said, where its owner finds it: the traceback, and the end of the output.
+"""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.models.case import ADAPTER_BASES
-from gpubench.profile.adapters import adapt
-from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
+from gpubench.profile.blocks import adapt, checkpoint_blocks, repeated_blocks
 from gpubench.profile.growth import (
     BATCHES,
     Moment,
