@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
@@ -61,13 +61,18 @@ def cuda_rules() -> Iterator[None]:
         own.impl("fused_attention", _fused_attention, "CompositeExplicitAutograd")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            allowed = (
+                {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+            )
             for name in _cast_on_a_cpu_alone():  # before rules of our own are among them
-                _let_pass(library, name)
-        for names, rule in ((TO_FLOAT32, _to_float32), (RESULT_IN_FLOAT32, _result_in_float32)):
+                library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
+        for names, rule in (
+            (TO_FLOAT32, partial(_casting, dtype=lambda: torch.float32)),
+            (RESULT_IN_FLOAT32, _result_in_float32),
+            ((*TO_LOWER, *_RNN), partial(_casting, dtype=lambda: torch.get_autocast_dtype("cpu"))),
+        ):
             for name in names:
-                _add(library, name, "AutocastCPU", rule)
-        for name in (*TO_LOWER, *_RNN):
-            _add(library, name, "AutocastCPU", _to_lower)
+                _add(library, name, rule)
         for key in ("AutogradCPU", "CPU"):
             library.impl("scaled_dot_product_attention", _attention, key)
             library.impl("dropout", _dropout, key)
@@ -81,21 +86,16 @@ def cuda_rules() -> Iterator[None]:
         library._destroy()  # noqa: SLF001 - a library lives until then, whatever still refers to it
 
 
-def _add(library: torch.library.Library, name: str, key: str, rule: Callable[..., Any]) -> None:
-    """Register a rule for an operator of this torch; older ones lack some."""
+def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) -> None:
+    """Register a rule of autocast for an operator of this torch; older ones lack some."""
     packet, _, overload = name.partition(".")
     found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-    if found is not None and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):  # noqa: SLF001
-        library.impl(name, rule(found), key)
+    has_rule = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - torch offers no other way to ask
+    if found is not None and not has_rule(f"aten::{name}", "AutocastCPU"):
+        library.impl(name, rule(found), "AutocastCPU")
 
 
 # --- autocast ------------------------------------------------------------------------------------------
-
-
-def _let_pass(library: torch.library.Library, name: str) -> None:
-    """Take torch's own rule of an operator away; torch says once that it was there."""
-    allowed = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
-    library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
 
 
 @cache
@@ -104,14 +104,6 @@ def _cast_on_a_cpu_alone() -> frozenset[str]:
     listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
     found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
     return frozenset(name for name in found if name.startswith("aten::"))
-
-
-def _to_float32(operator: Any) -> Callable[..., Any]:
-    return _casting(operator, lambda: torch.float32)
-
-
-def _to_lower(operator: Any) -> Callable[..., Any]:
-    return _casting(operator, lambda: torch.get_autocast_dtype("cpu"))
 
 
 def _casting(operator: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -184,19 +184,15 @@ class _Made:
         """The same at a large batch; None where it would take long, much memory, or cannot be."""
         if time.process_time() >= until_s:
             return None
-        if self._is_costly(batch_size, self._lengths[kind, is_amp]):
+        lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
+        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
+        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
+        host = large.host_bytes / BATCHES[1]  # where each sample takes operators of its own, or host memory
+        if (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES:
             return None
         with suppress(Exception):  # code of others, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
         return None
-
-    def _is_costly(self, batch_size: int, lengths: Mapping[int, int]) -> bool:
-        """Whether each sample takes operators of its own, or host memory, and so many take too much."""
-        small, large = (self._built[n] for n in BATCHES)
-        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
-        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = large.host_bytes / BATCHES[1]
-        return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:

@@ -271,19 +271,14 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
             too_large = batch
         if too_large - fits == 1:
             return fits
-        guess = None if look > _LOOKS_ALONG_LINES else _meets_zero(before, (batch, spare))
+        guess = None
+        if before is not None and look <= _LOOKS_ALONG_LINES:
+            fall = (before[1] - spare) / (batch - before[0])
+            guess = math.floor(batch + spare / fall) if 0 < fall < math.inf else None
         before = (batch, spare)
         batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
         batch = min(max(batch, fits + 1), too_large - 1)
     raise AssertionError  # pragma: no cover - the space between the two shrinks with every look
-
-
-def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> int | None:
-    """The last batch at which the line through two points is not below 0; None where it does not fall."""
-    if first is None:
-        return None
-    fall = (first[1] - second[1]) / (second[0] - first[0])
-    return math.floor(second[0] + second[1] / fall) if 0 < fall < math.inf else None
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
