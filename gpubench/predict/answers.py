@@ -20,6 +20,7 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
 from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
+from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
 
 _IN_REPR = 6
@@ -109,7 +110,6 @@ def evidence_on(estimate: Estimate) -> str:
     return f"no published rows of this GPU{near}"
 
 
-Z90, Z95 = 1.6449, 1.96
 ROUNDING = 1e-9
 """Of the ends of an interval, which are reckoned apart."""
 

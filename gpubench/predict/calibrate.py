@@ -37,9 +37,9 @@ from gpubench.predict.conformal import (
 from gpubench.predict.fit import LEVEL, Fit, fit_table
 from gpubench.predict.published import fitted_on
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.ranking import COMMON_SHARE
 from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
 from gpubench.predict.scaling_fit import fit_scaling
+from gpubench.predict.scores import COMMON_SHARE
 from gpubench.predict.table import Table, join
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
