@@ -87,12 +87,11 @@ def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndCloc
     if capability is None:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
     # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
-    before_tf32 = not Precision.TF32.within(capability)
     without_tensor = capability is None or spec.tensor_core_count == 0
     dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
     peaks = [
         fp32,
-        tf32 or (fp32 if before_tf32 else np.nan),
+        tf32 or (np.nan if Precision.TF32.within(capability) else fp32),
         half or (fp32 if without_tensor else np.nan),
     ]
     return peaks, [False, tf32 is not None, half is not None], dual, power_and_clock(spec)
