@@ -15,7 +15,16 @@ from gpubench.models.case import Case, ParallelMode
 from gpubench.models.catalog import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record, brief_repr, headed, labels, shown, views
+from gpubench.models.record import (
+    LINES_IN_REPR,
+    SCHEMA_VERSION,
+    Record,
+    brief_repr,
+    headed,
+    labels,
+    shown,
+    views,
+)
 from gpubench.units import count, format_chance, format_usd
 
 if TYPE_CHECKING:
@@ -378,7 +387,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         )
         shared_ranks = self.shared_ranks
         lines = []
-        for row in self.rows[:_ROWS_IN_REPR]:
+        for row in self.rows[:LINES_IN_REPR]:
             offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
             what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
             price = f"{labels().pricing_words(offer)}, {format_usd(row.expected_usd_per_hour)}/h"
@@ -431,6 +440,3 @@ class Ranking(Record, frozen=True, kw_only=True):
         import pandas as pd
 
         return pd.DataFrame([row.flat() for row in self.rows])
-
-
-_ROWS_IN_REPR = 6

@@ -58,8 +58,6 @@ MOST_GPUS = 8
 
 MOST_NAMES = 3
 """Cards of one size that are named; the others are counted."""
-_IN_REPR = 6
-_IN_TABLE = 20
 
 
 class Fix(Record, frozen=True, kw_only=True):
@@ -115,11 +113,10 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Return the need, and size by size whether it fits; ``cards`` has all, with what would help."""
         answers = [f"  {names}: {fit}" for names, fit in self._answers()]
-        return headed(f"<MemoryAnswer: {self._head()}", answers[:_IN_REPR], len(answers))
+        return headed(f"<MemoryAnswer: {self._head()}", answers, len(answers))
 
     def _repr_html_(self) -> str:
-        answers = self._answers()
-        return html_table(self._head(), ("GPUs", "answer"), answers[:_IN_TABLE], len(answers))
+        return html_table(self._head(), ("GPUs", "answer"), self._answers())
 
     def _head(self) -> str:
         return f"{shown(self.label, 100)} needs {self.need.device.by(format_bytes)}"
@@ -174,15 +171,12 @@ class MemoryAnswers(tuple[MemoryAnswer, ...]):
         if len(self) == 1:
             return f"<MemoryAnswers: {repr(self[0]).removeprefix('<MemoryAnswer: ')}"
         lines = [f"  {label}: {need}, {where}" for label, need, where in self._rows()]
-        return headed(f"<MemoryAnswers: {self._head()}", lines[:_IN_REPR], len(lines))
+        return headed(f"<MemoryAnswers: {self._head()}", lines, len(lines))
 
     def _repr_html_(self) -> str:
         if len(self) == 1:
             return self[0]._repr_html_()
-        rows = self._rows()
-        return html_table(
-            self._head(), ("case", "in use on the device", "where"), rows[:_IN_TABLE], len(rows)
-        )
+        return html_table(self._head(), ("case", "in use on the device", "where"), self._rows())
 
     def _head(self) -> str:
         return count(len(self), "workload")
