@@ -246,6 +246,11 @@ class _Setting:
     log_predicted: Floats
     log_deviation: Floats
 
+    def regret(self, log_price: Floats | float = 0.0, chosen: Flags | slice = slice(None)) -> float:
+        """Share lost by taking the first of the predicted ranking, of all candidates or some, at prices."""
+        measured, predicted = (x[chosen] - log_price for x in (self.log_measured, self.log_predicted))
+        return float(-np.expm1(measured[np.argmax(predicted)] - measured.max()))
+
 
 def _order_figures(outcome: Outcome) -> dict[str, Any]:
     """Spearman and regret over all settings of four or more candidates.
@@ -263,7 +268,7 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
         "settings": len(settings),
         "spearman": _mean([_spearman(s.log_measured, s.log_predicted) for s in settings]),
         "regret": {
-            "throughput": _mean([_regret(s.log_measured, s.log_predicted) for s in settings]),
+            "throughput": _mean([s.regret() for s in settings]),
             "per_usd": _mean(per_usd),
             "per_usd_settings": len(per_usd),
             "stress": _mean([_stress(s, i) for i, s in enumerate(settings)]),
@@ -299,23 +304,19 @@ def _spearman(a: Floats, b: Floats) -> float:
     return float(np.corrcoef(ranks)[0, 1])
 
 
-def _regret(measured: Floats, predicted: Floats) -> float:
-    return float(-np.expm1(measured[np.argmax(predicted)] - measured.max()))
-
-
 def _regret_per_usd(setting: _Setting, prices: Mapping[str, float]) -> float | None:
     known = np.array([gpu in prices for gpu in setting.gpus])
     if known.sum() < FEWEST_CANDIDATES:
         return None
     price = np.log([prices[gpu] for gpu in setting.gpus[known]])
-    return _regret(setting.log_measured[known] - price, setting.log_predicted[known] - price)
+    return setting.regret(price, known)
 
 
 def _stress(setting: _Setting, index: int) -> float:
     random = np.random.default_rng((_SEED, index))
     noise = _STRESS_SPREAD * random.standard_normal((_REPEATS, len(setting.gpus)))
     price = _STRESS_EXPONENT * setting.log_measured + noise
-    return float(np.mean([_regret(setting.log_measured - p, setting.log_predicted - p) for p in price]))
+    return float(np.mean([setting.regret(p) for p in price]))
 
 
 def _best(settings: list[_Setting]) -> tuple[list[float], list[float]]:
