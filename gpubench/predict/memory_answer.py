@@ -377,8 +377,9 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     from gpubench.record.store import own_runs
 
     check_fields(request)
-    asked, own = asked_recipe(request), own_runs(request.results)
+    asked = asked_recipe(request)
     specs = [require_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
+    questions, own = _questions(request, asked), own_runs(request.results)
     return MemoryAnswers(
         answer_memory(
             question,
@@ -387,7 +388,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
             changes=_changes(request, question.profile, asked),
             accumulate=request.accumulate,
         )
-        for question in _questions(request, asked)
+        for question in questions
     )
 
 

@@ -99,7 +99,7 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace for so long: the first operator after it ends that, but one call of torch is waited for."""
+    """Trace until a moment: the first operator after it is refused, and one call of torch is waited for."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if time.monotonic() >= until_s:
