@@ -14,12 +14,12 @@ from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, 
 from gpubench.cuda_check.plan import AMOUNTS, COLD_START_S, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
+from gpubench.folders import traceback_of
 from gpubench.measure.child import MODULE, answering
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import PROCESS_START_S
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, utc_stamp
 
 OPENING = frozenset({"device", "precision"})

@@ -19,6 +19,7 @@ import msgspec
 from gpubench import precisions
 from gpubench.children import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.folders import write_log
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -30,7 +31,6 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile.cache import Answer, contradiction
-from gpubench.profile.log import write_log
 from gpubench.units import Seconds, plain
 from gpubench.workload import is_own
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import traceback_of
 from gpubench.models import Framework, WorkloadProfile
 from gpubench.parent import ParentChannel
 from gpubench.profile.cache import Answer
-from gpubench.profile.log import traceback_of
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 from gpubench.errors import GpuBenchError
+from gpubench.folders import traceback_of
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.capability import NotHereError
@@ -33,7 +34,6 @@ from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
 from gpubench.workload import lacks_memory, one_line
 

@@ -400,7 +400,7 @@ def planned_case(
         or None,
         tokens_per_sample=None if case.new_tokens else profile.tokens_per_sample,
         parameter_count=profile.parameters - fewer,
-        operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
+        operators=sum(operator.count for operator in profile.operators_of(case.task)),
         batch_choice=batch_choice,
         convolves=profile.convolves(case.task),
     )

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 import msgspec
 import torch
 
+from gpubench.folders import traceback_of
 from gpubench.measure import busy, by_hand
 from gpubench.measure.case import WorkerContext
 from gpubench.measure.execution import prepare
@@ -23,7 +24,6 @@ from gpubench.measure.precision import probe_errors, recurrent_error, switches_f
 from gpubench.measure.step import AUTOCAST_TYPES, Work, move
 from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds
 
 WARM_S = 1.0

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
-from gpubench.profile.adapters import BLOCK, SCALES
-from gpubench.profile.blocks import frozen_layers, repeated_blocks
+from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
 from gpubench.workload import lacks_memory, one_line
 
 INSTALL = "pip install 'gpubench[quantized]'"

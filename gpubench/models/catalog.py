@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -75,6 +76,23 @@ class GpuSpec(Record, frozen=True, kw_only=True):
         """The name without maker and brand: "RTX 4090", "T4", "H100 SXM5 80GB"; unique in the table."""
         name = self.name.removeprefix("NVIDIA ").removeprefix("AMD ")
         return name.replace("Tesla ", "").replace("GeForce ", "")
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Whether CUDA drives it, as ``DeviceProfile.is_nvidia`` says of a probed one."""
+        return self.vendor == "NVIDIA"
+
+    @property
+    def link(self) -> Literal["nvlink", "fabric"] | None:
+        """What joins such GPUs past PCIe: NVLink, or Infinity Fabric."""
+        if not self.nvlink_bytes_per_s:
+            return None
+        return "nvlink" if self.is_nvidia else "fabric"
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether every such GPU is joined so: of cards the bridge joins pairs, and is sold apart."""
+        return self.link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
 
     @property
     def board_power_w(self) -> float | None:

@@ -17,7 +17,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.predict.answers import Z90, random_of
+from gpubench.predict.answers import random_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.prices import Market, Prices, prices_of
@@ -25,6 +25,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
 from gpubench.specs import load_specs
+from gpubench.stats import Z90
 from gpubench.units import plural
 
 IMAGENET_IMAGES = 1_281_167

@@ -64,14 +64,7 @@ def has_fast_fp64(spec: GpuSpec) -> bool:
 
 def link_of(spec: GpuSpec) -> str | None:
     """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ..."""
-    if spec.nvlink_bytes_per_s:
-        return "nvlink" if spec.vendor == "NVIDIA" else "fabric"
-    return None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}"
-
-
-def has_nvlink(spec: GpuSpec) -> bool:
-    """Return whether every such GPU is linked to others past PCIe; the bridge of a card is sold apart."""
-    return link_of(spec) in {"nvlink", "fabric"} and not (spec.form_factor or "PCIe").startswith("PCIe")
+    return spec.link or (None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}")
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
@@ -134,7 +127,12 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     for name, is_wanted, holds, otherwise in (
         ("--ecc", request.ecc, ecc_of, "no memory that corrects errors, or not known"),
         ("--fp64", request.fp64, has_fast_fp64, "no fast FP64, or not known"),
-        ("--nvlink", request.nvlink, has_nvlink, "no NVLink, or only with a bridge that is sold apart"),
+        (
+            "--nvlink",
+            request.nvlink,
+            attrgetter("is_linked"),
+            "no NVLink, or only with a bridge that is sold apart",
+        ),
     ):
         if is_wanted:
             yield name, _must(holds, otherwise)

@@ -15,7 +15,14 @@ from gpubench.labels import gpu_name
 from gpubench.models import Case, MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
 from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
-from gpubench.predict.memory_answer import MOST_NAMES, CardAnswer, MemoryAnswer, MemoryAnswers, answer_memory
+from gpubench.predict.memory_answer import (
+    MOST_NAMES,
+    CardAnswer,
+    MemoryAnswer,
+    MemoryAnswers,
+    answer_memory,
+    usual_cards,
+)
 from gpubench.predict.question import Question
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -58,7 +65,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         task=case.task,
         batch_size=case.batch_size,
     )
-    specs = [s for s in data.specs.values() if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
+    specs = usual_cards(data.specs.values())
     if not specs:
         return
     answer = answer_memory(question, specs, own=data.runs, fixes=False)

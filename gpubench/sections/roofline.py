@@ -90,7 +90,7 @@ def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size
     profile = load_profiles().get(name)
     if profile is None or profile.version != version:
         return None
-    work = work_of(profile.train if task is TaskKind.TRAIN else profile.infer, batch_size)
+    work = work_of(profile.operators_of(task), batch_size)
     return float(moved_bytes(work, half)[0]) or None
 
 

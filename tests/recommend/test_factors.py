@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.recommend.factors import cooling_of, factors_of, has_nvlink, lines_meant, link_of
+from gpubench.recommend.factors import cooling_of, factors_of, lines_meant, link_of
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, T4, offer, rank_of
@@ -74,7 +74,7 @@ def test_words_of_buyers_mean_lines_of_the_table():
 
 
 def test_nvlink_is_what_every_such_gpu_has_and_no_bridge_that_is_sold_apart():
-    linked = {key for key, spec in load_specs().items() if has_nvlink(spec)}
+    linked = {key for key, spec in load_specs().items() if spec.is_linked}
     assert {
         "nvidia-h100-sxm-80gb",
         "nvidia-tesla-v100-sxm2-16gb",

@@ -27,8 +27,9 @@ def evaluate(request: EvaluateRequest, *, as_json: bool) -> None:
     from gpubench.models import TaskKind
     from gpubench.predict.conformal import HOLD_OUTS
     from gpubench.predict.evaluate import evaluate as run
-    from gpubench.predict.evaluate import report, scored_table
+    from gpubench.predict.evaluate import scored_table
     from gpubench.predict.scaling_fit import scaling_figures
+    from gpubench.predict.scores import report
     from gpubench.sections.prediction import scored
 
     hold_out, task = request.hold_out, request.task
