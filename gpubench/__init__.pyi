@@ -126,8 +126,8 @@ def memory(
             made for it, else ddp]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
+        weight_type: Data type of the weights. [float32|bfloat16|float16|int8|int4|nf4] [default: that
+            of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
             [default: the workload's own]
         loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
@@ -179,8 +179,8 @@ def predict(
             workload's main batch]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
+        weight_type: Data type of the weights. [float32|bfloat16|float16|int8|int4|nf4] [default: that
+            of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
             [default: the workload's own]
         loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
@@ -362,8 +362,8 @@ def rank(
         one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
+        weight_type: Data type of the weights. [float32|bfloat16|float16|int8|int4|nf4] [default: that
+            of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
             [default: the workload's own]
         loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
@@ -478,8 +478,8 @@ def report(
         format: Format of the report. [html|md|json|csv] [default: by the ending of the file, else html]
         run: Run whose device the report is about: a path, an id or latest. [default: the newest usable]
         data: What to report, where it is already at hand; nothing is then read or ranked.
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
+        weight_type: Data type of the weights. [float32|bfloat16|float16|int8|int4|nf4] [default: that
+            of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
             [default: the workload's own]
         loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
@@ -650,8 +650,8 @@ def run(
         resume: Go on with a run that was cut off; finished cases are kept.
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
+        weight_type: Data type of the weights. [float32|bfloat16|float16|int8|int4|nf4] [default: that
+            of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
             [default: the workload's own]
         loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the

@@ -79,7 +79,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ChildEndedError(Exception):
-    """The child is gone, or sent what is no report; the message says how it ended, after "the process"."""
+    """The child is gone, or sent something that is not a report; the message follows on "the process"."""
 
 
 class ChildLateError(Exception):
@@ -227,7 +227,7 @@ class ChildProcess(Generic[_Report]):
             return self._decoder.decode(self._received.pop(0))
         except NOT_JSON as error:
             self.kill()
-            raise ChildEndedError(f"sent what is no report: {plain(str(error))}") from error
+            raise ChildEndedError(f"sent something that is not a report: {plain(str(error))}") from error
 
     def has_said_more(self) -> bool:
         """Whether it has sent something that was not received; waits for nothing."""

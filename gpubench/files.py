@@ -151,7 +151,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
 
 def _require_regular(path: Path, facts: os.stat_result, most_bytes: Bytes) -> None:
     if not stat.S_ISREG(facts.st_mode):
-        raise MisuseError(f"cannot read {_name(path)}: it is no regular file, but {kind_of(facts)}")
+        raise MisuseError(f"cannot read {_name(path)}: it is not a regular file, but {kind_of(facts)}")
     if facts.st_size > most_bytes:
         raise MisuseError(
             f"{_name(path)} takes {format_bytes(facts.st_size)}, over the limit of {format_bytes(most_bytes)}"
@@ -282,7 +282,7 @@ def _writing(path: Path, hint: str) -> Iterator[None]:
 def _append(descriptor: int, line: bytes) -> None:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
-        raise ValueError(f"it is no regular file, but {kind_of(facts)}")
+        raise ValueError(f"it is not a regular file, but {kind_of(facts)}")
     size = facts.st_size
     cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
     rest = memoryview((b"\n" if cut_off else b"") + line + b"\n")

@@ -110,7 +110,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         said = f"{type(error).__name__}: {error}"
         raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {plain(said, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
-        raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is no config of a model')
+        raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is not the config of a model')
     heads, shared = (_number(_of_text(fields), f"num_{which}_heads") for which in ("attention", "key_value"))
     if heads is not None and shared is not None and heads % shared:
         raise MisuseError(f"{name}: {heads} attention heads cannot share {shared} key-value heads alike")

@@ -215,7 +215,7 @@ def _match(reference: str) -> re.Match[str]:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise MisuseError(
-            f'"{reference}" is no model of your own: give ./file.py, ./file.py:NAME, module:NAME or '
+            f'"{reference}" is not a model of your own: give ./file.py, ./file.py:NAME, module:NAME or '
             "hf:PATH/config.json"
         )
     return match

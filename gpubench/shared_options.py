@@ -133,9 +133,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     weight_type: Annotated[
         str | None,
-        Option(
-            "Type that the weights lie in.", RECIPE, choices=WEIGHT_TYPES, default="that of the precision"
-        ),
+        Option("Data type of the weights.", RECIPE, choices=WEIGHT_TYPES, default="that of the precision"),
     ] = None
     checkpointing: Annotated[
         str | None,

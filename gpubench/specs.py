@@ -237,7 +237,7 @@ class _Row:
             return None
         value = figure_in(text)
         if value is None or value < 0:
-            raise ValueError(f"{self._place(column)}: {text!r} is no figure")
+            raise ValueError(f"{self._place(column)}: {text!r} is not a number")
         return value * scale
 
     def whole(self, column: str, scale: float = 1.0) -> int | None:
@@ -249,7 +249,7 @@ class _Row:
         try:
             return Decimal(text) if text else None
         except InvalidOperation:
-            raise ValueError(f"{self._place(column)}: {text!r} is no sum") from None
+            raise ValueError(f"{self._place(column)}: {text!r} is not an amount of money") from None
 
     def _place(self, column: str) -> str:
         return f"data/gpus.csv, row {self.cells['key']}, column {column}"

@@ -43,7 +43,7 @@ def day_of(as_of: date | str | None, option: str = "--as-of") -> date:
     except ValueError:
         day = None
     if day is None:
-        raise MisuseError(f"{option} {text[:40]!r} is no day: write it as YYYY-MM-DD, such as {present}")
+        raise MisuseError(f"{option} {text[:40]!r} is not a day: write it as YYYY-MM-DD, such as {present}")
     if day > present:
         raise MisuseError(f"{option} {day} lies in the future: today is {present} (UTC)")
     return day

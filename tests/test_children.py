@@ -249,12 +249,15 @@ SAYS = "import os, sys, time\nout = int(sys.argv[2])\n"
 HOSTILE = {
     "bytes that are no text": (
         r"""os.write(out, b'"\xff\xfe"\n'); time.sleep(600)""",
-        "sent what is no report",
+        "sent something that is not a report",
     ),
-    "another document": (r"""os.write(out, b'{"run": 1}\n'); time.sleep(600)""", "sent what is no report"),
+    "another document": (
+        r"""os.write(out, b'{"run": 1}\n'); time.sleep(600)""",
+        "sent something that is not a report",
+    ),
     "arrays in arrays": (
         r"""os.write(out, b'[' * 60_000 + b'\n'); time.sleep(600)""",
-        "sent what is no report",
+        "sent something that is not a report",
     ),
     "an escape in its words": (
         r"""print('\x1b[2J gone'); os._exit(3)""",

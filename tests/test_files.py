@@ -1,4 +1,4 @@
-"""The gate for files: every reader and every writer against what is no regular file, or not what it should be."""
+"""The gate for files: each reader and writer against what is not a regular file, or not what it should be."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
-        return "what is never trained is no data-parallel job"
+        return "what is never trained cannot be a data-parallel job"
     if case.parallel_mode is not ParallelMode.FSDP:
         return None
     if profile.blocks is None:

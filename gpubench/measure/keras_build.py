@@ -247,7 +247,9 @@ def check_fit(name: str, loss: keras.losses.Loss, targets: Sequence[Any], output
     except Exception as error:  # a loss of the user's own may raise anything; the cause is kept
         raise MisuseError(f"{name}: {_MISFIT}: {shapes} ({type(error).__name__})") from error
     if value.ndim:
-        raise MisuseError(f"{name}: the loss is no single number but of shape {value.shape}, from {shapes}")
+        raise MisuseError(
+            f"{name}: the loss is no single number: its shape is {value.shape}, from {shapes}"
+        )
 
 
 def _check_classes(

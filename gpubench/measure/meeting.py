@@ -155,7 +155,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", endpoint.strip())
     if found is None or not 1 <= int(found[3]) <= MOST_PORT:
         raise MisuseError(
-            f"--rdzv-endpoint {plain(endpoint)!r} is no address: give HOST:PORT of the first machine, "
+            f"--rdzv-endpoint {plain(endpoint)!r} is not an address: give HOST:PORT of the first machine, "
             "as in 10.0.0.1:29500"
         )
     return found[1] or found[2], int(found[3])

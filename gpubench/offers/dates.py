@@ -48,7 +48,7 @@ def price_day(price_date: str) -> date:
     try:
         return date(int(year), int(month or 1), int(day or 1))
     except ValueError:
-        raise ValueError(f"price date {price_date!r} is no day of the calendar") from None
+        raise ValueError(f"price date {price_date!r} is not a day of the calendar") from None
 
 
 def age_days(price_date: str, today: date) -> int:

@@ -279,7 +279,7 @@ def _in_short(offer: Offer) -> str:
 
 def _published(url: str, transport: Transport, today: datetime) -> Snapshot:
     who = plain(url, 200)
-    snapshot = decode(transport(url), Snapshot, f"{who} is no price snapshot: it")
+    snapshot = decode(transport(url), Snapshot, f"{who} is not a price snapshot: it")
     if snapshot.schema_version > SCHEMA_VERSION:
         raise SourceError(f"{who} is of a newer gpubench: upgrade gpubench")
     for stamp in (snapshot.retrieved_at, *(source.retrieved_at for source in snapshot.sources.values())):

@@ -144,7 +144,7 @@ def check_form(name: str) -> None:
     known = re.fullmatch(r"auto|cpu|(gpu|mig)-[0-9a-f-]+", name.lower()) or _place(name)
     if not known and find_spec(name) is None:
         raise MisuseError(
-            f"--device {plain(name)!r} is no device; give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
+            f"--device {plain(name)!r} is not a device; give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
         )
 
 

@@ -131,7 +131,9 @@ def head_of(data: bytes, path: Path) -> tuple[Head, int]:
     try:
         rows = _rows(file)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # parts that were passed over so far
-        raise BadContentError(f"{plain(path.name, 300)} is no gpubench run: {plain(str(error))}") from error
+        raise BadContentError(
+            f"{plain(path.name, 300)} is not a gpubench run: {plain(str(error))}"
+        ) from error
     device = file.device
     return (
         Head(

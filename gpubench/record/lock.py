@@ -127,7 +127,7 @@ def holder_of(path: Path) -> Holder | None:
     """Return who is named in a lock file; None where it says nothing.
 
     Raises:
-        StorageError: If it is no regular file.
+        StorageError: If it is not a regular file.
         OSError: If it cannot be opened or read.
     """
     descriptor = _open(path, os.O_RDONLY)
@@ -213,7 +213,7 @@ def _open(path: Path, flags: int) -> int:
     """Open a lock file, waiting for nobody.
 
     Raises:
-        StorageError: If it is no regular file.
+        StorageError: If it is not a regular file.
         OSError: If it cannot be opened.
     """
     try:

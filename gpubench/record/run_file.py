@@ -134,7 +134,7 @@ def _read_file(path: Path) -> Run:
 def _checked(run: Run, path: Path) -> Run:
     run = upgraded(run, path)
     if not is_safe_name(run.run_id.casefold()):
-        raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
+        raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is not a plain file name")
     if broken := broken_rule(run):
         raise BadContentError(f"{path.name} contradicts itself: {broken}")
     return run

@@ -72,7 +72,7 @@ def results_root(option: Path | str | None = None) -> Path:
 
 
 def run_path(root: Path, run: Run) -> Path:
-    """Path of a run's file; a key or id that is no plain file name is refused or replaced.
+    """Path of a run's file; a key or id that is not a plain file name is refused or replaced.
 
     Raises:
         MisuseError: If the run id holds anything but small letters, digits, dots and dashes.
@@ -88,7 +88,7 @@ def id_of(run: Run) -> str:
     """
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
-        raise MisuseError(f"run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's")
+        raise MisuseError(f"run id {plain(run.run_id)!r} is not a plain file name: no file of gpubench's")
     return run_id
 
 

@@ -80,7 +80,7 @@ def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Se
             ) from error
         if not isinstance(section, Section) or not _KEY.fullmatch(section.key):
             raise MisuseError(
-                f"report section {point.name!r} ({point.value}) is no gpubench.sections.section.Section "
+                f"report section {point.name!r} ({point.value}) is not a gpubench.sections.section.Section "
                 "with a key of letters, digits and hyphens"
             )
         if any(section.key == other.key for other in sections):

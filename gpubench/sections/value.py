@@ -67,7 +67,7 @@ _P_OF_OFFER = (
 )
 _P_BESIDE = "In brackets if the errors of all GPUs were independent"
 _LEGEND = {
-    "=": "a shared rank: the figures cannot tell it from another, or it is a dearer offer of a GPU so tied",
+    "=": "a shared rank: the figures cannot tell it from another, or a more expensive offer of a GPU so tied",
     FindingKind.FEED_BOUND.value: (
         "its vCPUs prepare fewer photographs than its GPUs take (assumed): throughput, time, cost and "
         "chances are of what they prepare, a latency is of its GPUs alone"

@@ -105,7 +105,7 @@ DEATHS = {
     6: (
         "os.write(int(sys.argv[2]), bytes([34, 255, 34, 10])); time.sleep(600)",  # no UTF-8 on its own pipe
         Status.FAILED,
-        "sent what is no report",
+        "sent something that is not a report",
     ),
     7: ("pass", Status.OK, ""),
 }

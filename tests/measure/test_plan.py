@@ -212,7 +212,7 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"gpus": 2, "strong": True, "task": "infer"}, "leave out --task infer"),
         ({"nnodes": 2}, "give --rdzv-endpoint HOST:PORT"),
         ({"gpus": 2, "rdzv_endpoint": "host:29500"}, "give --nnodes N"),
-        ({"nnodes": 2, "rdzv_endpoint": "host"}, "is no address: give HOST:PORT of the first machine"),
+        ({"nnodes": 2, "rdzv_endpoint": "host"}, "is not an address: give HOST:PORT of the first machine"),
         ({"nnodes": 0}, "--nnodes 0 must be at least 1"),
         ({"gpus": 2, "jobs": "pp"}, "--jobs 'pp'"),
         ({"micro": "only", "precisions": ("fp32",)}, "--micro-only measures no workload"),

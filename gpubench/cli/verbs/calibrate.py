@@ -44,7 +44,7 @@ def _own_runs(results: Path | None) -> tuple[Run, ...]:
     if results is None:
         return ()
     if not results.is_dir():
-        raise MisuseError(f"{results} is no results folder: give the one that holds runs/")
+        raise MisuseError(f"{results} is not a results folder: give the one that holds runs/")
     stored = read_runs(results)
     for problem in stored.problems:
         say(problem)

@@ -23,7 +23,7 @@ class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verb(request: DumpRequest, *, as_json: bool) -> None:
-    """Say what the devices of this machine are, and what holds them back."""
+    """Say what the devices of this machine are, and what limits them."""
     from gpubench.probe.probe import probe
     from gpubench.sections.device import machine
 

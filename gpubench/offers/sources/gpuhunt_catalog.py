@@ -63,7 +63,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Quote | Complete]:
             except OSError as error:
                 raise SourceError(f"cannot read {catalog}.csv in {folder}: {error.strerror}") from None
             except (csv.Error, UnicodeDecodeError) as error:
-                raise SourceError(f"{catalog}.csv is no catalog of gpuhunt: {error}") from None
+                raise SourceError(f"{catalog}.csv is not a catalog of gpuhunt: {error}") from None
     day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version)  # 20261119, or 20261119-1234
     for item in items:
         is_tpu = getattr(item.gpu_vendor, "value", "") == "google"
@@ -99,7 +99,7 @@ def _download(catalog: str, transport: Transport, folder: Path) -> str:
                 raise SourceError(f"gpuhunt's {catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused")
             write_file(folder / f"{catalog}.csv", archive.read(f"{catalog}.csv"))
     except (zipfile.BadZipFile, KeyError) as error:
-        raise SourceError(f"gpuhunt's catalog of {catalog} is no such archive: {error}") from None
+        raise SourceError(f"gpuhunt's catalog of {catalog} is not such an archive: {error}") from None
     return version
 
 
