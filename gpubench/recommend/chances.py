@@ -206,7 +206,6 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     alone = drawn_merits(request, pool, rows, apart, price=price, out=expected)
     leaders_alone = leaders_of(alone)
     p_independent[able] = leaders_alone.wins(len(rows))
-
     if at_these_prices.p_best < SURE:
         ties[0] = True
     rest = range(detailed + 1, len(order) + 1)

@@ -106,8 +106,7 @@ def sift(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     every = Offers.of(offers)
-    asked = AskedPrices(every)
-    machines = {**for_sale, **owned}
+    asked, machines = AskedPrices(every), {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     hosts = every.where(every.kind.equals("marketplace"))  # whatever else the buyer rules out
     asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
@@ -119,7 +118,7 @@ def sift(
     possible, doubted, taken = leave_out_doubted(request, asked, possible)
     paid_as_asked = payment_filters(request, every.pricing.present)
     kept, otherwise_paid = apply(paid_as_asked, possible)
-    fallen = [*fallen, *doubted, *otherwise_paid]
+    fallen += [*doubted, *otherwise_paid]
     _require(kept, every, fallen)
     return Sifted(
         every=every,
