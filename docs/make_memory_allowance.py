@@ -26,7 +26,7 @@ from gpubench.profile.allowance import (
     Ran,
     class_of,
 )
-from gpubench.shipped import data_path, data_rows
+from gpubench.folders import data_path, data_rows
 from gpubench.specs import load_specs
 from gpubench.today import today
 from gpubench.units import MIB

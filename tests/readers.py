@@ -21,7 +21,7 @@ from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
 from gpubench.record import heads, ledger, lock, run_file, store
-from gpubench.shipped import data_bytes
+from gpubench.folders import data_bytes
 
 HERE = Path(__file__).parent
 RUN = next((HERE / "golden" / "data" / "results" / "runs" / "cpu").glob("*.json"))

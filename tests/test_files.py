@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import shipped
+from gpubench import folders
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
@@ -40,7 +40,7 @@ pytestmark = [
 
 def _shipped(path: Path) -> bytes:
     """As a table of $GPUBENCH_DATA."""
-    return shipped.data_bytes(str(path))
+    return folders.data_bytes(str(path))
 
 
 FOUND = {"run": read_run, "price snapshot": read_snapshot, "imported prices": read_imported}

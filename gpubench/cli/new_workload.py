@@ -19,7 +19,7 @@ def verb(
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented template for a model of your own; it runs unchanged."""
-    from gpubench.shipped import package_text
+    from gpubench.folders import package_text
 
     stem = name.removesuffix(".py")
     if not stem.isidentifier():

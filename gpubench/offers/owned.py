@@ -16,7 +16,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.offers.dates import price_day
-from gpubench.shipped import data_rows
+from gpubench.folders import data_rows
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import plain
 

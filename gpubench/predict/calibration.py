@@ -16,7 +16,7 @@ from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.chips import Chips, architecture_of
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
-from gpubench.shipped import data_bytes, data_path
+from gpubench.folders import data_bytes, data_path
 from gpubench.units import MIB
 
 SCHEMA_VERSION = 4

@@ -34,7 +34,7 @@ from gpubench.predict.table import (
     model_profiles,
     table_of,
 )
-from gpubench.shipped import data_rows
+from gpubench.folders import data_rows
 from gpubench.specs import find_spec
 from gpubench.units import figure_in, plain
 

@@ -30,7 +30,7 @@ from gpubench.predict.scaling import (
     slopes,
     usual_error,
 )
-from gpubench.shipped import data_rows
+from gpubench.folders import data_rows
 from gpubench.specs import load_specs
 
 NAME = "scaling.csv"

@@ -15,7 +15,7 @@ import msgspec
 from gpubench.interval import Interval
 from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
-from gpubench.shipped import data_bytes
+from gpubench.folders import data_bytes
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import MIB
 

@@ -25,7 +25,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
 from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.log import write_log
-from gpubench.shipped import data_bytes, data_path
+from gpubench.folders import data_bytes, data_path
 from gpubench.units import format_duration, plain
 from gpubench.workload import HUGGING_FACE, Workload, check_recipe, is_own
 

@@ -24,7 +24,6 @@ from gpubench.files import (
     require_writable,
     write_file,
 )
-from gpubench.folders import default_results, require_folder
 from gpubench.models import Measurement, Run
 from gpubench.record import ledger, lock
 from gpubench.record.heads import NEWEST, Head, head_of_run, newest_of_each, read_heads
@@ -41,7 +40,7 @@ from gpubench.record.run_file import (
     set_aside,
     stored_run,
 )
-from gpubench.shipped import data_path
+from gpubench.folders import data_path, default_results, require_folder
 from gpubench.units import count, format_bytes, plain
 
 MANY_RUNS = 500

@@ -26,7 +26,7 @@ from gpubench.sections.data import ReportData, gather
 from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.shipped import package_text
+from gpubench.folders import package_text
 from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 

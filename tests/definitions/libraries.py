@@ -31,7 +31,7 @@ from definitions.rows import line
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
-from gpubench.shipped import data_text
+from gpubench.folders import data_text
 from gpubench.workload import Task, Workload, image_batches, seeded
 
 KERAS = "a network of torchvision stands for that of Keras"

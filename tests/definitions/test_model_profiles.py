@@ -18,7 +18,7 @@ from definitions.rows import DECIMALS, totals
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
-from gpubench.shipped import data_text
+from gpubench.folders import data_text
 
 # Parameters and multiply-adds of a forward pass [G], as others publish them.
 TORCHVISION = "torchvision 0.29, meta data of the weights"

@@ -22,7 +22,7 @@ from gpubench.measure.budget import QUICK
 from gpubench.measure.request import RunRequest
 from gpubench.record import store
 from gpubench.session.session import Session, execute, prepare
-from gpubench.shipped import FOLDER_VARIABLE
+from gpubench.folders import FOLDER_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -34,7 +34,7 @@ from gpubench.readings import h200_readings
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
-from gpubench.shipped import data_text
+from gpubench.folders import data_text
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 

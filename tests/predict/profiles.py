@@ -6,7 +6,7 @@ import csv
 
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
 from gpubench.profile import load_profiles
-from gpubench.shipped import data_text
+from gpubench.folders import data_text
 
 
 def published(

@@ -25,7 +25,7 @@ from gpubench.predict.memory_answer import memory
 from gpubench.recommend.feed import consumed_by
 from gpubench.record import store
 from gpubench.record.run_file import SETTLED_S
-from gpubench.shipped import data_path
+from gpubench.folders import data_path
 
 ROOT = Path(__file__).parents[2]
 
