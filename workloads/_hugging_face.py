@@ -17,12 +17,13 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import one_line
 from gpubench.models import Recipe, TaskKind, Trainable, WeightType
 from gpubench.names import nearest
-from gpubench.own_files import CONTEXT_NAMES, check_context, read_config
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.units import plain
-from gpubench.workload import Task, Workload, image_batches, one_line, seeded
+from gpubench.user_model import CONTEXT_NAMES, check_context, read_config
+from gpubench.workload import Task, Workload, image_batches, seeded
 from gpubench_workloads._decoder_blocks import LoraLinear
 from gpubench_workloads._llama import ADAPTER_RANK, LABELS, dtype_of, given_loss, scored_batches
 

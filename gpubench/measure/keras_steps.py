@@ -15,12 +15,13 @@ from typing import Any, cast
 import keras
 import numpy as np
 
+from gpubench.foreign_code import import_foreign, one_line
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.capability import KERAS, POLICIES, NotHereError
 from gpubench.measure.keras_build import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
 from gpubench.probe.identity import check_same_device
-from gpubench.workload import KerasTask, import_foreign, one_line
+from gpubench.workload import KerasTask
 
 PROBE_SIZE = 512
 PROBE_CHANNELS = 32

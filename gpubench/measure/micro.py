@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from gpubench import stats
+from gpubench.foreign_code import lacks_memory
 from gpubench.measure import quantize
 from gpubench.measure.budget import (
     LEAST_REPETITIONS,
@@ -39,7 +40,6 @@ from gpubench.measure.telemetry import Sampler, Telemetry
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds, format_bytes
-from gpubench.workload import lacks_memory
 
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench.folders import data_rows
 from gpubench.models import Offer, Pricing
 from gpubench.names import tpu_slice
 from gpubench.offers import plausible
@@ -20,7 +21,6 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.sources import Complete, Quote
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
-from gpubench.folders import data_rows
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import GIB, plain
 

@@ -15,6 +15,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, cause_of, many_objects, read_json, write_file
+from gpubench.folders import data_text, default_results, require_folder
 from gpubench.labels import full_name
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
@@ -23,7 +24,6 @@ from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
 from gpubench.offers.rows import csv_columns
 from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay
-from gpubench.folders import data_text, default_results, require_folder
 from gpubench.units import plain
 
 IMPORTED = "imported"

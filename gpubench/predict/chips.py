@@ -15,7 +15,6 @@ import numpy as np
 from gpubench.arrays import Flags, Floats
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import capability_of
-from gpubench.folders import data_rows
 from gpubench.specs import load_specs
 
 REFERENCE_WIDTH = {"tf32": 512.0, "half": 1024.0}

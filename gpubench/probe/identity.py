@@ -14,8 +14,8 @@ import msgspec
 from gpubench import names
 from gpubench.errors import MisuseError, NoDeviceError, StorageError
 from gpubench.files import read_bytes, write_file
-from gpubench.models import DeviceProfile, Finding, FindingKind, Identity
 from gpubench.folders import user_data
+from gpubench.models import DeviceProfile, Finding, FindingKind, Identity
 from gpubench.units import KIB
 
 _SALT_BYTES = 32

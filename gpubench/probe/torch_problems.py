@@ -17,10 +17,10 @@ import msgspec
 
 from gpubench.errors import ExitCode
 from gpubench.models import DeviceProfile
-from gpubench.needs import INSTALL_TORCH
 from gpubench.probe.backend import Problem
 from gpubench.probe.system import read_text
 from gpubench.units import plain
+from gpubench.workload import INSTALL_TORCH
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):

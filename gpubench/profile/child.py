@@ -11,12 +11,14 @@ import msgspec
 
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.profile.log import traceback_of
 from gpubench.units import format_number, format_si
-from gpubench.workload import Workload, forward, is_own, lacks_memory, one_line, seeded
+from gpubench.user_model import is_own
+from gpubench.workload import Workload, forward, seeded
 
 MOST_VARIANTS_S = 10.0
 """Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
@@ -57,7 +59,7 @@ def _answer(
 
 
 def _files(reference: str) -> tuple[str, tuple[str, ...]]:
-    from gpubench.own_model import files_of
+    from gpubench.user_model import files_of
 
     folder, files = files_of(reference)
     return str(folder), tuple(map(str, files))
@@ -87,7 +89,7 @@ def _profile(
     else:
         note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
-        from gpubench.own_model import version_of
+        from gpubench.user_model import version_of
 
         return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))

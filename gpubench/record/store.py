@@ -24,6 +24,7 @@ from gpubench.files import (
     require_writable,
     write_file,
 )
+from gpubench.folders import data_path, default_results, require_folder
 from gpubench.models import Measurement, Run
 from gpubench.record import ledger, lock
 from gpubench.record.heads import NEWEST, Head, head_of_run, newest_of_each, read_heads
@@ -40,7 +41,6 @@ from gpubench.record.run_file import (
     set_aside,
     stored_run,
 )
-from gpubench.folders import data_path, default_results, require_folder
 from gpubench.units import count, format_bytes, plain
 
 MANY_RUNS = 500

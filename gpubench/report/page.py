@@ -18,6 +18,7 @@ from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
+from gpubench.folders import package_text
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
@@ -26,7 +27,6 @@ from gpubench.sections.data import ReportData, gather
 from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.folders import package_text
 from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 

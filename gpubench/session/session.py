@@ -48,7 +48,6 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
-from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
@@ -62,6 +61,7 @@ from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
+from gpubench.workload import need_torch
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError, StorageError
+from gpubench.folders import data_path
 from gpubench.models import DeviceProfile, Launch, Round, Status
 from gpubench.offers.snapshot import offers_folder
 from gpubench.predict.estimate import predict
@@ -25,7 +26,6 @@ from gpubench.predict.memory_answer import memory
 from gpubench.recommend.feed import consumed_by
 from gpubench.record import store
 from gpubench.record.run_file import SETTLED_S
-from gpubench.folders import data_path
 
 ROOT = Path(__file__).parents[2]
 
