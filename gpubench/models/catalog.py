@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -75,6 +76,21 @@ class GpuSpec(Record, frozen=True, kw_only=True):
         """The name without maker and brand: "RTX 4090", "T4", "H100 SXM5 80GB"; unique in the table."""
         name = self.name.removeprefix("NVIDIA ").removeprefix("AMD ")
         return name.replace("Tesla ", "").replace("GeForce ", "")
+
+    @property
+    def direct_link(self) -> Literal["nvlink", "fabric"] | None:
+        """What can link such GPUs past PCIe: NVLink, or the fabric of another maker."""
+        if not self.nvlink_bytes_per_s:
+            return None
+        return "nvlink" if self.vendor == "NVIDIA" else "fabric"
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether every such GPU is linked so: modules (SXM, OAM) are.
+
+        A bridge between PCIe cards is optional, joins pairs, and no offer says that it is there.
+        """
+        return self.direct_link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
 
     @property
     def board_power_w(self) -> float | None:

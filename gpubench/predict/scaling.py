@@ -190,12 +190,10 @@ def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many:
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
     """What the gradients travel over, and its rate in one direction [B/s].
 
-    NVLink and Infinity Fabric count on modules (SXM, OAM) alone: a bridge between PCIe cards is optional,
-    joins pairs, and no offer says that it is there. GeForce cards do not talk to each other directly over
-    PCIe.
+    A bridge between PCIe cards is not counted on. GeForce cards do not talk to each other directly over PCIe.
     """
-    if spec.nvlink_bytes_per_s and (spec.form_factor or "").startswith(("SXM", "superchip", "OAM")):
-        return "fabric" if spec.vendor == "AMD" else "nvlink", spec.nvlink_bytes_per_s / 2
+    if spec.is_linked and spec.direct_link and spec.nvlink_bytes_per_s:
+        return spec.direct_link, spec.nvlink_bytes_per_s / 2
     lanes = PCIE_LANES * _PCIE_LANE_BYTES_PER_S.get(spec.pcie_generation or 3, _PCIE_LANE_BYTES_PER_S[3])
     return ("host" if spec.line in {"GeForce", "TITAN"} else "pcie"), lanes
 

@@ -62,16 +62,9 @@ def has_fast_fp64(spec: GpuSpec) -> bool:
     return (fp64_share(spec) or 0) >= FAST_FP64
 
 
-def link_of(spec: GpuSpec) -> str | None:
+def fastest_link(spec: GpuSpec) -> str | None:
     """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ..."""
-    if spec.nvlink_bytes_per_s:
-        return "nvlink" if spec.vendor == "NVIDIA" else "fabric"
-    return None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}"
-
-
-def has_nvlink(spec: GpuSpec) -> bool:
-    """Return whether every such GPU is linked to others past PCIe; the bridge of a card is sold apart."""
-    return link_of(spec) in {"nvlink", "fabric"} and not (spec.form_factor or "PCIe").startswith("PCIe")
+    return spec.direct_link or (None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}")
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
@@ -95,7 +88,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
     "line": attrgetter("line"),
     "ecc": ecc_of,
     "fp64_share": fp64_share,
-    "link": link_of,
+    "link": fastest_link,
     "cooling": cooling_of,
     "board_power_w": attrgetter("board_power_w"),
 }
@@ -134,7 +127,12 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     for name, is_wanted, holds, otherwise in (
         ("--ecc", request.ecc, ecc_of, "no memory that corrects errors, or not known"),
         ("--fp64", request.fp64, has_fast_fp64, "no fast FP64, or not known"),
-        ("--nvlink", request.nvlink, has_nvlink, "no NVLink, or only with a bridge that is sold apart"),
+        (
+            "--nvlink",
+            request.nvlink,
+            attrgetter("is_linked"),
+            "no NVLink, or only with a bridge that is sold apart",
+        ),
     ):
         if is_wanted:
             yield name, _must(holds, otherwise)

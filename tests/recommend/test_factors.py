@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.recommend.factors import cooling_of, factors_of, has_nvlink, lines_meant, link_of
+from gpubench.recommend.factors import cooling_of, factors_of, fastest_link, lines_meant
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, T4, offer, rank_of
@@ -64,7 +64,7 @@ def test_every_gpu_has_its_factors():
     for spec in load_specs().values():
         assert set(factors_of(spec)) == columns
         assert cooling_of(spec) in {"active", "passive", "liquid", "module", None}
-        assert link_of(spec) is None or link_of(spec)
+        assert fastest_link(spec) is None or fastest_link(spec)
 
 
 def test_words_of_buyers_mean_lines_of_the_table():
@@ -74,7 +74,7 @@ def test_words_of_buyers_mean_lines_of_the_table():
 
 
 def test_nvlink_is_what_every_such_gpu_has_and_no_bridge_that_is_sold_apart():
-    linked = {key for key, spec in load_specs().items() if has_nvlink(spec)}
+    linked = {key for key, spec in load_specs().items() if spec.is_linked}
     assert {
         "nvidia-h100-sxm-80gb",
         "nvidia-tesla-v100-sxm2-16gb",

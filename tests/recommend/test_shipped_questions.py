@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.offers.table import UNSTATED_NOTE
-from gpubench.recommend.factors import has_nvlink
 from gpubench.specs import load_specs
 
 AS_OF = date(2026, 11, 20)
@@ -157,7 +156,7 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
         (row["provider"], row["instance"]) for row in every if UNSTATED_NOTE in (row["price_note"] or "")
     }
     linked = ask("--nvlink", "--spot")["rows"]
-    assert all(has_nvlink(load_specs()[row["gpu_key"]]) for row in linked)
+    assert all(load_specs()[row["gpu_key"]].is_linked for row in linked)
     assert not silent & {(row["provider"], row["instance"]) for row in linked}
 
 
