@@ -364,7 +364,7 @@ def test_an_answer_without_a_place_for_it_says_on_stderr_which_run_does_not_coun
     (line,) = told.err.splitlines()
     assert line.startswith("gpubench: ")
     assert broken.name in line
-    assert "is no gpubench run" in line
+    assert "no gpubench run" in line
 
 
 def test_a_symbolic_link_is_not_followed_nor_renamed(tmp_path, make_run):

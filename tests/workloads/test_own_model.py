@@ -551,7 +551,7 @@ def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(t
     """Written into the pipe of its process: under the name of a standard workload it would pass for it."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
-    with pytest.raises(MisuseError, match=r"^my_model\.py: .* cannot be true: the profile is of 'lstm'$"):
+    with pytest.raises(MisuseError, match=r"^my_model\.py: .*'lstm'$"):
         profile_of(write(tmp_path, forged))
 
 
