@@ -34,6 +34,9 @@ BATCH_COUNT = 4
 """Prebuilt batches that the steps rotate through: one alone is learned by heart within a minute, and a
 loss of nothing has gradients of nothing, unlike training."""
 
+IMAGE_LABELS, TOKEN_LABELS = (0, 1, 2, 3), (1, 2, 3, 4)
+"""A small fixed set, so that a step that trains must lower the loss."""
+
 NARROW_STD = 0.02
 """Standard deviation of the weights of a transformer at the start, as its authors chose it."""
 
@@ -245,7 +248,7 @@ def initialize_narrow(module: nn.Module) -> None:
 
 
 def image_batches(
-    batch_size: int, shape: Sequence[int], labels: Sequence[int], count: int = BATCH_COUNT
+    batch_size: int, shape: Sequence[int], labels: Sequence[int] = IMAGE_LABELS, count: int = BATCH_COUNT
 ) -> tuple[Batch, ...]:
     """Draw images from N(0, 1) and their labels from a small fixed set. Call it inside ``seeded``.
 
@@ -263,7 +266,7 @@ def token_batches(
     batch_size: int,
     length: int,
     vocabulary: int,
-    labels: Sequence[int],
+    labels: Sequence[int] = TOKEN_LABELS,
     *,
     label_each_token: bool = False,
     count: int = BATCH_COUNT,
@@ -293,7 +296,7 @@ def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """Draw from a small fixed set of labels, so that a step that trains must lower the loss."""
+    """Draw labels from a set."""
     import torch
 
     return torch.tensor(labels)[torch.randint(len(labels), tuple(shape))]
