@@ -176,7 +176,7 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
         device: The GPU that it is about, where that is known.
     """
     gpu = device or DeviceProfile(backend="cuda")
-    if gpu.backend != "cuda":
+    if not gpu.is_nvidia:
         return None
     for pattern, meaning in _MEANINGS:
         if found := re.search(pattern, words, re.IGNORECASE):
