@@ -61,8 +61,10 @@ def data_rows(name: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(data_text(name).splitlines())
 
 
-def default_results() -> Path:
-    """Return $GPUBENCH_RESULTS, else ./results where it exists, else a folder in the user's data."""
+def results_root(option: Path | str | None = None) -> Path:
+    """Where results lie: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
+    if option is not None:
+        return Path(option)
     if named := os.environ.get("GPUBENCH_RESULTS"):
         return Path(named)
     if (here := Path("results")).is_dir():

@@ -52,9 +52,10 @@ def verb(
         return
     if full or output is not None:
         raise MisuseError(f"{'--full' if full else '-o'} is for --cuda: gpubench check --cuda")
+    from gpubench.folders import results_root
     from gpubench.record.run_check import check_run
     from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run, results_root
+    from gpubench.record.store import find_run
 
     if run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")

@@ -40,8 +40,9 @@ def verb(
 ) -> None:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
     from gpubench.compare import compare, parse_tolerance, share_words
+    from gpubench.folders import results_root
     from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run, results_root
+    from gpubench.record.store import find_run
 
     if by not in {None, "device"}:
         raise MisuseError(f"--by {by!r}: only device is known")

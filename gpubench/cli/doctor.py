@@ -29,8 +29,9 @@ def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
 
 
 def _storage(results: Path | None) -> Check:
+    from gpubench.folders import results_root
     from gpubench.probe.checkup import fail, ok
-    from gpubench.record.store import check_writable, results_root
+    from gpubench.record.store import check_writable
 
     root = results_root(results)
     try:

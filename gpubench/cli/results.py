@@ -23,10 +23,11 @@ verb = typer.Typer(help="List stored runs, or take in runs of other machines.", 
 @verb.command("list")
 def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the stored runs, oldest first."""
+    from gpubench.folders import results_root
     from gpubench.labels import gpu_name
     from gpubench.record import store
 
-    root = store.results_root(results)
+    root = results_root(results)
     heads, problems = store.list_runs(root)
     for problem in problems:
         say(problem)
@@ -71,8 +72,9 @@ def add(
     A run that is stored already with the same content is left as it is; one with other content under the same
     id is refused, and the exit code is 5.
     """
+    from gpubench.folders import results_root
     from gpubench.record.adding import add_runs
-    from gpubench.record.store import check_writable, results_root
+    from gpubench.record.store import check_writable
 
     root = results_root(results)
     check_writable(root)

@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, cause_of, many_objects, read_json, write_file
-from gpubench.folders import data_text, default_results, require_folder
+from gpubench.folders import data_text, require_folder, results_root
 from gpubench.labels import full_name
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
@@ -75,7 +75,7 @@ def load_offers(
         MisuseError: If the user's file cannot be read as a whole, or the results folder is none. A damaged
             snapshot, or a folder of prices that cannot be listed, is a note, no error.
     """
-    root = results or default_results()
+    root = results_root(results)
     require_folder(root)
     folder = offers_folder(root)
     with many_objects():
@@ -101,7 +101,7 @@ def _until(table: OfferTable, day: date) -> OfferTable:
 
 def offers_folder(results: Path | None) -> Path:
     """Return the folder of snapshots and imported tables under a results folder."""
-    return (results or default_results()) / "offers"
+    return results_root(results) / "offers"
 
 
 @cache

@@ -114,7 +114,7 @@ def shortened(data: ReportData) -> ReportData:
 
 
 def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
-    from gpubench.record.store import results_root
+    from gpubench.folders import results_root
 
     name = "ranking" if data.run is None else data.run.run_id
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
