@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.arrays import Flags, Floats
+from gpubench.folders import data_rows
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import capability_of
 from gpubench.specs import load_specs
