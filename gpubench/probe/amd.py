@@ -20,6 +20,7 @@ from typing import Any
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import plausible, system
 from gpubench.probe.backend import (
+    NO_SPEC,
     BackendReport,
     DeviceGoneError,
     DeviceState,
@@ -351,7 +352,7 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
     units = node["simd_count"] // (node.get("simd_per_cu") or 4)
     refused["memory_bandwidth_bytes_per_s"] = "the kernel does not tell the memory's transfer rate"
     if spec is None:
-        refused["gpu_key"] = "no single row of the specification table has this name and memory"
+        refused["gpu_key"] = f"{NO_SPEC} and memory"
     profile = DeviceProfile(
         backend="rocm",
         vendor="AMD",

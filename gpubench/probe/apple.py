@@ -14,7 +14,7 @@ import psutil
 
 from gpubench.children import text_of
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import BackendReport, WithoutReadings
+from gpubench.probe.backend import NO_SPEC, BackendReport, WithoutReadings
 from gpubench.probe.plausible import SMS
 from gpubench.specs import find_spec
 
@@ -51,7 +51,7 @@ class AppleBackend(WithoutReadings):
             unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
         spec = None if display.sppci_model is None else find_spec(display.sppci_model)
         if spec is None:
-            unavailable["gpu_key"] = "no single row of the specification table has this name"
+            unavailable["gpu_key"] = NO_SPEC
         profile = DeviceProfile(
             backend="mps",
             vendor="Apple",

@@ -12,7 +12,7 @@ import psutil
 
 from gpubench.models import DeviceProfile, GpuSpec, Precision
 from gpubench.probe import plausible
-from gpubench.probe.backend import DeviceState
+from gpubench.probe.backend import NO_SPEC, DeviceState
 from gpubench.probe.identity import bus_id
 from gpubench.probe.nvml_session import Device, Refused, Session
 from gpubench.probe.plausible import Choice, ImplausibleError
@@ -251,7 +251,7 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
     memory, unified = _memory(of, capability)
     spec = None if name is None else find_spec(name, None if unified else memory)
     if spec is None:
-        of.unavailable["gpu_key"] = "no single row of the specification table has this name and memory"
+        of.unavailable["gpu_key"] = f"{NO_SPEC} and memory"
     cores = of.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
     memory_clock_hz = of.get(
         "memory_clock_max_hz", _HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
