@@ -122,7 +122,7 @@ def load_readings() -> tuple[MemoryReading, ...]:
     )
 
 
-def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = None) -> Allowance:
+def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowance:
     """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
 
     All share one factor, for their products of matrices take alike: but for models that convolve on other
@@ -131,7 +131,7 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
     Args:
         readings: Those of memory in use are fitted, censored ones left out, and those of a compiled loss
             apart; what ran is kept as it is.
-        fitted: Date to write into it; None is today.
+        fitted: Date to write into it.
     """
     usable = [r for r in readings if r.is_fitted]
     apart = [r.card_class is CardClass.OTHER and r.convolves for r in usable]
@@ -141,9 +141,8 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = Non
     ran = tuple(
         Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
     )
-    day = fitted or today().isoformat()
     return Allowance(
-        fitted=day,
+        fitted=fitted,
         classes=classes,
         convolving=convolving,
         ran=ran,
@@ -211,10 +210,6 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
     }
 
 
-def write(allowance: Allowance) -> None:
-    """Write the file that predictions read."""
-    write_file(data_path(ALLOWANCE_FILE), table_json(allowance))
-
-
 if __name__ == "__main__":
-    write(fit_allowance(load_readings()))
+    allowance = fit_allowance(load_readings(), fitted=today().isoformat())
+    write_file(data_path(ALLOWANCE_FILE), table_json(allowance))

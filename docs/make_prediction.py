@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from gpubench.models import TaskKind
-from gpubench.predict.evaluate import Outcome, evaluate, report, scored_table
+from gpubench.predict.evaluate import evaluate, scored_table
 from gpubench.predict.scaling_fit import scaling_figures
+from gpubench.predict.scores import Outcome, report
 from gpubench.units import format_number, format_percent
 
 DOCS = Path(__file__).parent

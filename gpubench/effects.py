@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -195,12 +196,12 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     return tuple(
         sorted(
             pairs,
-            key=lambda pair: (
-                pair.of.measurement.at_largest_batch,
-                pair.of.case.workload,
-                pair.of.case.batch_size,
-                pair.of.case.execution,
-                pair.of.case.precision,
+            key=attrgetter(
+                "of.measurement.at_largest_batch",
+                "of.case.workload",
+                "of.case.batch_size",
+                "of.case.execution",
+                "of.case.precision",
             ),
         )
     )
@@ -264,7 +265,7 @@ def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         if case.execution is not Execution.EAGER
         if (eager := msgspec.structs.replace(case, execution=Execution.EAGER)) in known
     ]
-    return tuple(sorted(pairs, key=lambda p: (p.of.case.workload, p.of.case.batch_size, p.of.case.label)))
+    return tuple(sorted(pairs, key=attrgetter("of.case.workload", "of.case.batch_size", "of.case.label")))
 
 
 def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:

@@ -103,3 +103,5 @@ CHOICES = tuple(Execution)
 """What a user may write of a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)
 """What a user may ask a prediction of."""
+COMPILE_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+"""Variables by which a user turns torch.compile off."""

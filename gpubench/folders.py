@@ -3,17 +3,20 @@
 ``GPUBENCH_DATA`` names a folder that is read instead of ``gpubench/data``: the whole of it, so that two sets
 of tables are never mixed. It is for tests and for trying out a changed table; child processes inherit it.
 Set it before gpubench reads its first table: what was read is kept until the process ends.
+
+Among the user's is what a failed model said, where its owner finds it: traceback and end of the output.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_bytes, read_text
+from gpubench.errors import MisuseError, StorageError
+from gpubench.files import TABLE_BYTES, read_bytes, read_text, write_file
 from gpubench.units import plain
 
 FOLDER_VARIABLE = "GPUBENCH_DATA"
@@ -87,3 +90,28 @@ def require_folder(root: Path) -> None:
     """
     if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
         raise MisuseError(f"{plain(str(root), 1000)} is no folder: results lie in one, such as --results DIR")
+
+
+TRACEBACK_CHARACTERS = 64 * 1024
+"""A model that calls itself without end leaves a traceback of megabytes; what failed is at its end."""
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the end of an error's traceback."""
+    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+
+
+def write_log(name: str, trace: str | None, output: str) -> str:
+    """Write the log of this name in the user's data folder, and return what is where, for a message.
+
+    Such as ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is for the terminal
+    alone: no stored record bears it.
+    """
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+    path = user_data() / "logs" / f"{safe}.log"
+    text = (trace or "")[-TRACEBACK_CHARACTERS:]
+    try:
+        write_file(path, f"{text}\n--- output, at most its end ---\n{output}".encode(errors="replace"))
+    except StorageError as error:
+        return f"no log: {error}"
+    return f"{'traceback' if trace else 'its output is'} in {path}"

@@ -96,19 +96,19 @@ _LOOK_ALIKE = str.maketrans("oil", "011")
 """RTX 4O90 is typed with a letter; 1, l and I are one in many fonts."""
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3, *, cutoff: float = 0.5) -> tuple[str, ...]:
-    """Known names that look like this one, for a message: "did you mean ...?".
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[str, ...]:
+    """At most three known names that look like this one, for a message: "did you mean ...?".
 
     Punctuation does not count, nor which of two look-alike characters was typed. A ``cutoff`` of 0 names some
     however little they look like it.
 
-    >>> nearest("H-1OO", ["h100", "A10", "L40S"], count=1)
+    >>> nearest("H-1OO", ["h100", "RTX 4090"])
     ('h100',)
     """
     by_look: dict[str, str] = {}
     for each in known:
         by_look.setdefault(_look(each), normalize(each))
-    near = difflib.get_close_matches(_look(name), by_look, n=count, cutoff=cutoff)
+    near = difflib.get_close_matches(_look(name), by_look, n=3, cutoff=cutoff)
     return tuple(by_look[look] for look in near)
 
 

@@ -47,6 +47,7 @@ class Option(msgspec.Struct, frozen=True):
         name: On the command line and in Python, with ``_``; None is the field's own.
         old: Earlier spellings: still accepted, no longer shown.
         place: May be given without its name too, in this place, from 1; 0 is by name alone.
+        bare: On the command line it is given by its place alone, without a name.
         choices: Every value that it may have.
         above, least, below, most: Limits of a number.
         read: From text, or a value given in Python, and the option's name, to the field's value; of several,
@@ -66,6 +67,7 @@ class Option(msgspec.Struct, frozen=True):
     name: str | None = None
     old: tuple[str, ...] = ()
     place: int = 0
+    bare: bool = False
     choices: tuple[str, ...] = ()
     above: float | None = None
     least: float | None = None

@@ -110,6 +110,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         of_nvidia: Whether NVIDIA tensor cores alone have it.
         on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
         needs: The package that computes it, beside torch, and the extra of gpubench that brings that.
+        keras_policy: Keras's name for its types, None where it has none; the backend parts fp32 from tf32.
         predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
     """
 
@@ -129,6 +130,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     of_nvidia: bool = False
     on_cpu: bool = False
     needs: tuple[str, str] | None = None
+    keras_policy: str | None = None
     predicted_as: Literal["fp32", "tf32", "half"] | None = None
 
 
@@ -199,6 +201,7 @@ _FACTS = {
         product_error=1e-5,
         loss_error=1e-4,
         on_cpu=True,
+        keras_policy="float32",
         predicted_as="fp32",
     ),
     Precision.TF32: PrecisionFacts(
@@ -208,6 +211,7 @@ _FACTS = {
         least_capability=_AMPERE,
         hardware="TF32 tensor cores",
         of_nvidia=True,
+        keras_policy="float32",
         predicted_as="tf32",
     ),
     Precision.AMP_FP16: PrecisionFacts(
@@ -216,6 +220,7 @@ _FACTS = {
         autocast="float16",
         scales_gradients=True,
         loss_error=2e-2,
+        keras_policy="mixed_float16",
         predicted_as="half",
     ),
     # Below capability 8.0 bf16 is emulated, slow, and on record as giving NaN.
@@ -227,6 +232,7 @@ _FACTS = {
         least_capability=_AMPERE,
         hardware="BF16 hardware",
         on_cpu=True,
+        keras_policy="mixed_bfloat16",
         predicted_as="half",
     ),
     Precision.BF16: PrecisionFacts(
@@ -237,6 +243,7 @@ _FACTS = {
         least_capability=_AMPERE,
         hardware="BF16 hardware",
         on_cpu=True,
+        keras_policy="bfloat16",
         predicted_as="half",
     ),
     # Three bits of mantissa (e4m3), two (e5m2, of gradients): products of normal numbers err by 3.6 and 6 %.
@@ -273,14 +280,25 @@ _FACTS = {
 CHOICES = (AMP, *Precision)
 """What a user may write."""
 
+PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
+"""Edge of the product, and channels and edge of the image of the convolution, that prove a precision."""
 
-TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+"""Read by NVIDIA's libraries when they load: 0 forbids TF32 for the life of the process."""
+TF32_VARIABLES = (TF32_OVERRIDE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Variables by which a user decides on TF32, against whatever torch is told."""
+CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+"""Those by which a user lets oneDNN compute fp32 in fewer bits on a CPU."""
 
 
 def forcing_tf32(variables: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that turn TF32 on where strict fp32 was asked for."""
     return [name for name in TF32_VARIABLES if variables.get(name, "") not in {"", "0"}]
+
+
+def forcing_fewer_bits(variables: Mapping[str, str]) -> list[str]:
+    """Return the same of a CPU."""
+    return [name for name in CPU_MATH_VARIABLES if variables.get(name, "STRICT").upper() != "STRICT"]
 
 
 def best_amp(has: Callable[[Precision], bool]) -> Precision:

@@ -14,6 +14,8 @@ from statistics import NormalDist, fmean, median
 from gpubench.interval import Interval
 
 CONFIDENCE = 0.95
+Z90, Z95 = 1.6449, 1.96
+"""Half of what holds 90 %, and 95 %, of a normal distribution, in standard deviations."""
 LEAST_FREEDOM = 4.0
 """Degrees of freedom of the shortest and most correlated series: at a correlation of 0.9 the quantile of ten
 to forty values is that of 5 to 8 (simulated)."""

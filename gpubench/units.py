@@ -61,6 +61,15 @@ def format_si(value: float | None, unit: str) -> str:
     return f"{format_number(value)} {unit}"
 
 
+def format_quantity(value: float, unit: str) -> str:
+    """Format what was timed or a rate by its unit.
+
+    >>> format_quantity(0.25, "s"), format_quantity(4.8e12, "B/s")
+    ('250 ms', '4.80 TB/s')
+    """
+    return format_duration(value) if unit == "s" else format_si(value, unit)
+
+
 def format_bytes(value: float | None) -> str:
     """Format a memory size in binary units: 150754820096 is "140 GiB"."""
     if value is None:

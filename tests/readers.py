@@ -16,7 +16,7 @@ from gpubench.folders import data_bytes
 from gpubench.measure.messages import Phase, Report, RoundDone
 from gpubench.models import Offer, Round
 from gpubench.offers.importing import read_table
-from gpubench.offers.own import read_own
+from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration

@@ -126,19 +126,87 @@ def test_a_price_source_is_a_file_and_nothing_else():
 
     folder = ROOT / "gpubench" / "offers" / "sources"
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert {type(source).__module__.rpartition(".")[2] for source in own_sources()} == files
+    fetches = [getattr(source.fetch, "func", source.fetch) for source in own_sources()]
+    assert {fetch.__module__.rpartition(".")[2] for fetch in fetches} == files
     assert len(files) > 5
 
 
-def test_a_verb_is_a_file_named_once_beside_the_others():
-    from gpubench.cli.app import VERBS
+def test_a_verb_is_a_file_and_nothing_else():
+    from gpubench.cli.app import verb_names
 
-    files = {
-        path.stem
-        for path in (ROOT / "gpubench" / "cli").glob("*.py")
-        if re.search(r"(?m)^(def verb\(|verb = )", path.read_text())
+    folder = ROOT / "gpubench" / "cli" / "verbs"
+    files = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+    assert {name.replace("-", "_") for name in verb_names()} == files
+    assert len(files) > 10
+
+
+A_VERB = '''
+from typing import Annotated
+
+import msgspec
+
+from gpubench.cli.options import Verb
+from gpubench.cli.output import print_json
+from gpubench.options import Option, check_fields
+
+
+class DoubleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    number: Annotated[int, Option("What is doubled.", place=1, bare=True, metavar="NUMBER")]
+    times: Annotated[int, Option("How often.", least=1)] = 1
+
+
+def verb(request: DoubleRequest, *, as_json: bool) -> None:
+    """Double a number."""
+    check_fields(request)
+    print_json({"doubled": request.number * 2**request.times, "as_json": as_json})
+
+
+VERB = Verb(verb, also_called=("times",))
+'''
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "printed"),
+    [
+        (("--help",), 0, "Double a number."),
+        (("double-it", "--help"), 0, "How often. (at least 1) [default: 1]"),
+        (("double-it", "3", "--times", "2", "--json"), 0, '"doubled": 12'),
+        (("double-it",), 2, "Missing argument 'NUMBER'"),
+        (("double-it", "3", "--times", "0"), 2, "--times 0 must be at least 1"),
+        (("times",), 2, "Did you mean 'double-it'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_verb_is_added_by_its_file_alone(arguments, code, printed, tmp_path):
+    """It is in the help, is called, and says what is wrong with its options."""
+    (tmp_path / "double_it.py").write_text(A_VERB, encoding="utf-8")
+    program = (
+        f"import sys; sys.argv = ['gpubench', *{arguments!r}]\n"
+        f"from gpubench.cli import verbs; verbs.__path__.append({str(tmp_path)!r})\n"
+        "from gpubench.cli.app import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert printed in done.stdout + done.stderr
+
+
+def test_every_option_of_the_command_line_is_declared_in_a_request():
+    """typer is told of options in one place, which makes them of requests; ``--version`` alone ends the program."""
+    files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "gpubench").rglob("*.py")}
+    found = {
+        (path.relative_to(ROOT / "gpubench").as_posix(), line.strip())
+        for path, text in files.items()
+        for line in text.splitlines()
+        if re.search(r"\b(typer|click)\.(Option|Argument)\(", line)
     }
-    assert set(VERBS.values()) == files
+    assert {path for path, _ in found} == {"cli/app.py", "cli/options.py"}
+    assert all("--version" in line for path, line in found if path == "cli/app.py")
 
 
 def test_a_vendor_is_a_file_named_once_beside_the_others():

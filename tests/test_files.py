@@ -21,7 +21,7 @@ from gpubench.cuda_check.store import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
 from gpubench.offers.importing import read_table
-from gpubench.offers.own import read_own
+from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
@@ -334,7 +334,7 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
 BESIDE = {
     "measure/ranks.py": {"open"},  # the door at which the processes of a job meet, no file
     "cli/last_words.py": {"gettempdir"},  # where the log of an internal error goes, through the gate
-    "cli/streams.py": {"open"},  # /dev/null, in place of a standard output that is gone
+    "cli/output.py": {"open"},  # /dev/null, in place of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpubench
-from gpubench.cli.app import app, main
+from gpubench.cli.app import app, load_verb, main, verb_names
+from gpubench.cli.verbs.rank import ShownRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import Checkpointing, Pricing, TaskKind, Trainable, WeightType
 from gpubench.offers.request import PRICINGS, OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.request import PredictRequest
-from gpubench.recommend.feed_request import FeedRequest
-from gpubench.recommend.request import Range, RankRequest
-from gpubench.report.request import ReportRequest
+from gpubench.recommend.request import FeedRequest, Range, RankRequest
+from gpubench.recommend.trial_request import TrialRequest
 from gpubench.shared_options import CHECKPOINTING, TASKS, TRAINABLE, WEIGHT_TYPES
 
-REQUESTS = {
-    "rank": RankRequest,
-    "run": RunRequest,
-    "predict": PredictRequest,
-    "report": ReportRequest,
-    "offers": OffersRequest,
-    "feed": FeedRequest,
-}
+REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
 VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
+
+
+def asked_of_verbs() -> list[type]:
+    """What the verbs are asked."""
+    runs = [load_verb(name).run for name in verb_names()]
+    actions = [action for run in runs for action in (run.values() if isinstance(run, Mapping) else (run,))]
+    asked = [
+        each for action in actions for each in inspect.signature(action, eval_str=True).parameters.values()
+    ]
+    return sorted(
+        {each.annotation for each in asked if each.name != "as_json"}, key=lambda kind: kind.__name__
+    )
+
+
 NEEDED = {PredictRequest: {"workload": "cnn"}}
 MOST_LINE = 300
 
@@ -42,9 +50,9 @@ MOST_LINE = 300
 def numbers_with_limits() -> list[tuple[type, Parameter]]:
     return [
         (request, each)
-        for request in REQUESTS.values()
+        for request in asked_of_verbs()
         for each in parameters_of(request)
-        if each.kind in {int, float} and not each.many
+        if each.kind in {int, float} and not each.many and each.option.read is None
     ]
 
 
@@ -73,11 +81,12 @@ def test_the_choices_are_those_of_the_models() -> None:
     assert tuple(p for p in Pricing if p is not Pricing.OWNED) == PRICINGS
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_every_field_says_what_it_is_for(name: str) -> None:
-    for each in parameters_of(REQUESTS[name]):
+@pytest.mark.parametrize("request_type", asked_of_verbs())
+def test_every_field_says_what_it_is_for(request_type: type) -> None:
+    for each in parameters_of(request_type):
         words = [flag.help for flag in each.option.flags] or [each.option.help]
-        assert all(text[0].isupper() and text[-1] in ".)" for text in words), each.field
+        assert all(text[-1] in ".)" for text in words), each.field
+        assert each.field in {"by", "format"} or all(text[0].isupper() for text in words), each.field
         assert (
             each.option.read is not None or each.kind in {bool, int, float, str, Path} or each.field == "data"
         )
@@ -285,19 +294,8 @@ def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*VERBS, "report"])
 def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
-    of_command_line = {
-        "--json",
-        "--help",
-        "--report",
-        "--factors",
-        "--explain",
-        "--try",
-        "--out",
-        "--try-minutes",
-        "--try-gpu",
-        "--try-provider",
-        "--wheel",
-        "--all-offers",
+    of_command_line = {"--json", "--help", "--report"} | {
+        spelled(each.name) for kind in (ShownRequest, TrialRequest) for each in parameters_of(kind)
     }
     signature = inspect.signature(getattr(gpubench, name))
     known = {spelled(each) for each in signature.parameters} | of_command_line

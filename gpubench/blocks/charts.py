@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypedDict, Unpack
 
+from gpubench.blocks.parts import Figure
 from gpubench.interval import Interval
 from gpubench.units import isolated, plain
 
@@ -36,13 +37,8 @@ PALETTE: Mapping[str, str] = {
 }
 """Each light color and its twin on a dark page; every pair keeps a contrast of 3 to 1 or more."""
 
-BASIS_COLORS: Mapping[str, str] = {"measured": BLUE, "reference": GREEN, "predicted": ORANGE}
-BASIS_SYMBOLS: Mapping[str, str] = {
-    "measured": "circle",
-    "reference": "diamond",
-    "predicted": "circle-open",
-}
 BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
+"""In words what ``BASIS_LOOKS`` are in a chart."""
 
 _ROW_GAP = 0.3
 """Share of a row that stays empty between groups of bars."""
@@ -70,45 +66,53 @@ QUIET_AXIS: dict[str, Any] = {
     "automargin": True,
 }
 
-Kind = TypeVar("Kind")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A value in row ``row`` of a chart, with its interval; ``text`` is what stands beside the mark."""
+    """A value with its interval in a row of a chart; an unknown one stands at zero.
 
-    row: int
-    value: float
-    low: float | None
-    high: float | None
+    Attributes:
+        row: Label of its row, as ``label`` or ``two_lines`` made it.
+        hover: What stands beside the pointer.
+        text: What stands beside its bar.
+        told: What it is and how much, for those who do not see the chart.
+        kind: Which of the looks it has.
+    """
+
+    row: str
+    interval: Interval
+    hover: str
     text: str = ""
-    hover: str = ""
+    told: str = ""
+    kind: Hashable = None
+
+    @property
+    def value(self) -> float:
+        """The value without its interval."""
+        return self.interval.value or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
-    """Marks that share a meaning, and so a color and a symbol; without marks the look of such."""
+class Look:
+    """What marks share that mean the same: a name, and so a color and a symbol or a pattern."""
 
     name: str
     color: str
     symbol: str = "circle"
     pattern: str = ""
-    marks: tuple[Mark, ...] = ()
 
 
-def mark_of(row: int, interval: Interval, hover: str, text: str = "") -> Mark:
-    """Return a value with its interval as a mark; an unknown one stands at zero."""
-    value = interval.value or 0.0
-    return Mark(row=row, value=value, low=interval.low, high=interval.high, text=text, hover=hover)
+Looks: TypeAlias = Mapping[Any, Look]
+"""The look of each kind of mark, in the order of the legend."""
 
-
-def series_of(looks: Mapping[Kind, Series], marked: Sequence[tuple[Kind, Mark]]) -> list[Series]:
-    """Return one series for each kind that has marks, in the order of ``looks``."""
-    return [
-        replace(look, marks=found)
-        for kind, look in looks.items()
-        if (found := tuple(mark for of, mark in marked if of == kind))
-    ]
+BASIS_LOOKS: Mapping[str, Look] = {
+    basis: Look(name=basis, color=color, symbol=symbol)
+    for basis, color, symbol in (
+        ("measured", BLUE, "circle"),
+        ("reference", GREEN, "diamond"),
+        ("predicted", ORANGE, "circle-open"),
+    )
+}
 
 
 def two_lines(name: str, detail: str) -> str:
@@ -124,132 +128,136 @@ def label(text: str, limit: int = 60) -> str:
     return isolated(html.escape(plain(text, limit), quote=False))
 
 
-def bars(series: Sequence[Series], rows: Sequence[str], axis: str) -> dict[str, Any]:
+class Frame(TypedDict, total=False):
+    """What stands around the rows of a chart.
+
+    Attributes:
+        title: Of the figure, where there are several.
+        head_px: Height beside the rows [CSS px]; else 80.
+        row_px: Height of a row [CSS px]; else 38.
+        shared: Whether marks of one label stand in one row.
+    """
+
+    title: str
+    head_px: int
+    row_px: int
+    shared: bool
+
+
+def bars(marks: Sequence[Mark], looks: Looks, axis: str, alt: str, **frame: Unpack[Frame]) -> Figure:
     """Draw horizontal bars from zero with interval whiskers; rows from top to bottom.
 
     Args:
-        series: What to draw; several series stand side by side in a row.
-        rows: Every row, in reading order, as ``label`` made it.
+        marks: What to draw, in reading order; several looks stand side by side in a row.
+        looks: By kind of mark.
         axis: Title of the value axis, with its unit.
+        alt: What the chart shows, before what is told of each mark.
+        frame: See ``Frame``.
     """
     # Bars are placed by hand, because the text must stand clear of the whisker: plotly would set it at
     # the end of the bar, across the line.
-    slot = (1 - _ROW_GAP) / max(1, len(series))
+    rows, groups = _placed(marks, looks, frame)
+    slot = (1 - _ROW_GAP) / len(groups)
     traces: list[Any] = []
-    for i, s in enumerate(series):
-        y = [m.row - (1 - _ROW_GAP) / 2 + slot * (i + 0.5) for m in s.marks]
+    for i, (look, found) in enumerate(groups):
+        y = [row - (1 - _ROW_GAP) / 2 + slot * (i + 0.5) for row, _ in found]
+        pattern = {"shape": look.pattern, "fgcolor": PAPER, "size": 6, "solidity": 0.25}
         traces += [
-            _bar_trace(s, y, slot * 0.9),
+            _trace("bar", look, found) | {
+                "orientation": "h", "y": y, "width": slot * 0.9, "error_x": _whiskers(found),
+                "marker": {"color": look.color, "pattern": pattern},
+            },
             {
-                "type": "scatter",
-                "mode": "text",
-                "y": y,
-                "x": [m.high or m.value for m in s.marks],
-                "text": [f"\u2002{m.text}" for m in s.marks],
-                "textposition": "middle right",
-                "textfont": {"color": INK, "size": 12},
-                "showlegend": False,
-                "hoverinfo": "skip",
+                "type": "scatter", "mode": "text", "y": y,
+                "x": [m.interval.high or m.value for _, m in found],
+                "text": [f"\u2002{m.text}" for _, m in found], "textposition": "middle right",
+                "textfont": {"color": INK, "size": 12}, "showlegend": False, "hoverinfo": "skip",
                 "cliponaxis": False,
             },
-        ]
-    reach = max((m.high or m.value for s in series for m in s.marks), default=1.0)
-    room = 1 + _TEXT_ROOM + _CHARACTER_ROOM * max((len(m.text) for s in series for m in s.marks), default=0)
-    x = {"title": {"text": label(axis, AXIS_LENGTH)}, "range": [0, reach * room], "nticks": 4, "tickangle": 0}
-    x["separatethousands"] = True
-    layout = _layout(x=x, rows=rows, legend=len(series) > 1) | {"barmode": "overlay"}
-    return {"data": traces, "layout": layout}
-
-
-def _bar_trace(series: Series, y: list[float], width: float) -> dict[str, Any]:
-    pattern = {"shape": series.pattern, "fgcolor": PAPER, "size": 6, "solidity": 0.25}
-    return {
-        "type": "bar",
-        "name": label(series.name),
-        "orientation": "h",
-        "y": y,
-        "x": [m.value for m in series.marks],
-        "width": width,
-        "error_x": _whiskers(series.marks),
-        "marker": {"color": series.color, "pattern": pattern},
-        "hovertext": [m.hover for m in series.marks],
-        "hoverinfo": "text",
-    }
+        ]  # fmt: skip
+    room = 1 + _TEXT_ROOM + _CHARACTER_ROOM * max(len(m.text) for m in marks)
+    reach = max(m.interval.high or m.value for m in marks)
+    x = {"range": [0, reach * room], "nticks": 4, "tickangle": 0, "separatethousands": True}
+    layout = _layout(axis, x, rows, legend=len(groups) > 1) | {"barmode": "overlay"}
+    return _framed({"data": traces, "layout": layout}, marks, alt, len(rows), frame)
 
 
 def dots(
-    series: Sequence[Series],
-    rows: Sequence[str],
+    marks: Sequence[Mark],
+    looks: Looks,
     axis: str,
+    alt: str,
     *,
     line_at: float | None = None,
     band_rows: int = 0,
     logarithmic: bool = False,
-) -> dict[str, Any]:
+    **frame: Unpack[Frame],
+) -> Figure:
     """Draw one dot a row with its interval, from zero or on a logarithmic axis.
 
     Args:
-        series: What to draw.
-        rows: Every row, in reading order.
+        marks: What to draw, in reading order.
+        looks: By kind of mark.
         axis: Title of the value axis, with its unit.
+        alt: What the chart shows, before what is told of each mark.
         line_at: A value to mark by a line, such as 1 for "no gain".
         band_rows: So many rows from the top are a tie and stand on a band.
         logarithmic: For values that lie far apart; none is zero.
+        frame: See ``Frame``.
     """
-    traces = [_dot_trace(s) for s in series]
-    ends = [end for s in series for m in s.marks for end in (m.low, m.value, m.high) if end]
-    reach = max([*ends, line_at or 0.0], default=1.0)
-    x = {"title": {"text": label(axis, AXIS_LENGTH)}, "range": [0, reach * 1.06], "nticks": 6}
-    layout = _layout(
-        x=log_axis(ends, axis, room=0.03) if logarithmic else x, rows=rows, legend=len(series) > 1
-    )
-    shapes: list[dict[str, Any]] = []
-    if band_rows > 1:
-        shapes.append(
-            {
-                "type": "rect",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": -0.5,
-                "y1": band_rows - 0.5,
-                "fillcolor": BAND,
-                "line": {"width": 0},
-                "layer": "below",
-            }
-        )
-    if line_at is not None:
-        shapes.append(
-            {
-                "type": "line",
-                "x0": line_at,
-                "x1": line_at,
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": INK, "width": 1, "dash": "dot"},
-                "layer": "below",
-            }
-        )
-    layout |= {"shapes": shapes, "meta": {"labels_above_where_narrow": True}}
+    rows, groups = _placed(marks, looks, frame)
+    traces = [
+        _trace("scatter", look, found) | {
+            "mode": "markers", "y": [row for row, _ in found], "marker": _marker(look, 11),
+            "error_x": _whiskers(found) | {"thickness": 2.5, "width": 0, "color": look.color},
+        }
+        for look, found in groups
+    ]  # fmt: skip
+    ends = [end for m in marks for end in (m.interval.low, m.value, m.interval.high) if end]
+    x = {"range": [0, max([*ends, line_at or 0.0], default=1.0) * 1.06], "nticks": 6}
+    x = log_axis(ends, axis, room=0.03) if logarithmic else x
+    layout = _layout(axis, x, rows, legend=len(groups) > 1)
+    band = {
+        "type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": -0.5, "y1": band_rows - 0.5,
+        "fillcolor": BAND, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip
+    line = {
+        "type": "line", "x0": line_at, "x1": line_at, "yref": "paper", "y0": 0, "y1": 1,
+        "line": {"color": INK, "width": 1, "dash": "dot"}, "layer": "below",
+    }  # fmt: skip
+    layout["shapes"] = [*([band] if band_rows > 1 else []), *([line] if line_at is not None else [])]
+    layout["meta"] = {"labels_above_where_narrow": True}
     if len(rows) > _LONG:  # its axis would be below the screen
         layout["xaxis"]["side"] = "top"
         layout["legend"] = layout["legend"] | {"y": 1 + _AXIS_ROWS / len(rows)}
-    return {"data": traces, "layout": layout}
+    return _framed({"data": traces, "layout": layout}, marks, alt, len(rows), frame)
 
 
-def _dot_trace(series: Series) -> dict[str, Any]:
+_Found: TypeAlias = tuple[int, Mark]
+
+
+def _placed(
+    marks: Sequence[Mark], looks: Looks, frame: Frame
+) -> tuple[list[str], list[tuple[Look, list[_Found]]]]:
+    """Return the labels of the rows, and each look that has marks, with the marks and their rows."""
+    labels, shared = [mark.row for mark in marks], frame.get("shared", False)
+    rows = list(dict.fromkeys(labels)) if shared else labels
+    placed = [(rows.index(mark.row) if shared else i, mark) for i, mark in enumerate(marks)]
+    groups = [(look, [each for each in placed if each[1].kind == kind]) for kind, look in looks.items()]
+    return rows, [(look, found) for look, found in groups if found]
+
+
+def _framed(figure: dict[str, Any], marks: Sequence[Mark], alt: str, rows: int, frame: Frame) -> Figure:
+    told = "; ".join(mark.told for mark in marks if mark.told)
+    height_px = frame.get("head_px", 80) + frame.get("row_px", 38) * rows
+    return Figure(figure=figure, title=frame.get("title") or None, alt=f"{alt}: {told}.", height_px=height_px)
+
+
+def _trace(form: str, look: Look, found: Sequence[_Found]) -> dict[str, Any]:
     return {
-        "type": "scatter",
-        "name": label(series.name),
-        "mode": "markers",
-        "y": [m.row for m in series.marks],
-        "x": [m.value for m in series.marks],
-        "error_x": _whiskers(series.marks) | {"thickness": 2.5, "width": 0, "color": series.color},
-        "marker": _marker(series.color, series.symbol, 11),
-        "hovertext": [m.hover for m in series.marks],
-        "hoverinfo": "text",
-    }
+        "type": form, "name": label(look.name), "x": [m.value for _, m in found],
+        "hovertext": [m.hover for _, m in found], "hoverinfo": "text",
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +271,7 @@ class Point:
 
 
 def plane(
-    clouds: Sequence[tuple[str, str, str, Sequence[Point]]],
+    clouds: Sequence[tuple[Look, Sequence[Point]]],
     frontier: Sequence[Point],
     x_axis: str,
     y_axis: str,
@@ -273,57 +281,42 @@ def plane(
     """Draw points on two logarithmic axes, and the line of those that no other beats on both.
 
     Args:
-        clouds: Name, color, symbol and points of each kind.
+        clouds: The points of each kind.
         frontier: Points on the line, from left to right.
         x_axis: Title with unit; what is better lies to the right.
         y_axis: Title with unit; less is better.
         less_to_the_right: Turn the x axis, where less is better, as of hours.
     """
+    low, high = _log_ends([p.x for p in frontier])
+    shares = [(math.log10(p.x) - low) / ((high - low) or 1.0) for p in frontier]
+    far = [1 - share if less_to_the_right else share for share in shares]
     line = {
-        "type": "scatter",
-        "name": "nothing is both faster and cheaper",
-        "mode": "lines+text",
-        "x": [p.x for p in frontier],
-        "y": [p.y for p in frontier],
+        "type": "scatter", "name": "nothing is both faster and cheaper", "mode": "lines+text",
+        "x": [p.x for p in frontier], "y": [p.y for p in frontier],
         "text": [f"\u2002{p.text}" for p in frontier],
-        "textposition": _beside([p.x for p in frontier], less_to_the_right=less_to_the_right),
-        "textfont": {"size": 11, "color": INK},
-        "line": {"color": INK, "width": 1.5, "dash": "dash"},
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-    }
-    dots_ = [
+        # below the rising line, or above it where the edge is near
+        "textposition": [
+            "top left" if share > 0.5 or i == len(far) - 1 else "bottom right" for i, share in enumerate(far)
+        ],
+        "textfont": {"size": 11, "color": INK}, "line": {"color": INK, "width": 1.5, "dash": "dash"},
+        "hoverinfo": "skip", "cliponaxis": False,
+    }  # fmt: skip
+    scattered = [
         {
-            "type": "scatter",
-            "name": label(name),
-            "mode": "markers",
-            "x": [p.x for p in points],
-            "y": [p.y for p in points],
-            "marker": _marker(color, symbol, 9),
-            "hovertext": [p.hover for p in points],
-            "hoverinfo": "text",
+            "type": "scatter", "name": label(look.name), "mode": "markers",
+            "x": [p.x for p in points], "y": [p.y for p in points], "marker": _marker(look, 9),
+            "hovertext": [p.hover for p in points], "hoverinfo": "text",
         }
-        for name, color, symbol, points in clouds
+        for look, points in clouds
         if points
-    ]
-    points = [point for *_, cloud in clouds for point in cloud]
-    x = log_axis([point.x for point in points], x_axis, room=0.12)
+    ]  # fmt: skip
+    every = [point for _, cloud in clouds for point in cloud]
+    x = log_axis([point.x for point in every], x_axis, room=0.12)
     if less_to_the_right:
         x["range"].reverse()
-    layout = dress() | {
-        "xaxis": x,
-        "yaxis": log_axis([point.y for point in points], y_axis, room=0.06),
-        "showlegend": True,
-    }
-    return {"data": [line, *dots_], "layout": layout}
-
-
-def _beside(values: Sequence[float], *, less_to_the_right: bool) -> list[str]:
-    """Where the name of each point stands: below the rising line, or above it where the edge is near."""
-    low, high = _log_ends(values)
-    shares = [(math.log10(x) - low) / ((high - low) or 1.0) for x in values]
-    far = [1 - share if less_to_the_right else share for share in shares]
-    return ["top left" if share > 0.5 or i == len(far) - 1 else "bottom right" for i, share in enumerate(far)]
+    y = log_axis([point.y for point in every], y_axis, room=0.06)
+    layout = dress() | {"xaxis": x, "yaxis": y, "showlegend": True}
+    return {"data": [line, *scattered], "layout": layout}
 
 
 def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
@@ -376,16 +369,17 @@ def _log_ends(values: Sequence[float]) -> tuple[float, float]:
     return math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
 
 
-def _marker(color: str, symbol: str, size: int) -> dict[str, Any]:
-    return {"color": color, "symbol": symbol, "size": size, "line": {"width": 2, "color": color}}
+def _marker(look: Look, size: int) -> dict[str, Any]:
+    line = {"width": 2, "color": look.color}
+    return {"color": look.color, "symbol": look.symbol, "size": size, "line": line}
 
 
-def _whiskers(marks: Sequence[Mark]) -> dict[str, Any]:
+def _whiskers(found: Sequence[_Found]) -> dict[str, Any]:
     return {
         "type": "data",
         "symmetric": False,
-        "array": [0.0 if m.high is None else m.high - m.value for m in marks],
-        "arrayminus": [0.0 if m.low is None else m.value - m.low for m in marks],
+        "array": [0.0 if m.interval.high is None else m.interval.high - m.value for _, m in found],
+        "arrayminus": [0.0 if m.interval.low is None else m.value - m.interval.low for _, m in found],
         "color": INK,
         "thickness": 1.4,
         "width": 3,
@@ -405,13 +399,13 @@ def dress() -> dict[str, Any]:
     }
 
 
-def _layout(*, x: dict[str, Any], rows: Sequence[str], legend: bool) -> dict[str, Any]:
-    title = x.pop("title")
+def _layout(axis: str, x: dict[str, Any], rows: Sequence[str], *, legend: bool) -> dict[str, Any]:
+    title = {"text": label(axis, AXIS_LENGTH), "font": {"color": QUIET, "size": 12}, "standoff": 8}
     return dress() | {
         "xaxis": QUIET_AXIS
         | {"zeroline": False, "fixedrange": True, "exponentformat": "SI"}
-        | {"title": title | {"font": {"color": QUIET, "size": 12}, "standoff": 8}}
-        | x,
+        | x
+        | {"title": title},
         "yaxis": {
             "automargin": True,
             "tickmode": "array",

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
@@ -68,21 +69,13 @@ def show(*parts: Part) -> None:
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=PIPED_WIDTH)
-    before: Part | None = None
-    for part in parts:
-        if before is not None and _apart(before, part):
+    for before, part in pairwise((None, *parts)):
+        headed, heads = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
+        is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
+        if before is not None and not headed and (heads or is_set_off):
             console.print()
         for drawn in _drawn(printable(part), console):
             console.print(drawn)
-        before = part
-
-
-def _apart(before: Part, part: Part) -> bool:
-    """Whether an empty line stands between two parts: around tables and facts, and above what heads them."""
-    if isinstance(before, Paragraph) and before.tone == "headline":
-        return False
-    heads = isinstance(part, Paragraph) and part.tone == "headline"
-    return heads or any(isinstance(each, Table | Charts | Facts) for each in (before, part))
 
 
 def _drawn(part: Part, console: Console) -> list[RenderableType]:
@@ -120,9 +113,9 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     for column, width in zip(fitting.columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.numeric else "left"
         grid.add_column(Text(column.title), justify=justify, overflow="fold", width=width)
-    rows_as_text: list[RenderableType] = []
-    if len(fitting.rows) > MANY_ROWS and _is_plain(fitting, widths):
-        rows_as_text, fitting = [_lines(fitting, widths)], replace(fitting, rows=(), marks=())
+    lines = _as_lines(fitting, widths) if len(fitting.rows) > MANY_ROWS else None
+    if lines is not None:
+        fitting = replace(fitting, rows=(), marks=())
     for i, row in enumerate(fitting.rows):
         style = _MARKS[fitting.marks[i] if fitting.marks else None]
         cells = zip(row, widths, strict=True)
@@ -133,24 +126,21 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     return [
         *([Text(table.caption, style="bold")] if table.caption else []),
         *([grid] if table.rows else []),
-        *rows_as_text,
+        *([lines] if lines is not None else []),
         *([Text(left_out, style="dim")] if hidden else []),
     ]
 
 
-def _is_plain(table: Table, widths: Sequence[int]) -> bool:
-    """Whether every cell is one line that fits its column, in letters of one place."""
-    return all(
-        cell.replace(UNKNOWN, "").isascii() and "\n" not in cell and len(cell) <= width
-        for row in table.rows
-        for cell, width in zip(row, widths, strict=True)
-    )
-
-
-def _lines(table: Table, widths: Sequence[int]) -> RenderableType:
-    """Return the rows of a plain table as what a terminal is sent."""
+def _as_lines(table: Table, widths: Sequence[int]) -> RenderableType | None:
+    """Return rows as what a terminal is sent; None unless each cell is a line of letters of one place."""
     from rich.segment import Segment, Segments
 
+    cells = ((cell, width) for row in table.rows for cell, width in zip(row, widths, strict=True))
+    if not all(
+        cell.replace(UNKNOWN, "").isascii() and "\n" not in cell and len(cell) <= width
+        for cell, width in cells
+    ):
+        return None
     pad = [str.rjust if column.numeric else str.ljust for column in table.columns]
     columns = list(zip(pad, widths, strict=True))
     lines = (
@@ -196,7 +186,11 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
             stays = _sum(_widths(table, _natural)) <= width
         else:
             least = _sum(_widths(table, _least))
-            stays = least <= width and _tallest(table, _shared(table, width)) <= TALLEST
+            stays = least <= width and all(
+                _height(cell, wide) <= TALLEST
+                for i, wide in enumerate(_shared(table, width))
+                for cell in _sample(table, i)[1:]
+            )
         if stays:
             break
         goes = next(i for i, column in enumerate(table.columns) if column.optional == most)
@@ -258,12 +252,6 @@ def _sample(table: Table, i: int) -> tuple[str, ...]:
     """Return the title of a column and its first cells, as they are drawn: set in, in the first column."""
     line_end = "\n" + NO_BREAK_SPACE * INDENT if i == 0 else "\n"
     return table.columns[i].title, *(row[i].replace("\n", line_end) for row in table.rows[:LAID_OUT_BY])
-
-
-def _tallest(table: Table, widths: Sequence[int]) -> int:
-    """Return the lines of the tallest row."""
-    cells = (cell for i, width in enumerate(widths) for cell in ((c, width) for c in _sample(table, i)[1:]))
-    return max((_height(cell, width) for cell, width in cells), default=1)
 
 
 @lru_cache(maxsize=65536)

@@ -1,7 +1,7 @@
 """The command line: its verbs, and how it starts and ends.
 
-Each verb is a small file; it and its room are imported, and its options laid out, when it is called or its
-help is asked for.
+Each verb is a file of ``gpubench.cli.verbs``; it and its room are imported, and its options laid out, when it
+is called or its help is asked for.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import gc
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import UserDict
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from pkgutil import iter_modules
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from gpubench import __version__
+from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
-from gpubench.cli.streams import leave_quietly, make_safe
+from gpubench.cli.options import Verb, read_plainly, with_options
+from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.units import listing, plain
 
@@ -31,24 +34,16 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-VERBS = {
-    "probe": "probe",
-    "doctor": "doctor",
-    "list": "listing",
-    "run": "run",
-    "check": "check",
-    "compare": "compare",
-    "results": "results",
-    "offers": "offers",
-    "predict": "predict",
-    "memory": "memory",
-    "calibrate": "calibrate",
-    "rank": "rank",
-    "report": "report",
-    "feed": "feed",
-    "new-workload": "new_workload",
-}
-"""By name, in the order of the help, the module of ``gpubench.cli`` whose ``verb`` it is."""
+
+def verb_names() -> tuple[str, ...]:
+    """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
+    return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
+
+
+def load_verb(name: str) -> Verb:
+    """Import the file of a verb."""
+    verb: Verb = import_module(f"{verbs.__name__}.{name.replace('-', '_')}").VERB
+    return verb
 
 
 class Verbs(TyperGroup):
@@ -56,8 +51,8 @@ class Verbs(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = _WhenCalled(self.commands)
-        _read_plainly(self)
+        self.commands = _WhenCalled(dict.fromkeys(verb_names()))
+        read_plainly(self)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; typer would make an interruption an exit code without a word."""
@@ -67,96 +62,35 @@ class Verbs(TyperGroup):
             raise typer.Abort from error
 
 
-class _WhenCalled(MutableMapping[str, Any]):
-    """Commands by name; one of ``VERBS`` is made when it is first asked for."""
-
-    def __init__(self, made: MutableMapping[str, Any]) -> None:
-        self._made = dict(made)
+class _WhenCalled(UserDict[str, Any]):
+    """Commands by name; each is None until it is first asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _make(name, VERBS[name])
-        return self._made[name]
+        if self.data[name] is None:
+            self.data[name] = _make(name)
+        return self.data[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**VERBS, **self._made})
-
-    def __len__(self) -> int:
-        return len({**VERBS, **self._made})
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
+        """Name the verbs in the order of the help, which each states."""
+        return iter(sorted(self.data, key=lambda name: load_verb(name).place))
 
 
-def _make(name: str, module: str) -> Any:
+def _make(name: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     alone.callback()(lambda: None)  # or typer makes a single verb the whole program
-    verb = import_module(f"gpubench.cli.{module}").verb
-    if isinstance(verb, typer.Typer):  # a group of actions
-        alone.add_typer(verb, name=name)
+    verb = load_verb(name)
+    if isinstance(verb.run, Mapping):
+        actions = typer.Typer(help=verb.help, no_args_is_help=True)
+        for action, run in verb.run.items():
+            actions.command(action)(with_options(run, verb.only))
+        alone.add_typer(actions, name=name)
     else:
-        alone.command(name)(verb)
+        alone.command(name)(with_options(verb.run, verb.only))
     group: Any = typer.main.get_command(alone)
     command = group.commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):
-        _read_plainly(each)
+        read_plainly(each)
     return command
-
-
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number"}
-_SHOWN = {bool: "", str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
-"""What the help shows for a value, where an option has no better word; a switch takes none."""
-
-
-class _Plainly:
-    """Reads a parameter as typer does, without pydantic, whose import takes a third of the start of a verb.
-
-    typer makes its own reader of each parameter when the first is read, given or not, unless there is one.
-    """
-
-    def __init__(self, kind: Callable[[str], Any]) -> None:
-        self._kind = kind
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        many = param.multiple or param.nargs == -1
-        if value is None:
-            return () if many else None
-        return [self._read(each, param, ctx) for each in value] if many else self._read(value, param, ctx)
-
-    def _read(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return self._kind(value)
-        except ValueError:
-            words = f"{value!r} is not {_WORDS[self._kind]}."
-            raise typer.BadParameter(words, ctx=ctx, param=param) from None
-
-
-def _nothing(ctx: Any) -> str:
-    del ctx
-    return ""
-
-
-def _read_plainly(command: Any) -> None:
-    """Give each parameter of a command such a reader, also those that typer adds: help and completion."""
-    laid_out = command.get_params
-
-    def get_params(ctx: Any) -> list[Any]:
-        parameters: list[Any] = laid_out(ctx)
-        for each in parameters:
-            annotation = each.type_descriptor.annotation
-            (kind,) = get_args(annotation) or (annotation,)
-            if kind in _SHOWN:
-                each._runtime_param = _Plainly(kind)  # noqa: SLF001 - typer has no public place for a reader
-                if each.param_type_name == "argument":
-                    each.display_type_rich = _nothing  # its name is enough
-                elif each.metavar is None:
-                    each.metavar = _SHOWN[kind]
-        return parameters
-
-    command.get_params = get_params
 
 
 app = typer.Typer(
@@ -168,17 +102,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_ALSO_CALLED = {
-    **dict.fromkeys(("bench", "benchmark", "measure", "start", "test", "train"), "run"),
-    **dict.fromkeys(("info", "detect", "device", "devices", "gpus", "status"), "probe"),
-    **dict.fromkeys(("price", "prices", "cost", "costs", "cloud"), "offers"),
-    **dict.fromkeys(("recommend", "best", "buy", "rent", "choose"), "rank"),
-    **dict.fromkeys(("html", "page", "export"), "report"),
-    **dict.fromkeys(("fit", "fits", "vram", "mem"), "memory"),
-    **dict.fromkeys(("diff", "regress"), "compare"),
-}
-"""What a verb is called elsewhere; the parser itself finds the ones that are mistyped."""
 
 
 def _version(value: bool) -> None:
@@ -197,7 +120,7 @@ def start(
     """Alone: print what is in this machine, and the next step."""
     del version
     if ctx.invoked_subcommand is None:
-        from gpubench.cli.probe import overview
+        from gpubench.cli.verbs.probe import overview
 
         overview()
 
@@ -222,14 +145,12 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
-        if (
-            error.filename is None and error.errno in _NO_ROOM
-        ):  # files of ours are named, a stream has no name
-            leave_quietly(sys.stdout)
-            _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
-        if error.filename is None:
+        if error.filename is not None:
+            _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
+        if error.errno not in _NO_ROOM:
             _fail_unexpectedly(error)
-        _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
+        leave_quietly(sys.stdout)  # files of ours are named, a stream has no name
+        _fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
     except Exception as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
         if is_interrupt(error):
             _fail("interrupted", ExitCode.INTERRUPTED)
@@ -248,13 +169,14 @@ def _misuse(error: typer.TyperException) -> str:
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name or "")
         context = context.parent
-    if context is None and not names and sys.argv[1:2] and sys.argv[1] in VERBS:
+    if context is None and not names and sys.argv[1:2] and sys.argv[1] in verb_names():
         names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)
-    verb = _ALSO_CALLED.get(unknown[1].lower()) if unknown else None
-    meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) and "Did you mean" not in words else ""
+    word = unknown[1].lower() if unknown and "Did you mean" not in words else None
+    also = [name for name in verb_names() if word is not None and word in load_verb(name).also_called]
+    meant = f" Did you mean '{also[0]}'?" if also and also[0] in _verbs_of(group) else ""
     words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
 

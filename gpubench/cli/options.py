@@ -1,23 +1,23 @@
-"""The options of a verb on the command line, made of the fields of its request."""
+"""A verb, and its options on the command line, made of its requests: laid out, read, completed."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import Parameter, help_of, parameters_of, request_from, spelled
+from gpubench.options import Option, Parameter, help_of, parameters_of, request_from, spelled
 from gpubench.units import plain
-
-R = TypeVar("R", bound=msgspec.Struct)
 
 _PARSED: dict[Any, Any] = {bool: bool, int: int, float: float, Path: Path}
 """What the parser reads itself; everything else is text until ``request_from`` reads it."""
@@ -26,50 +26,71 @@ _BY_PLACE = "_by_place"
 """Ends the name of the argument that stands for an option given without its name."""
 
 
-def options_of(
-    request_type: type[R], *, only: Collection[str] = (), panels: dict[str, str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb one option for each field of its request, before the parameters of its own.
+Action: TypeAlias = Callable[..., int | None]
 
-    Args:
-        request_type: The request; the verb's parameter ``request`` receives it.
-        only: Names of the options to offer; empty offers all.
-        panels: Panel by option where it is another than the field's.
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What every verb is asked: how to print its answer."""
+
+    json: Annotated[bool, Option("Print one JSON document on stdout.")] = False
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """A verb of the command line.
+
+    Attributes:
+        run: Takes its requests in order and ``as_json``, and returns its exit code, None for 0; or several
+            such actions by name.
+        help: Of several actions; else it is what ``run`` says of itself.
+        place: Where it stands in the help, the smallest first.
+        also_called: What it is called elsewhere.
+        only: The options to offer by name, each with its panel in the help; empty offers all of its requests.
     """
-    chosen = [
-        each
-        for each in parameters_of(request_type)
-        if not each.option.python_only and (not only or each.name in only)
-    ]
 
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(verb, eval_str=True)
-        own = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in signature.parameters.values()
-            if each.name != "request"
-        ]
-        made = [
+    run: Action | Mapping[str, Action]
+    help: str = ""
+    place: int = 1000
+    also_called: tuple[str, ...] = ()
+    only: Mapping[str, str | None] = {}
+
+
+def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[..., None]:
+    """Return what the parser calls: with an option for each field of the requests, and ``--json``."""
+    asked = inspect.signature(action, eval_str=True).parameters.values()
+    offered = {
+        each.annotation: [
             parameter
-            for each in chosen
-            for parameter in _typer_parameters(each, (panels or {}).get(each.name, each.option.panel))
+            for parameter in parameters_of(each.annotation)
+            if not parameter.option.python_only and (not only or parameter.name in only)
         ]
+        for each in asked
+        if each.name != "as_json"
+    }
 
-        @functools.wraps(verb)
-        def called(**given: Any) -> None:
-            mine = {each.name: given.pop(each.name) for each in own}
-            verb(request=request_from(request_type, _named(given, chosen)), **mine)
+    @functools.wraps(action)
+    def called(**given: Any) -> None:
+        requests = [request_from(kind, _given_of(offered[kind], given)) for kind in offered]
+        output = request_from(Output, _given_of(parameters_of(Output), given))
+        code = action(*requests, as_json=output.json)
+        if code:
+            raise typer.Exit(code)
 
-        del called.__wrapped__  # typer reads the signature of what is wrapped, where it is told of it
-        parameters = [*made, *own]
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        return called
+    del called.__wrapped__  # typer reads the signature of what is wrapped, where it is told of it
+    laid_out = [
+        made
+        for each in chain(*offered.values(), parameters_of(Output))
+        for made in _laid_out(each, only.get(each.name, each.option.panel))
+    ]
+    called.__signature__ = inspect.Signature(laid_out)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in laid_out}
+    return called
 
-    return decorate
+
+# --- laid out for the parser ------------------------------------------------------------------------------
 
 
-def _typer_parameters(each: Parameter, panel: str | None) -> Iterator[inspect.Parameter]:
+def _laid_out(each: Parameter, panel: str | None) -> Iterator[inspect.Parameter]:
+    """Yield what the parser is told of an option: its switches, its place, its name, its earlier names."""
     option = each.option
     if option.flags:
         for flag in option.flags:
@@ -79,39 +100,124 @@ def _typer_parameters(each: Parameter, panel: str | None) -> Iterator[inspect.Pa
     kind = _PARSED.get(str if option.read else each.kind, str)
     if each.many:
         kind = types.GenericAlias(list, (kind,))
-    if _by_place(each):
-        info = typer.Argument(
+    by_place = option.bare or (option.place and (each.many or each.default is msgspec.NODEFAULT))
+    if by_place:
+        argument = typer.Argument(
             help=help_of(each),
-            metavar=each.name.upper(),
+            metavar=option.metavar if option.bare else each.name.upper(),
             show_default=False,
             autocompletion=_completion(_names_for(each)),
         )
-        yield _parameter(f"{each.name}{_BY_PLACE}", kind | None, info)
-        yield _parameter(each.name, kind | None, _info(each, panel, "The same, by name."))
+        must_be = option.bare and each.default is msgspec.NODEFAULT
+        default = inspect.Parameter.empty if must_be else None
+        yield _parameter(f"{each.name}{_BY_PLACE}", kind if must_be else kind | None, argument, default)
+    if option.bare:
         return
-    if kind is bool:
-        yield _parameter(each.name, kind, _info(each, panel, help_of(each)), default=False)
-    else:  # None where it is not given, so that the request knows what was
-        yield _parameter(each.name, kind | None, _info(each, panel, help_of(each)))
-    for old in option.old:
-        yield _parameter(old, kind | None, typer.Option(spelled(old), hidden=True))
-
-
-def _by_place(each: Parameter) -> bool:
-    """Whether an option may be given without its name here too: a list of names, or what must be given."""
-    return bool(each.option.place) and (each.many or each.default is msgspec.NODEFAULT)
-
-
-def _info(each: Parameter, panel: str | None, text: str) -> Any:
-    option = each.option
-    return typer.Option(
+    named = typer.Option(
         spelled(each.name),
         *((option.short,) if option.short else ()),
-        help=text,
+        help="The same, by name." if by_place else help_of(each),
         metavar=option.metavar or ("TEXT,..." if option.commas else None),
         rich_help_panel=panel,
         autocompletion=_completion(option.choices or _names_for(each)),
     )
+    if kind is bool:
+        yield _parameter(each.name, kind, named, default=False)
+    else:  # None where it is not given, so that the request knows what was
+        yield _parameter(each.name, kind | None, named)
+    for old in option.old:
+        yield _parameter(old, kind | None, typer.Option(spelled(old), hidden=True))
+
+
+def _parameter(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Parameter:
+    annotation = Annotated[kind, info]
+    return inspect.Parameter(
+        _as_parameter(name), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _as_parameter(name: str) -> str:
+    """Return what an option is called among Python's parameters, where ``--from`` cannot be one."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def _given_of(parameters: Sequence[Parameter], given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was given of a request, by option; what was given by place joins what it stands for."""
+    found: dict[str, Any] = {}
+    for each in parameters:
+        for name in (each.name, *each.option.old, *(flag.name for flag in each.option.flags)):
+            value = given.get(_as_parameter(name))
+            if value is not None and value is not False:
+                found[name] = value
+        by_place = given.get(f"{each.name}{_BY_PLACE}")
+        if by_place is None:
+            continue
+        if each.many:
+            found[each.name] = [*by_place, *found.get(each.name, ())]
+        elif each.name in found:
+            twice = f"{plain(by_place)} and {plain(found[each.name])}"
+            raise MisuseError(f"{spelled(each.name)} is given twice: {twice}")
+        else:
+            found[each.name] = by_place
+    return found
+
+
+# --- read by the parser -----------------------------------------------------------------------------------
+
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+_SHOWN = {bool: "", str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
+"""What the help shows for a value, where an option has no better word; a switch takes none."""
+
+
+class _Plainly:
+    """Reads a parameter as typer does, without pydantic, whose import takes a third of the start of a verb.
+
+    typer makes its own reader of each parameter when the first is read, given or not, unless there is one.
+    """
+
+    def __init__(self, kind: Callable[[str], Any]) -> None:
+        self._kind = kind
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        many = param.multiple or param.nargs == -1
+        if value is None:
+            return () if many else None
+        return [self._read(each, param, ctx) for each in value] if many else self._read(value, param, ctx)
+
+    def _read(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return self._kind(value)
+        except ValueError:
+            words = f"{value!r} is not {_WORDS[self._kind]}."
+            raise typer.BadParameter(words, ctx=ctx, param=param) from None
+
+
+def _nothing(ctx: Any) -> str:
+    del ctx
+    return ""
+
+
+def read_plainly(command: Any) -> None:
+    """Give each parameter of a command such a reader, also those that typer adds: help and completion."""
+    laid_out = command.get_params
+
+    def get_params(ctx: Any) -> list[Any]:
+        parameters: list[Any] = laid_out(ctx)
+        for each in parameters:
+            annotation = each.type_descriptor.annotation
+            (kind,) = get_args(annotation) or (annotation,)
+            if kind in _SHOWN:
+                each._runtime_param = _Plainly(kind)  # noqa: SLF001 - typer has no public place for a reader
+                if each.param_type_name == "argument":
+                    each.display_type_rich = _nothing  # its name is enough
+                elif each.metavar is None:
+                    each.metavar = _SHOWN[kind]
+        return parameters
+
+    command.get_params = get_params
+
+
+# --- completed by the shell -------------------------------------------------------------------------------
 
 
 def _completion(
@@ -186,25 +292,3 @@ def _providers() -> Iterable[str]:
     from gpubench.offers.snapshot import load_offers
 
     return sorted({offer.provider for offer in load_offers().offers})
-
-
-def _parameter(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Parameter:
-    annotation = Annotated[kind, info]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _named(given: dict[str, Any], chosen: Sequence[Parameter]) -> dict[str, Any]:
-    """Return what was given, by option; what was given by place joins the option that it stands for."""
-    found = {name: value for name, value in given.items() if value is not None and value is not False}
-    for each in chosen:
-        by_place = found.pop(f"{each.name}{_BY_PLACE}", None)
-        if by_place is None:
-            continue
-        if each.many:
-            found[each.name] = [*by_place, *found.get(each.name, ())]
-        elif each.name in found:
-            twice = f"{plain(by_place)} and {plain(found[each.name])}"
-            raise MisuseError(f"{spelled(each.name)} is given twice: {twice}")
-        else:
-            found[each.name] = by_place
-    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -21,29 +23,17 @@ REFRESH_PER_S = 8.0
 _MINUTES_FROM_S = 120.0
 
 
-def watch() -> PlainProgress | LiveProgress:
+def watch() -> AbstractContextManager[Callable[[events.Event], None]]:
     """Return the progress that fits stderr; ``TERM=dumb`` and pipes get plain lines."""
     living = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return LiveProgress() if living else PlainProgress()
+    return LiveProgress() if living else nullcontext(say_event)
 
 
-class PlainProgress:
-    """One line a finished case, none in between."""
-
-    def __enter__(self) -> Self:
-        """Nothing is open."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing to close."""
-
-    def __call__(self, event: events.Event) -> None:
-        """Say what has happened, if it is worth a line."""
-        text = line_of(event)
-        if text is not None:
-            print(text, file=sys.stderr, flush=True)
+def say_event(event: events.Event) -> None:
+    """Say what has happened, if it is worth a line: one a finished case, none in between."""
+    text = line_of(event)
+    if text is not None:
+        print(text, file=sys.stderr, flush=True)
 
 
 class LiveProgress:
@@ -177,11 +167,7 @@ def line_of(event: events.Event) -> str | None:
         case events.MicroEnded():
             result = event.result
             precision = f" {result.precision}" if result.precision else ""
-            value = (
-                units.format_duration(result.value)
-                if result.unit == "s"
-                else units.format_si(result.value, result.unit)
-            )
+            value = units.format_quantity(result.value, result.unit)
             return f"  {result.name}{precision} {result.size}: {value}"
         case events.Remark():
             return units.plain(event.text, 2000)

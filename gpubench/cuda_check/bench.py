@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.cuda_check.cases import is_strict
 from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
@@ -16,11 +17,12 @@ from gpubench.measure.child import MODULE, Child, environment_of
 from gpubench.measure.launcher import PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
 from gpubench.measure.protocol import STARTED, Progress, how_it_ended, next_report
-from gpubench.models import Case, DeviceProfile, Precision
+from gpubench.models import DeviceProfile
 from gpubench.units import Seconds
 
 SEED = 0
 _Report = TypeVar("_Report")
+_Answer = TypeVar("_Answer", bound=messages.CaseDone | messages.Proven)
 _ANSWERED: tuple[type[messages.RoundDone | messages.CaseDone | messages.Proven], ...] = (
     messages.RoundDone,
     messages.CaseDone,
@@ -83,58 +85,22 @@ class Bench:
     _child: Child | None = None
     _key: Key | None = None
 
-    def try_case(
-        self, reference: str, case: Case, until_s: Seconds, memory_share: float | None = None
-    ) -> messages.CaseDone:
-        """Let a process run a few steps of a case.
+    def ask(
+        self,
+        order: messages.TryBatch | messages.MeasureCase | messages.Prove,
+        kind: type[_Answer],
+        until_s: Seconds,
+        memory_share: float | None = None,
+    ) -> _Answer:
+        """Let a process try, measure or prove, and return its answer, which is of one kind.
 
         Raises:
             ProcessLostError: If it gave no answer; the process is gone then.
         """
-        order = messages.TryBatch(reference=reference, case=case)
-        return self._case(order, case, until_s, memory_share)
-
-    def measure(
-        self, reference: str, case: Case, until_s: Seconds, memory_share: float | None = None
-    ) -> messages.CaseDone:
-        """Let a process measure a case under the budget; errors as ``try_case``."""
-        order = messages.MeasureCase(reference=reference, case=case, launch=0, aim_s=self.budget.case_s)
-        return self._case(order, case, until_s, memory_share)
-
-    def prove(self, order: messages.Prove, until_s: Seconds) -> messages.Proven:
-        """Let a process carry out a proof; errors as ``try_case``."""
-        answer = self._ask(order, order.case, until_s, None)
-        if not isinstance(answer, messages.Proven):
-            raise ProcessLostError(f"the measuring process sent {type(answer).__name__} out of step")
-        return answer
-
-    def close(self) -> None:
-        """End the process, if there is one."""
-        child, self._child = self._child, None
-        if child is not None:
-            self.phases.enter("end")
-            self.lost = child.end() or self.lost
-            self.phases.enter(None)
-
-    # --- one question ------------------------------------------------------------------------------------
-
-    def _case(
-        self, order: messages.Command, case: Case, until_s: Seconds, memory_share: float | None
-    ) -> messages.CaseDone:
-        answer = self._ask(order, case, until_s, memory_share)
-        if not isinstance(answer, messages.CaseDone):
-            raise ProcessLostError(f"the measuring process sent {type(answer).__name__} out of step")
-        if answer.lost:
-            self.lost = answer.reason
-        return answer
-
-    def _ask(
-        self, order: messages.Command, case: Case, until_s: Seconds, memory_share: float | None
-    ) -> messages.CaseDone | messages.Proven:
         if self.lost is not None:
             raise ProcessLostError(self.lost)
         try:
-            child = self._of(Key(case.precision is Precision.FP32, memory_share), until_s)
+            child = self._of(Key(is_strict(order.case), memory_share), until_s)
             self.phases.enter("build")
             child.send(order)
             while isinstance(answer := self._next(child, _ANSWERED, until_s), messages.RoundDone):
@@ -144,7 +110,19 @@ class Bench:
         self.phases.enter(None)
         if answer.spent:
             self.close()
+        if not isinstance(answer, kind):
+            raise ProcessLostError(f"the measuring process sent {type(answer).__name__} out of step")
+        if isinstance(answer, messages.CaseDone) and answer.lost:
+            self.lost = answer.reason
         return answer
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        child, self._child = self._child, None
+        if child is not None:
+            self.phases.enter("end")
+            self.lost = child.end() or self.lost
+            self.phases.enter(None)
 
     def _of(self, key: Key, until_s: Seconds) -> Child:
         """Return the process for this key.

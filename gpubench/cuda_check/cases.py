@@ -18,7 +18,7 @@ import msgspec
 from gpubench.measure import capability
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.estimate import pace
-from gpubench.measure.plan import PlannedCase, plan, planned_case
+from gpubench.measure.plan import plan, planned_case
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,
@@ -166,6 +166,13 @@ def _every_trial(device: DeviceProfile, workloads: Sequence[str], slower: float)
             yield trial_of(case_of(load_profiles()[name], precision, execution), slower)
 
 
+def compiled_trials(amp: Precision, slower: float) -> tuple[Trial, ...]:
+    """What is tried under torch.compile."""
+    profiles = load_profiles()
+    cases = (case_of(profiles[name], amp, Execution.COMPILE) for name in COMPILED_S)
+    return tuple(trial_of(case, slower) for case in cases)
+
+
 # --- besides the usual ones ---------------------------------------------------------------------------
 
 
@@ -264,38 +271,29 @@ def steps_take_s(case: Case, slower: float) -> Seconds:
 
 
 def step_takes_s(case: Case, slower: float) -> Seconds:
-    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was."""
-    graph_s, eager_s = _step_on_an_h200_s(case)
-    device_s = slower * graph_s
-    return device_s if case.execution is Execution.GRAPH else max(device_s, eager_s)
+    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was.
 
-
-def _step_on_an_h200_s(case: Case) -> tuple[Seconds, Seconds]:
-    """What a replay and an eager step take on the card of the readings.
-
-    A precision that was not read takes as long as the slowest, a workload that was not read as long as its
-    FLOPs and operators let expect.
+    A precision that was not read on the card of the readings takes as long as the slowest, a workload that
+    was not read as long as its FLOPs and operators let expect. Of a new token all weights are read, and each
+    operator is issued.
     """
     at = {s.precision: s for s in h200_readings().steps if s.workload == case.workload}
-    if not at:
+    if at:
+        read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
+        samples = max(1.0, case.batch_size / read.batch_size)
+        graph_s, eager_s = samples * read.step_s[Execution.GRAPH], samples * read.step_s[Execution.EAGER]
+    else:
         h200 = DeviceProfile(backend="cuda", gpu_key=h200_readings().gpu_key)
         graph = msgspec.structs.replace(case, execution=Execution.GRAPH)
         profile = load_profiles()[case.workload].at_precision(case.precision)
         planned = planned_case(case.workload, profile, graph)
-        expected, (token_s, eager_token_s) = pace(planned, h200), _token_s(planned, h200)
-        new = case.new_tokens
-        return expected.step_s + new * token_s, expected.eager_s + new * eager_token_s
-    read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
-    samples = max(1.0, case.batch_size / read.batch_size)
-    return samples * read.step_s[Execution.GRAPH], samples * read.step_s[Execution.EAGER]
-
-
-def _token_s(planned: PlannedCase, device: DeviceProfile) -> tuple[Seconds, Seconds]:
-    """What a replay and an eager pass for one token take: all weights are read, and each operator issued."""
-    spec = load_specs()[h200_readings().gpu_key]
-    read_s = WEIGHT_BYTES * (planned.parameter_count or 0) / (spec.memory_bandwidth_bytes_per_s or math.inf)
-    issued = pace(msgspec.structs.replace(planned, flops_per_sample=None), device)
-    return max(read_s, issued.step_s), max(read_s, issued.eager_s)
+        step, token = pace(planned, h200), pace(msgspec.structs.replace(planned, flops_per_sample=None), h200)
+        bandwidth = load_specs()[h200_readings().gpu_key].memory_bandwidth_bytes_per_s or math.inf
+        read_s = WEIGHT_BYTES * (planned.parameter_count or 0) / bandwidth
+        graph_s = step.step_s + case.new_tokens * max(read_s, token.step_s)
+        eager_s = step.eager_s + case.new_tokens * max(read_s, token.eager_s)
+    device_s = slower * graph_s
+    return device_s if case.execution is Execution.GRAPH else max(device_s, eager_s)
 
 
 def building_s(profile: WorkloadProfile) -> Seconds:

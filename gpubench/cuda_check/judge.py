@@ -38,9 +38,7 @@ from gpubench.models import (
     FaultProof,
     FindingKind,
     Measurement,
-    PartLog,
     PartState,
-    QuickProof,
     Status,
 )
 from gpubench.readings import h200_readings
@@ -60,7 +58,20 @@ LONGEST = 160
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
     """Judge every part of a check; one that did not end says why, beside what it read before."""
-    return tuple(verdict for part in check.parts for verdict in _of_part(check, part))
+    verdicts: list[Verdict] = []
+    for log in check.parts:
+        itself = partial(Verdict, part=log.name, what="the part itself")
+        if log.state is PartState.FAILED:
+            verdicts.append(itself(state="FAILED", reason=log.reason))
+        elif log.state is PartState.CUT_OFF:
+            found = f"no end in {format_duration(log.took_s or 0.0)}"
+            limit = f"about {format_duration(log.expected_s)}"
+            reason = f"{log.reason}: it hangs, or this machine is far slower than planned"
+            verdicts.append(itself(state="cut off", found=found, limit=limit, reason=reason))
+        elif log.state is not PartState.DONE:
+            verdicts.append(itself(state="left out", found=log.state, reason=log.reason))
+        verdicts += [verdict for part, rule in _RULES if part == log.name for verdict in rule(check)]
+    return tuple(verdicts)
 
 
 def failed(verdicts: Iterable[Verdict]) -> bool:
@@ -85,25 +96,6 @@ def confirms(check: CudaCheck) -> bool:
     open_ones = {v.state for v in verdicts if v.part != "scaling" or v.state != "undecided"}
     settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
     return check.finished_at is not None and done >= CORE and settled
-
-
-def _of_part(check: CudaCheck, log: PartLog) -> Iterator[Verdict]:
-    if log.state is PartState.FAILED:
-        yield Verdict(part=log.name, what="the part itself", state="FAILED", reason=log.reason)
-    elif log.state is PartState.CUT_OFF:
-        yield Verdict(
-            part=log.name,
-            what="the part itself",
-            state="cut off",
-            found=f"no end in {format_duration(log.took_s or 0.0)}",
-            limit=f"about {format_duration(log.expected_s)}",
-            reason=f"{log.reason}: it hangs, or this machine is far slower than planned",
-        )
-    elif log.state is not PartState.DONE:
-        yield Verdict(
-            part=log.name, what="the part itself", state="left out", found=log.state, reason=log.reason
-        )
-    yield from _JUDGES[log.name](check) if log.name in _JUDGES else ()
 
 
 # --- a few steps --------------------------------------------------------------------------------------
@@ -139,12 +131,6 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
     if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
         return False
     return row.expected_bytes > ROOMY * memory_bytes
-
-
-def _of_strict(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge strict fp32: its errors, then its cases."""
-    yield from of_fp32(check)
-    yield from _of_rows("fp32", check)
 
 
 def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
@@ -276,20 +262,14 @@ def _came_late(row: Measurement) -> bool:
     return row.status is Status.TIMEOUT and not (row.reason or "").startswith(NO_SIGN)
 
 
-def _share(quick: QuickProof) -> str:
-    """Name what of the quick run was made: its time is that of this much, and scaled to no more."""
-    micro = "" if quick.with_micro else " without micro-benchmarks"
-    if quick.case_count == quick.whole_case_count:
-        return f"the quick run{micro}"
-    return f"{quick.case_count} of the {quick.whole_case_count} cases of the quick run{micro}"
-
-
 def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the rows of the quick run; its time is shown beside what was announced."""
+    """Judge the rows of the quick run, or of what of it was made; its time is shown beside the announced."""
     quick = check.quick
     if quick is None:
         return
-    name = _share(quick)
+    name = "the quick run" if quick.with_micro else "the quick run without micro-benchmarks"
+    if quick.case_count != quick.whole_case_count:
+        name = f"{quick.case_count} of the {quick.whole_case_count} cases of {name}"
     late = [m for m in quick.measurements if _came_late(m)]
     rows = [m for m in quick.measurements if not _came_late(m)]
     bad = [
@@ -316,19 +296,21 @@ def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
         yield Verdict(part="quick", what=f"time of {name}", state="shown", found=found)
 
 
-_JUDGES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
-    "device": of_device,
-    "precision": of_precisions,
-    "clock": of_clock,
-    "graph": of_graph,
-    "load": of_load,
-    "cases": partial(_of_rows, "cases"),
-    "compile": partial(_of_rows, "compile"),
-    "faults": _of_faults,
-    "fp32": _of_strict,
-    "scaling": _of_scaling,
-    "quick": _of_quick,
-}
+_RULES: tuple[tuple[str, Callable[[CudaCheck], Iterator[Verdict]]], ...] = (
+    ("device", of_device),
+    ("precision", of_precisions),
+    ("clock", of_clock),
+    ("graph", of_graph),
+    ("load", of_load),
+    ("cases", partial(_of_rows, "cases")),
+    ("compile", partial(_of_rows, "compile")),
+    ("faults", _of_faults),
+    ("fp32", of_fp32),
+    ("fp32", partial(_of_rows, "fp32")),
+    ("scaling", _of_scaling),
+    ("quick", _of_quick),
+)
+"""What judges each part, by its name."""
 
 
 # --- shown, never judged ------------------------------------------------------------------------------

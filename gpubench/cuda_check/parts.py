@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -143,20 +145,15 @@ def _note_libraries(work: Work) -> None:
 # --- proofs --------------------------------------------------------------------------------------------
 
 
-def prove_clock(work: Work) -> None:
-    """Hold the harness against a loop by hand and against device events."""
-    work.add(clock=_proven(work, "clock", work.plan.proof).clock)
+def prove(what: Literal["clock", "graph", "load"], work: Work) -> None:
+    """Hold one thing that the harness relies on against another.
 
-
-def prove_graph(work: Work) -> None:
-    """Hold replays of the harness against those of a graph captured by hand."""
-    case = msgspec.structs.replace(work.plan.proof, execution=Execution.GRAPH)
-    work.add(graph=_proven(work, "graph", case).graph)
-
-
-def prove_load(work: Work) -> None:
-    """Hold the energy counter against the power shown, and rounds with telemetry against rounds without."""
-    work.add(load=_proven(work, "load", work.plan.proof).load)
+    The clock against a loop by hand and device events, replays of a graph against one by hand, or the energy
+    counter against the power shown, and rounds with telemetry against rounds without.
+    """
+    execution = Execution.GRAPH if what == "graph" else Execution.EAGER
+    proven = _proven(work, what, msgspec.structs.replace(work.plan.proof, execution=execution))
+    work.add(**{what: getattr(proven, what)})
 
 
 def _proven(work: Work, what: messages.ProofName, case: Case) -> messages.Proven:
@@ -170,7 +167,7 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> messages.Proven
         load_s=amounts.load_s,
         settle_s=amounts.settle_s,
     )
-    proven = work.bench.prove(order, work.until_s)
+    proven = work.bench.ask(order, messages.Proven, work.until_s)
     if proven.status is not Status.OK:
         raise PartFailedError(f"{case.label}: {proven.status}: {proven.reason}", proven.traceback)
     return proven
@@ -246,7 +243,8 @@ def _tried(
     """
     began_s = time.monotonic()
     try:
-        done = work.bench.try_case(reference, case, work.until_s, memory_share)
+        order = messages.TryBatch(reference=reference, case=case)
+        done = work.bench.ask(order, messages.CaseDone, work.until_s, memory_share)
     except ProcessLostError as error:
         if error.late:
             raise
@@ -314,8 +312,10 @@ def _search(work: Work, share: float) -> None:
     if not found:
         raise PartFailedError("not even a batch of 1 fits under the cap")
     largest = _batched(case, found)
+    aim_s = work.bench.budget.case_s
+    order = messages.MeasureCase(reference=case.workload, case=largest, launch=0, aim_s=aim_s)
     try:
-        done = work.bench.measure(case.workload, largest, work.until_s, share)
+        done = work.bench.ask(order, messages.CaseDone, work.until_s, share)
     except ProcessLostError as error:
         if error.late:
             raise
@@ -432,9 +432,9 @@ def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher
 STEPS: dict[str, Callable[[Work], None]] = {
     "device": look_at_device,
     "precision": prove_precisions,
-    "clock": prove_clock,
-    "graph": prove_graph,
-    "load": prove_load,
+    "clock": partial(prove, "clock"),
+    "graph": partial(prove, "graph"),
+    "load": partial(prove, "load"),
     "cases": try_cases,
     "compile": try_compiled,
     "faults": inject_faults,

@@ -8,25 +8,24 @@ but what proves the harness may take the time of trials. Where processes start l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from gpubench.cuda_check.cases import (
     CASE_S,
-    COMPILED_S,
     COPY_S_PER_PARAMETER,
     Trial,
     batch_of,
     building_s,
     case_of,
     chosen_trials,
+    compiled_trials,
     part_of,
     searching_s,
     slowness,
     step_takes_s,
     steps_take_s,
-    trial_of,
     wanted_trials,
 )
 from gpubench.measure import capability
@@ -183,24 +182,15 @@ def make_plan(
         amounts: How much of everything.
         late_start_s: How much later than on an H200 each process starts [s].
     """
-    slower = slowness(device)
-    amp = capability.best_amp(device)
+    slower, amp = slowness(device), capability.best_amp(device)
     proof = _proof_case(device, amp)
-    quick = tuple(
-        msgspec.structs.replace(plan(request, device, load_profiles()), budget=amounts.quick)
-        for request in _quick_requests(amp, full=full)
-    )
+    quick = _quick(device, amp, amounts.quick, full=full)
     scaling = _scaling(device, peers, amp, amounts.quick)
-    compiled = tuple(
-        trial_of(case_of(load_profiles()[name], amp, Execution.COMPILE), slower) for name in COMPILED_S
-    )
+    compiled = compiled_trials(amp, slower)
     capped = case_of(load_profiles()["cnn"], amp, Execution.EAGER)
-    runs = (quick[-1], scaling)
-    expected_s = _expected(
-        device, proof=proof, capped=capped, runs=runs, compiled=compiled, amounts=amounts, slower=slower
-    )
-    for name in expected_s.keys() & STARTS.keys():
-        expected_s[name] += STARTS[name] * late_start_s
+    parts_s = _expected(device, proof, capped, {"quick": quick[-1], "scaling": scaling}, amounts)
+    parts_s["compile"] = sum(t.expected_s for t in compiled)
+    expected_s = {name: part_s + STARTS.get(name, 0) * late_start_s for name, part_s in parts_s.items()}
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
     every, missing = wanted_trials(device, amounts.workloads, slower, full=full)
@@ -268,16 +258,13 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
 
 def _expected(
     device: DeviceProfile,
-    *,
     proof: Case,
     capped: Case,
-    runs: tuple[Plan, Plan | None],
-    compiled: Sequence[Trial],
+    runs: Mapping[str, Plan | None],
     amounts: Amounts,
-    slower: float,
 ) -> dict[str, Seconds]:
-    """Time of each part, without the cases; the runs are the quick one and that on several GPUs."""
-    quick, scaling = runs
+    """Time of each part but that of compiled cases; the runs are the quick one and that on several GPUs."""
+    slower = slowness(device)
     profile = load_profiles()[proof.workload]
     build_s = building_s(profile) + searching_s(profile)
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
@@ -288,32 +275,28 @@ def _expected(
     largest = msgspec.structs.replace(capped, batch_size=batch_of(capped, amounts.cap_bytes))
     search_s = 4 * (CASE_S + 1.0 + steps_take_s(largest, slower))
     measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * step_takes_s(largest, slower))
-    parts = {
+    return {
         "device": LOOK_S,
         "precision": PROCESS_START_S + COLD_START_S + FIRST_PROOF_S + 2 * CASE_S,
         "clock": MOST_FIRST_CASE_S + build_s + start_s + 2 * comparison_s,
         "graph": start_s + 10 * step_s + comparison_s,
         "load": start_s + amounts.load_s + block_s + comparison_s,  # its two stretches end with a whole block
         "cases": 0.0,
-        "compile": sum(t.expected_s for t in compiled),
         "faults": STARTS["faults"] * (PROCESS_START_S + MOST_FIRST_CASE_S + FIRST_STEPS_S)
         + search_s
         + measured_s,
         "fp32": PROCESS_START_S + STRICT_PROOF_S + MOST_FIRST_CASE_S,
-        "quick": run_s(quick, device),
+        **{name: run_s(made, device) for name, made in runs.items() if made is not None},
     }
-    if scaling is not None:
-        parts["scaling"] = run_s(scaling, device)
-    return parts
 
 
-def _quick_requests(amp: Precision, *, full: bool) -> tuple[RunRequest, ...]:
+def _quick(device: DeviceProfile, amp: Precision, budget: Budget, *, full: bool) -> tuple[Plan, ...]:
     """A quick run as `gpubench run --quick` makes it; where time may be short, then ever less of it."""
     whole = RunRequest(budget="quick")
-    if full:
-        return (whole,)
-    shares = (whole.precisions, (amp, Precision.FP32), (amp,))
-    return (whole, *(msgspec.structs.replace(whole, precisions=share, micro="none") for share in shares))
+    shares = () if full else (whole.precisions, (amp, Precision.FP32), (amp,))
+    less = (msgspec.structs.replace(whole, precisions=share, micro="none") for share in shares)
+    plans = (plan(request, device, load_profiles()) for request in (whole, *less))
+    return tuple(msgspec.structs.replace(made, budget=budget) for made in plans)
 
 
 def _scaling(

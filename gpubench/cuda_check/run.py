@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpubench.cuda_check.bench import Bench, Phases, ProcessLostError
@@ -12,12 +14,12 @@ from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, 
 from gpubench.cuda_check.plan import AMOUNTS, COLD_START_S, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
+from gpubench.folders import traceback_of
 from gpubench.measure.child import MODULE, answering
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import PROCESS_START_S
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, utc_stamp
 
 OPENING = frozenset({"device", "precision"})
@@ -72,27 +74,13 @@ def check_cuda(
     if not device.is_nvidia:
         raise MisuseError(f"check --cuda is for NVIDIA GPUs; this device is {device.backend}")
     made = make_plan(device, peers, full=full, amounts=amounts)
-    work = Work(
-        device=device,
-        plan=made,
-        bench=Bench(device, amounts.budget, module),
-        check=CudaCheck(
-            started_at=utc_stamp(),
-            full=full,
-            limit_s=made.limit_s,
-            device=nameless(device),
-            environment=environment(device),
-            parts=tuple(_new_log(name, made) for name in made.parts()),
-            left_out=made.left_out,
-            left_out_parts=made.left_out_parts,
-        ),
-        save=lambda check: write_check(path, check),
-    )
+    bench = Bench(device, amounts.budget, module)
+    check, save = _new_check(device, made), partial(write_check, path)
+    work = Work(device=device, plan=made, bench=bench, check=check, save=save)
     work.save(work.check)
-    began_s = time.monotonic()
     try:
         with answering(_interrupt, signal.SIGTERM):
-            _do_all(work, began_s, on_part)
+            _do_all(work, time.monotonic(), on_part)
     except KeyboardInterrupt:
         work.bench.close()  # here: a process that is ended for a signal is given no time
         for part in work.check.parts:
@@ -103,6 +91,19 @@ def check_cuda(
         work.bench.close()
     work.add(finished_at=utc_stamp())
     return work.check
+
+
+def _new_check(device: DeviceProfile, made: CheckPlan) -> CudaCheck:
+    return CudaCheck(
+        started_at=utc_stamp(),
+        full=made.full,
+        limit_s=made.limit_s,
+        device=nameless(device),
+        environment=environment(device),
+        parts=tuple(_new_log(name, made) for name in made.parts()),
+        left_out=made.left_out,
+        left_out_parts=made.left_out_parts,
+    )
 
 
 def _new_log(name: str, made: CheckPlan) -> PartLog:
@@ -158,7 +159,7 @@ def _plan_anew(work: Work) -> None:
 def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
     """When the first of these parts must be over: what the later ones are expected to take is theirs."""
     if plan.limit_s is None:
-        return float("inf")
+        return math.inf
     later = [name for name in names[1:] if name in plan.expected_s]
     due_s = plan.least_s if names[0] in BEFORE_TRIALS else plan.expected_s.__getitem__
     return began_s + plan.limit_s - sum(map(due_s, later))

@@ -115,21 +115,14 @@ def with_largest_batches(
         try:
             with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
                 batch = largest_that_fits(trials.fits, guess)
+            case = msgspec.structs.replace(planned.case, batch_size=max(1, batch))
+            status, reason = Status.OUT_OF_MEMORY, "not even a batch of 1 fits in memory"
         except TrialFailedError as error:
-            lost.append(
-                Measurement(
-                    case=planned.case, status=Status.FAILED, reason=str(error), batch_choice="largest"
-                )
-            )
-            continue
-        case = msgspec.structs.replace(planned.case, batch_size=max(1, batch))
+            batch, case, status, reason = 0, planned.case, Status.FAILED, str(error)
         if batch:
             cases.append(msgspec.structs.replace(planned, case=case, batch_choice="largest"))
         else:
-            reason = "not even a batch of 1 fits in memory"
-            lost.append(
-                Measurement(case=case, status=Status.OUT_OF_MEMORY, reason=reason, batch_choice="largest")
-            )
+            lost.append(Measurement(case=case, status=status, reason=reason, batch_choice="largest"))
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
         raise MisuseError(f"no batch of this runs in {format_bytes(memory_bytes)}: {reasons}")
@@ -195,8 +188,7 @@ class Trials:
             return self._child
         strict = self._case.precision is Precision.FP32
         child = self._child = Child(environment_of(self._device, os.environ, strict=strict))
-        on_cpu = self._device.is_cpu
-        budget = budget_of("quick", on_cpu=on_cpu)
+        budget = budget_of("quick", on_cpu=self._device.is_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
         started = next_report(child, STARTED, lambda _: until_s, say_nothing)
         if isinstance(started, messages.Refused):

@@ -138,7 +138,7 @@ def in_all_orders(
 
 
 def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:
-    """Return for each pair the time of a harness round over that of a bare loop, in alternating order."""
+    """Return for each pair the time of a harness round over that of a bare loop; pairs are an even number."""
     loop = _warm_loop(work, hardware)
     return _ratios(lambda: loop.round(steps).wall_s, lambda: bare_loop(work, hardware, steps), pairs)
 
@@ -177,17 +177,10 @@ def median_interval(ratios: list[float]) -> tuple[float, float, float]:
     return median(ordered), ordered[low], ordered[high]
 
 
-def _ratios(numerator: Callable[[], Seconds], denominator: Callable[[], Seconds], pairs: int) -> list[float]:
-    ratios = []
-    for index in range(pairs):
-        if index % 2:
-            below = denominator()
-            above = numerator()
-        else:
-            above = numerator()
-            below = denominator()
-        ratios.append(above / below)
-    return ratios
+def _ratios(first: Callable[[], Seconds], second: Callable[[], Seconds], pairs: int) -> list[float]:
+    """Of each pair of blocks the time of the first kind over that of the second; either begins in turn."""
+    blocks = in_fours(first, second, pairs // 2)
+    return [above / below for above, below in zip(blocks.first_s, blocks.second_s, strict=True)]
 
 
 def _wait(hardware: Hardware) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from gpubench import precisions
 from gpubench.children import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.folders import write_log
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -30,7 +31,6 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile.cache import Answer, contradiction
-from gpubench.profile.log import write_log
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
 
@@ -41,13 +41,26 @@ class NotHereError(GpuBenchError):
 
 def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
     """Say why a device does not have a precision; None where it has."""
+    facts, capability, least = precision.facts, device.compute_capability, precision.facts.least_capability
     if precision is Precision.FP32:
         return None
+    if device.is_cpu and facts.of_nvidia:
+        return f"{precision} is a mode of NVIDIA tensor cores, and this device is a CPU"
+    if device.is_cpu and not facts.on_cpu:
+        return f"{precision} needs a GPU; on a CPU amp is {best_amp(device)}"
     if device.is_cpu:
-        return _why_no_precision_on_cpu(precision, device)
-    if device.is_nvidia:
-        return _why_no_precision_on_nvidia(precision, device)
-    return f"{precision} is a mode of NVIDIA tensor cores" if precision.facts.of_nvidia else None
+        rest = "bf16" if facts.whole_model == "bfloat16" else facts.format.name
+        has = device.tensor_core_precisions or ()
+        lacks = next((name for name in (facts.format.name, rest) if name not in has), None)
+        return None if lacks is None else f"this CPU has no {lacks} instructions"
+    if not device.is_nvidia:
+        return f"{precision} is a mode of NVIDIA tensor cores" if facts.of_nvidia else None
+    if least is None or precision.within(capability):
+        return None
+    needs = f"{precision} needs compute capability {least[0]}.{least[1]}"
+    if capability is None:
+        return f"{needs}, and this device does not tell its own"
+    return f"{needs}, this device has {capability[0]}.{capability[1]}"
 
 
 def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int = 1) -> str | None:
@@ -114,39 +127,8 @@ def default_executions(
     return tuple(e for e in usable if why_no_execution(e, device) is None)
 
 
-def _why_no_precision_on_nvidia(precision: Precision, device: DeviceProfile) -> str | None:
-    capability, least = device.compute_capability, precision.facts.least_capability
-    if least is None or precision.within(capability):
-        return None
-    needs = f"{precision} needs compute capability {least[0]}.{least[1]}"
-    if capability is None:
-        return f"{needs}, and this device does not tell its own"
-    return f"{needs}, this device has {capability[0]}.{capability[1]}"
-
-
-def _why_no_precision_on_cpu(precision: Precision, device: DeviceProfile) -> str | None:
-    facts = precision.facts
-    if facts.of_nvidia:
-        return f"{precision} is a mode of NVIDIA tensor cores, and this device is a CPU"
-    if not facts.on_cpu:
-        return f"{precision} needs a GPU; on a CPU amp is {best_amp(device)}"
-    rest = "bf16" if facts.whole_model == "bfloat16" else facts.format.name
-    has = device.tensor_core_precisions or ()
-    lacks = next((name for name in (facts.format.name, rest) if name not in has), None)
-    return None if lacks is None else f"this CPU has no {lacks} instructions"
-
-
 OWN_LIMIT_S: Seconds = 120.0
 """A model of the user's own that has not been built by then never will be, in all likelihood."""
-
-POLICIES = {
-    Precision.FP32: "float32",
-    Precision.TF32: "float32",
-    Precision.AMP_FP16: "mixed_float16",
-    Precision.AMP_BF16: "mixed_bfloat16",
-    Precision.BF16: "bfloat16",
-}
-"""Keras's name for the types of weights and arithmetic at a precision; the backend parts fp32 from tf32."""
 
 
 class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +247,7 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
     if execution not in KERAS[framework].executions:
         whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
         return f"{framework} has no {execution}: it is of {whose} alone"
-    if case.precision not in POLICIES:
+    if case.precision.facts.keras_policy is None:
         return f"Keras has no policy of {case.precision}"
     if case.task is not TaskKind.TRAIN:
         return "Keras models are measured in training"

@@ -126,8 +126,7 @@ def find(
             yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
-        yield from _of_rounds(launch)
-        yield from _of_width(launch, measurement.target)
+        yield from _of_rounds(launch, measurement.target)
         yield from _of_telemetry(launch)
     yield from _of_spread(measurement)
     yield from _of_host(measurement, siblings)
@@ -214,44 +213,44 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
             yield Finding(kind=FindingKind.STEPS_SKIPPED, value=share, limit=SKIPPED_STEPS)
 
 
-def _of_rounds(launch: Launch) -> Iterator[Finding]:
+def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
+    """Judge the rounds, and ask the stop rule again, whatever the measuring process said: are they enough?"""
     steps = launch.step_times_s
-    if len(steps) < 2:
-        return
-    middle = median(steps)
-    noise = stats.interquartile_range(steps) / middle
-    if noise > NOISE:
-        yield Finding(kind=FindingKind.NOISY, value=noise, limit=NOISE)
-    if max(steps) > GAP * middle:
-        yield Finding(kind=FindingKind.CLOCK_GAP, value=max(steps) / middle, limit=GAP)
-
-
-def _of_width(launch: Launch, target: float | None) -> Iterator[Finding]:
-    """Ask the stop rule again, whatever the measuring process said: were these rounds enough to be sure?"""
-    if target is None or not launch.accepted:
-        return
-    rule = StopRule(
-        target=target,
-        rounds=launch.step_times_s,
-        walls=[r.wall_s for r in launch.accepted],
-    )
-    if (unmet := rule.unmet()) is not None:
-        yield unmet
+    if len(steps) >= 2:
+        middle = median(steps)
+        noise = stats.interquartile_range(steps) / middle
+        if noise > NOISE:
+            yield Finding(kind=FindingKind.NOISY, value=noise, limit=NOISE)
+        if max(steps) > GAP * middle:
+            yield Finding(kind=FindingKind.CLOCK_GAP, value=max(steps) / middle, limit=GAP)
+    if target is not None and launch.accepted:
+        rule = StopRule(target=target, rounds=steps, walls=[r.wall_s for r in launch.accepted])
+        if (unmet := rule.unmet()) is not None:
+            yield unmet
 
 
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:
+    """Judge energy, and what held the clocks down, by samples and by the driver's own counters.
+
+    The counters also hold what falls between two samples.
+    """
+    region_s = sum(r.wall_s for r in launch.rounds)
     if launch.telemetry_source == "hung":
         yield Finding(kind=FindingKind.TELEMETRY_HUNG)
     if launch.telemetry_source not in {None, "none"}:
-        yield from _of_energy(launch)
-    shares, held = reason_shares(launch), held_shares(launch)
+        implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
+        if launch.energy_source == "power_integral":
+            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
+        elif launch.energy_source is None and not implausible and region_s >= LEAST_REGION_S:
+            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)  # a shorter region has none to be read
+    shares = _reason_shares(launch)
+    known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
+    held = {policy: held_s / region_s for policy, held_s in known.items()} if region_s else {}
     limited = max(shares.get(POWER_CAP, 0.0), held.get("power", 0.0))
     if limited >= POWER_SHARE:
         yield Finding(kind=FindingKind.POWER_LIMITED, value=limited, limit=POWER_SHARE)
-    slowed, braked = (
-        max(shares.get("any slowdown", 0.0), held.get("thermal", 0.0)),
-        shares.get(POWER_BRAKE, 0.0),
-    )
+    slowed = max(shares.get("any slowdown", 0.0), held.get("thermal", 0.0))
+    braked = shares.get(POWER_BRAKE, 0.0)
     if slowed >= SLOWDOWN_SHARE or braked > 0:
         yield Finding(kind=FindingKind.THROTTLED, value=max(slowed, braked), limit=SLOWDOWN_SHARE)
     others = set(shares) - SLOWDOWNS - {POWER_BRAKE, POWER_CAP, "any slowdown"}
@@ -260,21 +259,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
         yield Finding(kind=FindingKind.CLOCK_EVENTS, value=", ".join(sorted(others)))
 
 
-def _of_energy(launch: Launch) -> Iterator[Finding]:
-    """Flag energy that is unknown or integrated; a region too short for an energy reading is no fault."""
-    implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
-    if launch.energy_source == "power_integral":
-        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
-    elif launch.energy_source is None and not implausible and timed_s(launch) >= LEAST_REGION_S:
-        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
-
-
-def timed_s(launch: Launch) -> float:
-    """Length of all timed rounds [s]."""
-    return sum(r.wall_s for r in launch.rounds)
-
-
-def reason_shares(launch: Launch) -> dict[str, float]:
+def _reason_shares(launch: Launch) -> dict[str, float]:
     """Share of the samples in timed rounds that show each clock event reason, and any slowdown at all."""
     read = [s.clock_event_reasons for s in launch.timed_telemetry if s.clock_event_reasons is not None]
     if not read:
@@ -283,22 +268,6 @@ def reason_shares(launch: Launch) -> dict[str, float]:
     shares = {name: sum(name in reasons for reasons in read) / len(read) for name in names}
     shares["any slowdown"] = sum(bool(SLOWDOWNS.intersection(reasons)) for reasons in read) / len(read)
     return shares
-
-
-def held_shares(launch: Launch) -> dict[str, float]:
-    """Share of the timed rounds for which each policy held the clocks down, by the driver's own counters.
-
-    They also hold what falls between two samples.
-    """
-    region_s = timed_s(launch)
-    known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
-    return {policy: held_s / region_s for policy, held_s in known.items()} if region_s else {}
-
-
-def idle_share(launches: Sequence[Launch]) -> float | None:
-    """Share of the samples in timed rounds that show the device idle; None where it does not tell."""
-    told = [s.idle for launch in launches for s in launch.timed_telemetry if s.idle is not None]
-    return sum(told) / len(told) if told else None
 
 
 def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
@@ -313,28 +282,24 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
         if ratio > EAGER_OVER_GRAPH:
             yield Finding(kind=FindingKind.HOST_BOUND, value=ratio, limit=EAGER_OVER_GRAPH)
             return
-    busy, idle = measurement.gpu_busy, idle_share(measurement.launches)
+    told = [s.idle for x in measurement.launches for s in x.timed_telemetry if s.idle is not None]
+    busy, idle = measurement.gpu_busy, sum(told) / len(told) if told else None
     if busy is not None and busy < LEAST_BUSY:
         yield Finding(kind=FindingKind.HOST_BOUND, value=busy, limit=LEAST_BUSY)
     elif idle:
         yield Finding(kind=FindingKind.HOST_BOUND, value=idle, limit=0.0)
     elif busy is None and graph is None:
-        yield from _of_issue_time(measurement)
-
-
-def _of_issue_time(measurement: Measurement) -> Iterator[Finding]:
-    """Judge by the time to issue a step, except where an unfused optimizer makes the scaler wait in it."""
-    case = measurement.case
-    scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
-    shares = [
-        issue / whole
-        for launch in measurement.launches
-        if launch.fused or not scaled
-        for issue, whole in zip(launch.host_issue_s[::2], launch.host_issue_s[1::2], strict=False)
-        if issue is not None and whole
-    ]
-    if shares and median(shares) >= HOST_ISSUE:
-        yield Finding(kind=FindingKind.HOST_BOUND, value=median(shares), limit=HOST_ISSUE)
+        # Where an unfused optimizer makes the scaler wait inside a step, the time to issue it tells nothing.
+        scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
+        shares = [
+            issue / whole
+            for launch in measurement.launches
+            if launch.fused or not scaled
+            for issue, whole in zip(launch.host_issue_s[::2], launch.host_issue_s[1::2], strict=False)
+            if issue is not None and whole
+        ]
+        if shares and median(shares) >= HOST_ISSUE:
+            yield Finding(kind=FindingKind.HOST_BOUND, value=median(shares), limit=HOST_ISSUE)
 
 
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:

@@ -10,13 +10,20 @@ import psutil
 
 from gpubench import __version__
 from gpubench.children import text_of
+from gpubench.executions import COMPILE_SWITCHES
+from gpubench.measure.child import THREAD_VARIABLES
 from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
+from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
 from gpubench.probe.cpu import cpu_name
 from gpubench.probe.system import container, cpu_governor, os_name
 
 VARIABLES = (
+    *TF32_VARIABLES,
+    *CPU_MATH_VARIABLES,
+    *COMPILE_SWITCHES,
+    *THREAD_VARIABLES,
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_CACHE_DISABLE",
@@ -24,7 +31,6 @@ VARIABLES = (
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",
-    "DNNL_DEFAULT_FPMATH_MODE",
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
     "KMP_BLOCKTIME",
@@ -32,29 +38,22 @@ VARIABLES = (
     "LD_PRELOAD",
     "MIOPEN_FIND_MODE",
     "MKL_CBWR",
-    "MKL_NUM_THREADS",
     "NCCL_ALGO",
     "NCCL_IB_DISABLE",
     "NCCL_P2P_DISABLE",
     "NCCL_PROTO",
     "NCCL_SHM_DISABLE",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
     "OMP_PLACES",
     "OMP_PROC_BIND",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "PYTORCH_TUNABLEOP_ENABLED",
-    "TORCHDYNAMO_DISABLE",
     "TORCHINDUCTOR_MAX_AUTOTUNE",
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_NUM_INTRAOP_THREADS",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT",
-    "TORCH_COMPILE_DISABLE",
     "TORCH_CUDNN_V8_API_DISABLED",
     "XLA_FLAGS",
 )
@@ -86,7 +85,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         container=container(),
         cpu_governor=cpu_governor(),
         cudnn_benchmark=told.cudnn_benchmark,
-        variables={name: scrub(os.environ[name]) for name in VARIABLES if name in os.environ},
+        variables={name: scrub(os.environ[name]) for name in sorted(VARIABLES) if name in os.environ},
         packages=told.packages,
     )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast
+from functools import partial
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from gpubench.executions import COMPILE_SWITCHES
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.step import Turn, Work, generate
@@ -22,7 +24,8 @@ Advance = Callable[[int], Tensor]
 
 STEPS_BEFORE_CAPTURE = 3
 """Lazy state (optimizer moments, cuDNN's choice, gradient scale) must exist before a capture."""
-COMPILE_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+
+_Result = TypeVar("_Result")
 
 
 class NotPreparedError(NotHereError):
@@ -69,78 +72,46 @@ def compiled(work: Work) -> Advance:
     compiled_work = dataclasses.replace(work, model=model)
     compiled_work.step(0)
     if not counters["stats"]["unique_graphs"]:
-        raise NotPreparedError(f"torch.compile compiled nothing of this model{_why(counters)}")
+        off = (
+            f"unset {name}={os.environ[name]}"
+            for name in COMPILE_SWITCHES
+            if os.environ.get(name, "0") != "0"
+        )
+        refused = (words.splitlines()[0] for words in counters["unimplemented"] if words)
+        reasons = [*off, *refused]
+        why = f": {reasons[0]}" if reasons else ""
+        raise NotPreparedError(f"torch.compile compiled nothing of this model{why}")
     return compiled_work.step
 
 
-def _why(counters: Mapping[str, Mapping[str, int]]) -> str:
-    """Name the variable that turns torch.compile off, or the first thing that it cannot take."""
-    for name in COMPILE_SWITCHES:
-        if os.environ.get(name, "0") != "0":
-            return f": unset {name}={os.environ[name]}"
-    refused = next(iter(counters["unimplemented"]), "")
-    return f": {refused.splitlines()[0]}" if refused else ""
-
-
 def capture(work: Work) -> Advance:
-    """Capture the whole step, once for each prebuilt batch, in graphs that share one memory pool.
+    """Capture the whole step, once for each prebuilt batch: no copy of inputs inside the timed step.
 
-    One graph a batch needs no copy of inputs inside the timed step. The graphs may share memory because
-    they are replayed one after the other, in the order of their capture.
-
-    Raises:
-        NotPreparedError: With the reason of what the capture could not take.
-        OutOfMemoryError: If memory ran out, in whatever words.
-    """
-    if work.new_tokens:
-        return _capture_generation(work)
-    with _side_stream() as side:
-        for index in range(STEPS_BEFORE_CAPTURE):
-            work.step(index)
-    graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
-    pool = None
-    with _capturing():
-        for index in range(len(work.batches)):
-            if work.optimizer is not None:
-                work.optimizer.zero_grad(set_to_none=True)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=side):
-                result = work.step(index)
-            graphs.append((graph, result))
-            pool = graph.pool()
-
-    def replay(index: int) -> Tensor:
-        graph, result = graphs[index % len(graphs)]
-        graph.replay()
-        return result
-
-    return replay
-
-
-def _capture_generation(work: Work) -> Advance:
-    """Capture the prompts of each batch in a graph each, and one token of all sequences in another.
+    Of a generation the prompts of each batch are one graph, and one token of all sequences another.
 
     Raises:
         NotPreparedError: With the reason of what the capture could not take.
         OutOfMemoryError: If memory ran out, in whatever words.
     """
+    indices = range(len(work.batches))
+    if not work.new_tokens:
+        graphs = _captured(work, work.step, [partial(work.step, index) for index in indices])
+
+        def replay(index: int) -> Tensor:
+            graph, result = graphs[index % len(graphs)]
+            graph.replay()
+            return result
+
+        return replay
+
     turn = Turn(work)
-    with _side_stream() as side:
-        for index in range(STEPS_BEFORE_CAPTURE):
-            turn.start(index)
-            turn.go_on()
-    pool = None
-    prompts: list[torch.cuda.CUDAGraph] = []
-    with _capturing():
-        for index in range(len(work.batches)):
-            prompt = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(prompt, pool=pool, stream=side):
-                turn.start(index)
-            prompts.append(prompt)
-            pool = prompt.pool()
-        token = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(token, pool=pool, stream=side):
-            turn.go_on()
+
+    def begin(index: int) -> None:
+        turn.start(index)
+        turn.go_on()
+
+    parts: list[Callable[[], None]] = [*(partial(turn.start, index) for index in indices), turn.go_on]
+    *prompts, token = (graph for graph, _ in _captured(work, begin, parts))
 
     def advance(index: int) -> Tensor:
         return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
@@ -155,20 +126,35 @@ _WAYS: Mapping[Execution, Callable[[Work], Advance]] = {
 }
 
 
-@contextmanager
-def _side_stream() -> Iterator[torch.cuda.Stream]:
-    """Run what is inside on a stream of its own and wait for it; the same stream is captured afterwards.
+def _captured(
+    work: Work, warm_up: Callable[[int], object], parts: Sequence[Callable[[], _Result]]
+) -> list[tuple[torch.cuda.CUDAGraph, _Result]]:
+    """Capture each part in a graph; they may share one memory pool because they are replayed in their order.
 
-    What libraries make at first use is made here, outside any capture. The allocator's cache serves the
-    stream that filled it, and cuBLAS has a workspace on each: with one stream for both, and the cache emptied
-    before, the graph takes no more memory than the step (else VGG16 had 9.1 GiB on an H200, and eager 5.3).
+    What libraries make at first use is made before, outside any capture, on the stream that is captured. The
+    allocator's cache serves the stream that filled it, and cuBLAS has a workspace on each: with one stream
+    for both, and the cache emptied before, the graph takes no more memory than the step (else VGG16 had
+    9.1 GiB on an H200, and eager 5.3).
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        yield side
+        for index in range(STEPS_BEFORE_CAPTURE):
+            warm_up(index)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
+    graphs: list[tuple[torch.cuda.CUDAGraph, _Result]] = []
+    pool = None
+    with _capturing():
+        for part in parts:
+            if work.optimizer is not None:
+                work.optimizer.zero_grad(set_to_none=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=side):
+                result = part()
+            graphs.append((graph, result))
+            pool = graph.pool()
+    return graphs
 
 
 @contextmanager
@@ -184,7 +170,9 @@ def _capturing() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        cause = _cause(error)
+        cause: BaseException = error  # an invalid capture raises once more when it is ended, and hides it
+        while _tells_nothing(cause) and cause.__context__ is not None:
+            cause = cause.__context__
         if lacks_memory(cause):
             raise cause from None
         needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
@@ -204,13 +192,6 @@ def _free_bytes() -> int:
     fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # older torch does not tell it
     share = 1.0 if fraction is None else fraction()
     return min(free, int(share * total) - torch.cuda.memory_reserved())
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return what ended a capture: an invalid capture raises once more when it is ended, and hides it."""
-    while _tells_nothing(error) and error.__context__ is not None:
-        error = error.__context__
-    return error
 
 
 def _tells_nothing(error: BaseException) -> bool:

@@ -223,6 +223,10 @@ def feeding(consumption: Consumption, report: PipelineReport, *, device_is_gpu: 
     one = report.rate("cpu_one_process")
     best = max((r for r in report.rates if r.way.startswith("cpu_")), key=lambda r: r.images_per_s)
     link = report.link_bytes_per_s
+    augmented, batch = None, report.rate("device_batch") if device_is_gpu else None
+    if batch is not None:
+        carried = math.inf if link is None else link / report.photograph_bytes
+        augmented = min(1 / (1 / consumed + 1 / batch.images_per_s), carried)
     ends = (consumption.low, consumption.high, best.low, best.high)
     favorable = _keeps_up(consumption.low, best.high, report)
     adverse = _keeps_up(consumption.high, best.low, report)
@@ -233,7 +237,7 @@ def feeding(consumption: Consumption, report: PipelineReport, *, device_is_gpu: 
         cpu_images_per_s=best.images_per_s,
         cpu_share=best.images_per_s / consumed,
         workers_needed=math.ceil(consumed / one.images_per_s) if one is not None else 0,
-        gpu_images_per_s=_augmented_by_gpu(consumed, report) if device_is_gpu else None,
+        gpu_images_per_s=augmented,
         tensors_link_share=None if link is None else consumed * report.tensor_bytes / link,
         photographs_link_share=None if link is None else consumed * report.photograph_bytes / link,
         fed=_keeps_up(consumed, best.images_per_s, report),
@@ -253,42 +257,30 @@ def _keeps_up(consumed: float | None, prepared: float | None, report: PipelineRe
     return None if link is None else consumed * report.tensor_bytes <= link
 
 
-def _augmented_by_gpu(consumed: float, report: PipelineReport) -> float | None:
-    batch = report.rate("device_batch")
-    if batch is None:
-        return None
-    together = 1 / (1 / consumed + 1 / batch.images_per_s)
-    link = report.link_bytes_per_s
-    return together if link is None else min(together, link / report.photograph_bytes)
-
-
 def _verdict(found: Feeding, report: PipelineReport) -> str:
     consumption = found.consumption
-    consumed = consumption.interval.text()
-    text = (
-        f"{consumption.workload} on {consumption.gpu} consumes {consumed} images/s; this CPU prepares "
-        f"{format_number(found.cpu_images_per_s)} images/s: {_answer(found, report)}"
-    )
-    return (
-        text if found.certain else f"{text}; not certain, as the intervals allow the opposite or are unknown"
-    )
-
-
-def _answer(found: Feeding, report: PipelineReport) -> str:
     sent = f"{format_si(found.tensors_bytes_per_s, 'B/s')} of tensors"
     if found.fed:
-        return "it can feed it"
-    if found.fed is None:
-        return f"enough, but whether the link carries {sent} is not known: none was measured here"
-    if found.cpu_share >= 1:
+        answer = "it can feed it"
+    elif found.fed is None:
+        answer = f"enough, but whether the link carries {sent} is not known: none was measured here"
+    elif found.cpu_share >= 1:
         carried = format_si(report.link_bytes_per_s, "B/s")
-        return f"the link carries {carried} and not {sent}: it cannot feed it{_alternative(found)}"
-    idle = format_percent(math.floor(100 * (1 - found.cpu_share)) / 100)
-    link = "" if (found.tensors_link_share or 0) <= 1 else f", if the link carried {sent}, which it does not"
-    return (
-        f"the GPU would wait {idle} of the time; {found.workers_needed} such workers would keep up{link}"
-        f"{_alternative(found)}"
+        answer = f"the link carries {carried} and not {sent}: it cannot feed it{_alternative(found)}"
+    else:
+        idle = format_percent(math.floor(100 * (1 - found.cpu_share)) / 100)
+        too_much = (found.tensors_link_share or 0) > 1
+        link = f", if the link carried {sent}, which it does not" if too_much else ""
+        answer = (
+            f"the GPU would wait {idle} of the time; {found.workers_needed} such workers would keep up{link}"
+            f"{_alternative(found)}"
+        )
+    text = (
+        f"{consumption.workload} on {consumption.gpu} consumes {consumption.interval.text()} images/s; this "
+        f"CPU prepares {format_number(found.cpu_images_per_s)} images/s: {answer}"
     )
+    doubt = "" if found.certain else "; not certain, as the intervals allow the opposite or are unknown"
+    return f"{text}{doubt}"
 
 
 def _alternative(found: Feeding) -> str:

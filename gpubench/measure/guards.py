@@ -108,15 +108,13 @@ def graph_error(work: Work, advance: Advance) -> float | None:
 
 
 def fingerprint(model: nn.Module) -> list[Tensor]:
-    """Return a copy of the start of every trained parameter, to see later whether any has moved."""
+    """Return a copy of the start of every trained parameter, to see later whether any has moved.
+
+    Of a sharded one what this process has: to gather it takes all processes.
+    """
     trained = (p.detach() for p in model.parameters() if p.requires_grad)
-    return [_own_part(p).reshape(-1)[:1024].clone() for p in trained]
-
-
-def _own_part(tensor: Tensor) -> Tensor:
-    """Return a tensor, of a sharded one what this process has: to gather it takes all processes."""
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
+    own = (p.to_local() if hasattr(p, "to_local") else p for p in trained)
+    return [part.reshape(-1)[:1024].clone() for part in own]
 
 
 def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
@@ -155,7 +153,14 @@ class _State:
     """Parameters, buffers, optimizer moments and gradient scale at one moment, to return to."""
 
     def __init__(self, work: Work) -> None:
-        self._live = list(_tensors(work))
+        self._live = list(work.model.buffers())
+        if work.optimizer is not None:  # else parameters stay as they are
+            self._live += work.model.parameters()
+            for state in work.optimizer.state.values():
+                self._live += (value for value in state.values() if isinstance(value, Tensor))
+        if work.scaler is not None:
+            scale = (getattr(work.scaler, name, None) for name in ("_scale", "_growth_tracker"))
+            self._live += (value for value in scale if isinstance(value, Tensor))
         self._kept = [tensor.detach().clone() for tensor in self._live]
 
     def restore(self) -> None:
@@ -163,20 +168,6 @@ class _State:
         with torch.no_grad():
             for tensor, kept in zip(self._live, self._kept, strict=True):
                 tensor.copy_(kept)
-
-
-def _tensors(work: Work) -> Iterator[Tensor]:
-    if work.optimizer is not None:  # else they stay as they are
-        yield from work.model.parameters()
-    yield from work.model.buffers()
-    if work.optimizer is not None:
-        for state in work.optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
-    if work.scaler is not None:
-        for name in ("_scale", "_growth_tracker"):
-            value = getattr(work.scaler, name, None)
-            if isinstance(value, Tensor):
-                yield value
 
 
 def _two_losses(work: Work, advance: Advance) -> list[float]:

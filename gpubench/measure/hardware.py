@@ -12,7 +12,7 @@ import torch
 from gpubench.errors import NoDeviceError
 from gpubench.measure.loop import Clock
 from gpubench.measure.stopping import Heap
-from gpubench.models import DeviceProfile, Finding, Identity, Switches
+from gpubench.models import DeviceProfile, Finding, Identity
 from gpubench.probe.identity import check_same_device, matched_by, told_by_torch
 
 
@@ -163,8 +163,3 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
         return None
     uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
     return matched_by(profile, uuid=uuid, pci_bus_id=place)
-
-
-def describe_switches(switches: Switches) -> str:
-    """Name the five fp32 switches and their values on one line."""
-    return ", ".join(f"{name}={getattr(switches, name)}" for name in Switches.__struct_fields__)

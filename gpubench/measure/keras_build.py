@@ -125,25 +125,20 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
             "targets, loss"
         )
     loss = loss_of(model.loss)
-    draw, shape = np.random.default_rng(seed), tuple(outputs[0].shape)[1:]
-    batches = tuple(
-        (
-            _inputs(model, specs[0], batch_size, draw),
-            draw_targets(loss, shape, batch_size, draw),
-        )
-        for _ in range(BATCH_COUNT)
-    )
+    draw = np.random.default_rng(seed)
+    shape, output_shape = (batch_size, *specs[0].shape[1:]), tuple(outputs[0].shape)[1:]
+    tables = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]  # noqa: SLF001
+
+    def batch() -> tuple[Any, Any]:  # tokens of the first embedding where there is one, else N(0, 1)
+        if tables:
+            inputs: Any = draw.integers(tables[0].input_dim, size=shape, dtype=np.int32)
+        else:
+            inputs = draw.standard_normal(shape, dtype=np.float32)
+        return inputs, draw_targets(loss, output_shape, batch_size, draw)
+
+    batches = tuple(batch() for _ in range(BATCH_COUNT))
     optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     return KerasTask(model=model, batches=batches, loss=loss, optimizer=optimizer)
-
-
-def _inputs(model: Any, spec: Any, batch_size: int, draw: np.random.Generator) -> Any:
-    """Tokens of the first embedding where there is one, else N(0, 1)."""
-    shape = (batch_size, *tuple(spec.shape)[1:])
-    tables = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]  # noqa: SLF001
-    if tables:
-        return draw.integers(tables[0].input_dim, size=shape, dtype=np.int32)
-    return draw.standard_normal(shape, dtype=np.float32)
 
 
 def profile_of_own(reference: str, framework: Framework, return_home: Callable[[], None]) -> WorkloadProfile:
@@ -240,11 +235,14 @@ def check_fit(name: str, loss: keras.losses.Loss, targets: Sequence[Any], output
             f"{name}: a model with one output is measured, and this one returns a {type(outputs).__name__}"
         )
     shape, function = tuple(outputs.shape), getattr(loss, "fn", None)
-    shapes = f"an output of shape {shape} and targets of shape {tuple(targets[0].shape)}"
+    given = tuple(targets[0].shape)
+    shapes = f"an output of shape {shape} and targets of shape {given}"
     if function in _SPARSE | _ONE_HOT:
         _check_classes(name, loss, targets, shape, shapes)
     is_of_keras = getattr(function, "__module__", "").startswith("keras.")
-    if is_of_keras and function not in _OTHER_SHAPES and _differ(targets[0].shape, shape):
+    # A last dimension of 1 is added or taken away by Keras.
+    differ = shape not in {given, (*given, 1)} and given != (*shape, 1)
+    if is_of_keras and function not in _OTHER_SHAPES and differ:
         raise MisuseError(f"{name}: {_MISFIT}: {loss.name} needs both of one shape, and has {shapes}")
     try:
         value = keras.ops.convert_to_numpy(loss(keras.ops.convert_to_tensor(targets[0]), outputs))
@@ -252,12 +250,6 @@ def check_fit(name: str, loss: keras.losses.Loss, targets: Sequence[Any], output
         raise MisuseError(f"{name}: {_MISFIT}: {shapes} ({type(error).__name__})") from error
     if value.ndim:
         raise MisuseError(f"{name}: the loss is no single number but of shape {value.shape}, from {shapes}")
-
-
-def _differ(targets: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Whether two shapes differ in more than a last dimension of 1, which Keras adds or takes away."""
-    first, second = tuple(targets), tuple(outputs)
-    return second not in {first, (*first, 1)} and first != (*second, 1)
 
 
 def _check_classes(

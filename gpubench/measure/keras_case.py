@@ -104,13 +104,22 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
 def _first_steps(
     case: Case, bench: KerasBench, seen: LaunchRecorder, steps: Steps, deadline_s: Seconds
 ) -> Callable[[int], object]:
-    """Prepare the execution, hold it against eager steps, and keep the losses of its first steps."""
+    """Prepare the execution, hold it against eager steps, and keep the losses of its first steps.
+
+    Raises:
+        NotHereError: If it is jax's LSTM of cuDNN, which Keras takes on a GPU whatever the type.
+    """
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")
     advance = steps.advance(execution)
     start, peak = steps.values(), keras_steps.PeakMemory(bench.framework)
     with seen.timing(execution.facts.preparation or "first_step"):
-        _prepare(steps, advance)
+        try:
+            _losses(steps, advance, 1)  # a backend compiles in its first step
+        except ValueError as error:
+            if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
+                raise NotHereError(f"jax has cuDNN's recurrent layers in float32 alone ({error})") from error
+            raise
     seen.peak_memory_bytes = peak.read()
     steps.restore(start)
     if execution is not Execution.EAGER:
@@ -130,20 +139,6 @@ def _first_steps(
             break
         seen.loss_curve.append(steps.edge_loss(advance(index), index))
     return advance
-
-
-def _prepare(steps: Steps, advance: Callable[[int], object]) -> None:
-    """Take the first step, in which a backend compiles.
-
-    Raises:
-        NotHereError: If it is jax's LSTM of cuDNN, which Keras takes on a GPU whatever the type.
-    """
-    try:
-        _losses(steps, advance, 1)
-    except ValueError as error:
-        if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
-            raise NotHereError(f"jax has cuDNN's recurrent layers in float32 alone ({error})") from error
-        raise
 
 
 def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[float]:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import traceback_of
 from gpubench.models import Framework, WorkloadProfile
 from gpubench.parent import ParentChannel
 from gpubench.profile.cache import Answer
-from gpubench.profile.log import traceback_of
 
 
 def main() -> None:
     """Read the model and answer."""
     parent = ParentChannel()
     reference, framework = parent.arguments
-    parent.send(_answer(reference, Framework(framework), parent.return_home))
-
-
-def _answer(reference: str, framework: Framework, return_home: Callable[[], None]) -> Answer:
     try:
         from gpubench.measure.keras_build import profile_of_own
 
-        profile = profile_of_own(reference, framework, return_home)
+        profile = profile_of_own(reference, Framework(framework), parent.return_home)
+        answer = Answer(profile=msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile))
     except MisuseError as error:
         theirs = None if error.__cause__ is None else traceback_of(error)
-        return Answer(error=str(error), traceback=theirs)
-    return Answer(profile=msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile))
+        answer = Answer(error=str(error), traceback=theirs)
+    parent.send(answer)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, cast
 
 import keras
@@ -17,15 +18,12 @@ import numpy as np
 
 from gpubench.foreign_code import import_foreign, one_line
 from gpubench.measure.budget import REFERENCE_SAMPLES
-from gpubench.measure.capability import KERAS, POLICIES, NotHereError
+from gpubench.measure.capability import KERAS, NotHereError
 from gpubench.measure.keras_build import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
+from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 from gpubench.probe.identity import check_same_device
 from gpubench.workload import KerasTask
-
-PROBE_SIZE = 512
-PROBE_CHANNELS = 32
-PROBE_IMAGE = 16
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""
@@ -33,10 +31,10 @@ Values = list[Any]
 
 @contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Build and run under the types of a precision, and leave Keras's policy as it was."""
+    """Build and run under the types of a precision that Keras has, and leave its policy as it was."""
     before = keras.config.dtype_policy()
     keras.config.set_image_data_format("channels_last")
-    keras.config.set_dtype_policy(POLICIES[precision])
+    keras.config.set_dtype_policy(precision.facts.keras_policy)
     try:
         yield
     finally:
@@ -88,22 +86,19 @@ def product_errors() -> dict[str, float | None]:
     The proof of TF32 off, of the backend as it stands.
     """
     draw = np.random.default_rng(0)
-    a, b = (draw.standard_normal((PROBE_SIZE, PROBE_SIZE)).astype(np.float32) for _ in range(2))
-    image = draw.standard_normal((1, PROBE_IMAGE, PROBE_IMAGE, PROBE_CHANNELS)).astype(np.float32)
-    kernel = draw.standard_normal((3, 3, PROBE_CHANNELS, PROBE_CHANNELS)).astype(np.float32)
+    a, b = (draw.standard_normal((PROOF_SIZE, PROOF_SIZE)).astype(np.float32) for _ in range(2))
+    image = draw.standard_normal((1, PROOF_IMAGE, PROOF_IMAGE, PROOF_CHANNELS)).astype(np.float32)
+    kernel = draw.standard_normal((3, 3, PROOF_CHANNELS, PROOF_CHANNELS)).astype(np.float32)
+    wide, weights = image.astype(np.float64), kernel.astype(np.float64)
+    side, places = PROOF_IMAGE - 2, product(range(3), repeat=2)
+    exact = sum(wide[:, y : y + side, x : x + side] @ weights[y, x] for y, x in places)
     ops = keras.ops
-    product = _host(ops.matmul(ops.convert_to_tensor(a), ops.convert_to_tensor(b)))
+    multiplied = _host(ops.matmul(ops.convert_to_tensor(a), ops.convert_to_tensor(b)))
     convolved = _host(ops.conv(ops.convert_to_tensor(image), ops.convert_to_tensor(kernel), padding="valid"))
     return {
-        "matmul": _error(product, a.astype(np.float64) @ b.astype(np.float64)),
-        "conv": _error(convolved, _convolution(image.astype(np.float64), kernel.astype(np.float64))),
+        "matmul": _error(multiplied, a.astype(np.float64) @ b.astype(np.float64)),
+        "conv": _error(convolved, exact),
     }
-
-
-def _convolution(image: Any, kernel: Any) -> Any:
-    """A 3 x 3 convolution without padding, in float64 on the host."""
-    side = image.shape[1] - 2
-    return sum(image[:, y : y + side, x : x + side] @ kernel[y, x] for y in range(3) for x in range(3))
 
 
 def _error(found: Any, exact: Any) -> float | None:
@@ -152,13 +147,30 @@ class Steps:
         )
 
     def advance(self, execution: Execution) -> Callable[[int], Any]:
-        """Return the function that issues a step; its result is the loss on the device."""
+        """Return the function that issues a step; its result is the loss on the device.
+
+        Raises:
+            NotHereError: Naming a layer that XLA does not compile and Keras would run without it, as cuDNN's
+                LSTM in TensorFlow.
+        """
         step: Any = self.model.train_step
-        if execution is Execution.COMPILE:
-            self._check_compiles()
+        layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - Keras's own way
+        for layer in layers:
+            if not layer.supports_jit:
+                kind = type(layer).__name__
+                raise NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
         match self.framework:
             case Framework.KERAS_JAX:
-                return self._on_jax(step, execution)
+                if execution is not Execution.EAGER:
+                    import jax
+
+                    step = jax.jit(step, donate_argnums=0)
+
+                def advance(index: int) -> Any:
+                    logs, self._state = step(self._state, self.batches[index % len(self.batches)])
+                    return logs["loss"]
+
+                return advance
             case Framework.KERAS_TENSORFLOW if execution is not Execution.EAGER:
                 import tensorflow as tf
 
@@ -171,29 +183,6 @@ class Steps:
             case _:
                 pass
         return lambda index: step(self.batches[index % len(self.batches)])["loss"]
-
-    def _check_compiles(self) -> None:
-        """Refuse what XLA does not compile and Keras would run without it, as cuDNN's LSTM in TensorFlow.
-
-        Raises:
-            NotHereError: Naming the layer.
-        """
-        for layer in self.model._flatten_layers():  # noqa: SLF001 - where Keras itself looks
-            if not layer.supports_jit:
-                kind = type(layer).__name__
-                raise NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
-
-    def _on_jax(self, step: Any, execution: Execution) -> Callable[[int], Any]:
-        if execution is not Execution.EAGER:
-            import jax
-
-            step = jax.jit(step, donate_argnums=0)
-
-        def advance(index: int) -> Any:
-            logs, self._state = step(self._state, self.batches[index % len(self.batches)])
-            return logs["loss"]
-
-        return advance
 
     def edge_loss(self, result: Any, index: int) -> float:
         """Copy a loss to the host, and begin a new mean."""

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 from gpubench.errors import GpuBenchError
+from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget, within
@@ -34,7 +35,6 @@ from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds, Watts
 
 MOST_GAPS = 8192
@@ -270,7 +270,7 @@ def conduct(
         if len(seen.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
     except NotHereError as error:
-        status, reason = Status.UNSUPPORTED, str(error)
+        status, reason = failure(error, order.case.batch_size, bench.at)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         bench.tell_of(error)
         status, reason = failure(error, order.case.batch_size, bench.at)
@@ -333,8 +333,11 @@ def time_job(
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
     """Status and reason of an exception: type, words, and the line of the user's code that it came from.
 
-    Of a lack of memory the reason names batch and phase, too: both say what to do with less.
+    What cannot be had here is unsupported, in its own words. Of a lack of memory the reason names batch and
+    phase, too: both say what to do with less.
     """
+    if isinstance(error, NotHereError):
+        return Status.UNSUPPORTED, str(error)
     if lacks_memory(error):
         return Status.OUT_OF_MEMORY, f"batch {batch_size}, {phase}: {one_line(error)}"
     return Status.FAILED, str(error) if isinstance(error, GpuBenchError) else one_line(error)

@@ -16,6 +16,7 @@ import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError, not_started
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
+from gpubench.folders import write_log
 from gpubench.measure import checks, events, messages, preflight, protocol
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, Control, environment_of
 from gpubench.measure.estimate import aim_s, least_case_s
@@ -27,7 +28,6 @@ from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, 
 from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
-from gpubench.profile.log import write_log
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
 
 GRACE_S = 1.0

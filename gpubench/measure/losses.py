@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 
 from gpubench.models import Launch
@@ -29,17 +30,22 @@ def loss_ends(launch: Launch) -> tuple[float, float] | None:
     """Means of the first and of the last fifth of the losses, of the same batches on either side.
 
     The last fifth is four losses or more, and each is held against as early a one of its batch as is left.
-    None where fewer than four have one, or a loss is not known.
+    None where fewer than four have one, or a loss is not known. The rounds begin at the first batch again,
+    and the loss of each is that of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None
+    rounds = (*launch.warmup, *launch.rounds)
+    # All batches are one where their number is unknown, and where a framework tells the mean over its steps.
+    count = 1 if any(r.call_s is not None for r in rounds) else launch.batch_count or 1
+    steps = [*range(len(launch.loss_curve)), *(done - 1 for done in accumulate(r.steps for r in rounds))]
     turn = len(known) - max(LEAST_PAIRS, len(known) // 5)
     early: dict[int, list[float]] = defaultdict(list)
     late: dict[int, list[float]] = defaultdict(list)
-    for place, (batch, loss) in enumerate(zip(_batches(launch), known, strict=True)):
-        (early if place < turn else late)[batch].append(loss)
+    for place, (step, loss) in enumerate(zip(steps, known, strict=True)):
+        (early if place < turn else late)[step % count].append(loss)
     first: list[float] = []
     last: list[float] = []
     for batch, found in late.items():
@@ -47,21 +53,3 @@ def loss_ends(launch: Launch) -> tuple[float, float] | None:
         first += early[batch][:pairs]
         last += found[len(found) - pairs :]
     return (fmean(first), fmean(last)) if len(first) >= LEAST_PAIRS else None
-
-
-def _batches(launch: Launch) -> list[int]:
-    """Return the batch of each loss; all are one where it is not known.
-
-    The rounds begin at the first batch again, and the loss of each is that of its last step. Of a framework
-    that is timed by calls it is a mean over steps.
-    """
-    rounds = (*launch.warmup, *launch.rounds)
-    count = launch.batch_count or 1
-    if any(r.call_s is not None for r in rounds):
-        count = 1
-    found = [step % count for step in range(len(launch.loss_curve))]
-    done = 0
-    for each in rounds:
-        done += each.steps
-        found.append((done - 1) % count)
-    return found

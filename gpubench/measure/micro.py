@@ -6,40 +6,41 @@ the pair; transfers and launches are timed on the synchronizing clock. The estim
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
-from statistics import fmean, median
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
 
 import msgspec
 import torch
 from torch import distributed
 
-from gpubench import stats
 from gpubench.foreign_code import lacks_memory
 from gpubench.measure import quantize
-from gpubench.measure.budget import (
-    LEAST_REPETITIONS,
-    LEAST_ROUNDS,
-    MICRO_WARM_S,
-    MOST_REPETITION_S,
-    Budget,
-)
+from gpubench.measure.budget import Budget
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.loop import Clock
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, gemm_precisions
 from gpubench.measure.precision import probe_errors, switches_for
-from gpubench.measure.stopping import StopRule, Verdict
+from gpubench.measure.probes import (
+    Make,
+    Probe,
+    Timer,
+    by_clock,
+    deadline_in,
+    halving,
+    measure_all,
+    mebibytes,
+    memory_refused,
+    one_by_one,
+    repeat,
+)
 from gpubench.measure.team import Team
 from gpubench.measure.telemetry import Sampler, Telemetry
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
-from gpubench.units import GIB, KIB, MIB, Bytes, Seconds, format_bytes
+from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
@@ -53,9 +54,6 @@ COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-LOOK_AGAIN = 1.25
-"""The stop rule is asked again when this many times as many repetitions are in: to ask it after each of
-thousands would take longer than they do."""
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 """From the size at which the start of an exchange counts alone to that of many layers' gradients."""
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
@@ -63,44 +61,11 @@ MOST_ALL_REDUCES = 100
 """Exchanges between two waits for all processes, which take as long as a small one."""
 CACHE_BYTES = 256 * MIB
 """Written before each repetition: more than the L2 of any card, so that no operand is found in it."""
-MEMORY_SHARE = 0.4
-"""A probe that would take more of the device's memory than this is halved until it fits."""
 LEAST_GEMM = 1024
 LEAST_COPY_BYTES = 64 * MIB
 """Below these sizes the start of the work is timed, not the work: such a probe is left out."""
-MOST_TIMES = 1000
-"""Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often."""
-
-Timer = Callable[[Callable[[], object]], Seconds]
-Make = Callable[[Any], Callable[[], object]]
-"""Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition."""
 Across = Callable[[bool, bool, Bytes], Make]
 """The same of a transfer: whether to the device, whether from page-locked memory, and its size."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """One thing to time.
-
-    Attributes:
-        work: FLOP or bytes of one repetition; None where the time itself is the result.
-        memory_bytes: What its operands take [B].
-        make: Gives the repetition.
-        on_device: Timed by device events with a cold cache; else on the synchronizing clock.
-        repeats: Calls in one repetition.
-        halved: Makes the same probe at half the size; None where that would mean nothing.
-    """
-
-    name: str
-    size: str
-    unit: str
-    precision: str | None = None
-    work: float | None = None
-    memory_bytes: Bytes = 0
-    make: Make = field(repr=False)
-    on_device: bool = True
-    repeats: int = 1
-    halved: Callable[[], Probe | None] = lambda: None
 
 
 def run_micro(
@@ -117,7 +82,7 @@ def run_micro(
 
     Setting is not effect: strict fp32 is first proven against float64, and its products are
     ``TF32_IN_FORCE`` where they are not IEEE. What there is no memory for is made smaller, and said: see
-    ``as_large_as_fits``; where not even the proof has any, nothing is measured.
+    ``measure_all``; where not even the proof has any, nothing is measured.
 
     Args:
         hardware: The device.
@@ -133,14 +98,7 @@ def run_micro(
     products = gemm_probes(profile, strict=strict, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *(other_probes(alone=not hardware.is_cuda) if others else ())]
-    in_time = before(deadline_s, fitting(chosen, room_of(profile)))
-    alone: list[Finding] = []
-    doubts: tuple[Finding, ...] | None = None
-    try:
-        doubts = _not_ieee(hardware) if strict else ()
-    except RuntimeError as error:
-        if not lacks_memory(error):
-            raise
+    doubts = _not_ieee(hardware) if strict else ()
     if doubts is None:
         hardware.release()
         yield memory_refused("the proof of strict fp32", profile)
@@ -156,12 +114,10 @@ def run_micro(
             return result
         return msgspec.structs.replace(result, findings=(*result.findings, *doubts))
 
-    tried = as_large_as_fits(measure, lacks_memory, profile, alone, deadline_s)
-    for result in one_by_one(in_time, tried):
-        yield result
+    for each in measure_all(chosen, measure, lacks_memory, profile, deadline_s):
+        yield each
         hardware.release()
     hardware.release()  # what a probe without a figure took
-    yield from alone
 
 
 def run_all_reduce(
@@ -190,7 +146,7 @@ def run_all_reduce(
         with Sampler(telemetry, time.perf_counter) as sampler:
             return measure_probe(probe, hardware, budget, timer=timer, samples=sampler.drain)
 
-    yield from one_by_one(before(deadline_in(time_s), probes), measure)
+    yield from one_by_one(probes, measure, deadline_in(time_s))
 
 
 def all_reduce_probe(size: Bytes, processes: int) -> Probe:
@@ -213,104 +169,17 @@ def all_reduce_probe(size: Bytes, processes: int) -> Probe:
     )
 
 
-def _not_ieee(hardware: Hardware) -> tuple[Finding, ...]:
-    with switches_for(Precision.FP32):
-        errors = probe_errors(hardware.device).values()
+def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
+    """What speaks against strict fp32 here; None where there is no memory even for its proof."""
+    try:
+        with switches_for(Precision.FP32):
+            errors = probe_errors(hardware.device).values()
+    except RuntimeError as error:
+        if not lacks_memory(error):
+            raise
+        return None
     beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN is beyond, too
     return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
-
-
-def deadline_in(time_s: Seconds | None) -> Seconds:
-    """Return the moment on ``time.perf_counter`` that is so far away; None is no limit."""
-    return math.inf if time_s is None else time.perf_counter() + time_s
-
-
-def before(deadline_s: Seconds, probes: Iterable[Probe]) -> Iterator[Probe]:
-    """Give probes as long as there is time to begin one."""
-    return takewhile(lambda _: time.perf_counter() < deadline_s, probes)
-
-
-def room_of(profile: DeviceProfile) -> float:
-    """Return what a probe may take of a device's memory [B]."""
-    return math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
-
-
-def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
-    """Halve each probe until it takes at most ``limit`` bytes; none comes twice."""
-    seen = set()
-    for probe in probes:
-        smaller: Probe | None = probe
-        while smaller is not None and smaller.memory_bytes > limit:
-            smaller = smaller.halved()
-        if smaller is not None and (what := (smaller.name, smaller.precision, smaller.size)) not in seen:
-            seen.add(what)
-            yield smaller
-
-
-def as_large_as_fits(
-    measure: Callable[[Probe], MicroResult],
-    is_refusal: Callable[[Exception], bool],
-    profile: DeviceProfile,
-    alone: list[Finding],
-    deadline_s: Seconds = math.inf,
-) -> Callable[[Probe], MicroResult | None]:
-    """Return what measures a probe at half its size, and half of that, where the device refuses the memory.
-
-    Other programs may hold it, or a device promise more than it has. The result carries the finding; where
-    no size is given that was not measured before, the finding stands in ``alone``.
-
-    Args:
-        measure: Measures a probe, or raises.
-        is_refusal: Whether an error is a lack of memory; any other is raised.
-        profile: How much memory the device says that it has.
-        alone: Takes the findings without a result.
-        deadline_s: No smaller probe is begun after it, on ``time.perf_counter``.
-    """
-    done: set[tuple[str, str | None, str]] = set()
-
-    def measure_what_fits(probe: Probe) -> MicroResult | None:
-        smaller: Probe | None = probe
-        refused: tuple[Finding, ...] = ()
-        while smaller is not None and (what := (smaller.name, smaller.precision, smaller.size)) not in done:
-            try:
-                result = measure(smaller)
-            except Exception as error:
-                if not is_refusal(error):
-                    raise
-                named = " ".join(filter(None, (smaller.name, smaller.precision)))
-                refused = refused or (memory_refused(f"{named} of {smaller.size}", profile),)
-                smaller = smaller.halved() if time.perf_counter() < deadline_s else None
-                continue
-            done.add(what)
-            return msgspec.structs.replace(result, findings=(*result.findings, *refused))
-        alone.extend(refused)
-        return None
-
-    return measure_what_fits
-
-
-def memory_refused(what: str, profile: DeviceProfile) -> Finding:
-    """Name what was refused of what is promised."""
-    seen = f"{what}, of {format_bytes(profile.memory_bytes)} promised"
-    return Finding(kind=FindingKind.MEMORY_REFUSED, value=seen)
-
-
-def one_by_one(
-    probes: Iterable[Probe], measure: Callable[[Probe], MicroResult | None]
-) -> Iterator[MicroResult]:
-    """Measure each probe but those that the size before it has shown to be too slow.
-
-    ``measure`` gives None for a probe that cannot be had after all.
-    """
-    rates: dict[tuple[str, str | None], float] = {}
-    for probe in probes:
-        kind = (probe.name, probe.precision)
-        if kind in rates and probe.work is not None and probe.work > MOST_REPETITION_S * rates[kind]:
-            continue
-        result = measure(probe)
-        if result is not None:
-            rates[kind] = result.value
-            yield result
 
 
 def gemm_probes(profile: DeviceProfile, *, strict: bool, in_haste: bool = False) -> Iterator[Probe]:
@@ -355,9 +224,7 @@ def gemm(
         memory_bytes=size * size * (2 * given.itemsize + _RESULTS.get(precision, given).itemsize),
         make=make(precision, size),
         on_device=on_device,
-        halved=lambda: (
-            gemm(precision, size // 2, make, on_device=on_device) if size // 2 >= LEAST_GEMM else None
-        ),
+        halved=halving(partial(gemm, precision, make=make, on_device=on_device), size, LEAST_GEMM),
     )
 
 
@@ -379,7 +246,7 @@ def device_copy(size: Bytes, make: Callable[[Bytes], Make] = _copy_inside) -> Pr
         work=2.0 * size,
         memory_bytes=2 * size,
         make=make(size),
-        halved=lambda: device_copy(size // 2, make) if size // 2 >= LEAST_COPY_BYTES else None,
+        halved=halving(partial(device_copy, make=make), size, LEAST_COPY_BYTES),
     )
 
 
@@ -393,16 +260,8 @@ def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
     return make
 
 
-def transfer(
-    *, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES, make: Across = _copy_across
-) -> Probe:
+def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy_across) -> Probe:
     """A copy between host and device, from page-locked or ordinary memory."""
-
-    def halved() -> Probe | None:
-        if size // 2 < LEAST_COPY_BYTES:
-            return None
-        return transfer(to_device=to_device, pinned=pinned, size=size // 2, make=make)
-
     direction = "host to device" if to_device else "device to host"
     return Probe(
         name=f"{direction} {'pinned' if pinned else 'pageable'}",
@@ -412,7 +271,9 @@ def transfer(
         memory_bytes=size,
         make=make(to_device, pinned, size),
         on_device=False,
-        halved=halved,
+        halved=halving(
+            partial(transfer, to_device=to_device, pinned=pinned, make=make), size, LEAST_COPY_BYTES
+        ),
     )
 
 
@@ -450,9 +311,8 @@ def other_probes(
         yield device_copy(CPU_COPY_BYTES, inside)
     else:
         yield device_copy(COPY_BYTES, inside)
-        for to_device in (True, False):
-            for pinned in (True, False):
-                yield transfer(to_device=to_device, pinned=pinned, make=across)
+        for to_device, pinned in product((True, False), repeat=2):
+            yield transfer(TRANSFER_BYTES, to_device=to_device, pinned=pinned, make=across)
         yield launch_on_device(add)
     yield launch(add)
 
@@ -471,91 +331,6 @@ def measure_probe(
     return repeat(probe, action, timer or _timer(probe, hardware), budget, samples=samples, now_s=now_s)
 
 
-def repeat(
-    probe: Probe,
-    action: Callable[[], object],
-    timed: Timer,
-    budget: Budget,
-    *,
-    samples: Callable[[], Sequence[TelemetrySample]] = tuple,
-    now_s: Callable[[], Seconds] = time.perf_counter,
-) -> MicroResult:
-    """Repeat one probe until its interval is narrow enough or its time is up.
-
-    Its time is that of the wall: the kernel of a launch takes microseconds, and clearing the cache before it
-    takes a hundred times as long, on a card of 200 GB/s a thousand.
-
-    Args:
-        probe: What is repeated.
-        action: The repetition, as the probe made it.
-        timed: Gives the time of one repetition.
-        budget: How long and how sure.
-        samples: Gives the telemetry since it was last asked.
-        now_s: The time on the wall [s].
-    """
-    began_s = now_s()
-    timed(action)
-    while now_s() - began_s < MICRO_WARM_S:
-        timed(action)
-    rule = StopRule(target=budget.target, deadline_s=budget.micro_s)
-    samples()
-    before_s, look = now_s(), LEAST_ROUNDS
-    while True:
-        seconds, after_s = timed(action), now_s()
-        rule.add(seconds, after_s - before_s)
-        before_s, count = after_s, len(rule.rounds)
-        late = count >= LEAST_REPETITIONS and rule.elapsed_s >= rule.deadline_s
-        if late or count >= look:
-            look = math.ceil(LOOK_AGAIN * count)
-            if rule.verdict() is not Verdict.GO_ON:
-                return result_of(probe, rule, samples())
-
-
-def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] = ()) -> MicroResult:
-    """Return the median, as a rate or as a time, with the interval of the series."""
-    seconds = rule.accepted
-    each = median(seconds) / probe.repeats
-    width = stats.relative_half_width(seconds)
-    value = each if probe.work is None else probe.work / each
-    interval = stats.rate_interval(value, width)
-    findings: tuple[Finding, ...] = ()
-    if width is None or width > rule.target:
-        findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target),)
-    watts = [s.power_w for s in samples if s.power_w is not None]
-    reasons = [s.clock_event_reasons for s in samples if s.clock_event_reasons is not None]
-    return MicroResult(
-        name=probe.name,
-        precision=probe.precision,
-        size=probe.size,
-        value=value,
-        low=interval.low,
-        high=interval.high,
-        unit=probe.unit,
-        n=len(seconds),
-        left_out=rule.left_out,
-        work=probe.work,
-        repeats=probe.repeats,
-        times_s=tuple(rule.rounds[:MOST_TIMES]),
-        mean_power_w=fmean(watts) if watts else None,
-        sm_clock_min_hz=min((s.sm_clock_hz for s in samples if s.sm_clock_hz is not None), default=None),
-        clock_event_reasons=tuple(sorted({name for told in reasons for name in told})) if reasons else None,
-        findings=findings,
-    )
-
-
-def by_clock(probe: Probe, clock: Clock) -> Timer:
-    """Return what times one repetition on a clock that waits for the device."""
-
-    def timer(action: Callable[[], object]) -> Seconds:
-        def repetition() -> None:
-            for _ in range(probe.repeats):
-                action()
-
-        return clock.time(repetition)
-
-    return timer
-
-
 def _timer(probe: Probe, hardware: Hardware) -> Timer:
     if not (probe.on_device and hardware.is_cuda):
         return by_clock(probe, hardware.clock())
@@ -571,8 +346,3 @@ def _timer(probe: Probe, hardware: Hardware) -> Timer:
         return float(before.elapsed_time(after)) * 1e-3
 
     return by_events
-
-
-def mebibytes(size: Bytes) -> str:
-    """Return a size as the name of a probe."""
-    return f"{size // MIB} MiB"

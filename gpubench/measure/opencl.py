@@ -21,22 +21,9 @@ from gpubench.measure import micro
 from gpubench.measure.budget import Budget
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.loop import Clock
-from gpubench.measure.micro import (
-    CACHE_BYTES,
-    Make,
-    Probe,
-    Timer,
-    as_large_as_fits,
-    before,
-    by_clock,
-    deadline_in,
-    fitting,
-    gemm,
-    one_by_one,
-    repeat,
-    room_of,
-)
+from gpubench.measure.micro import CACHE_BYTES, gemm
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES
+from gpubench.measure.probes import Make, Probe, Timer, by_clock, deadline_in, measure_all, repeat
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult
 from gpubench.units import Bytes, Seconds
 
@@ -134,8 +121,7 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the micro-benchmarks of one process: arithmetic of strict fp32, or all else.
 
-    A device that promises more memory than it has refuses a buffer: that probe is tried at half its size, and
-    its result carries the finding. Where no size is given the finding comes alone, after all results.
+    A device that promises more memory than it has refuses a buffer: see ``measure_all``.
 
     Args:
         opened: Where.
@@ -144,9 +130,7 @@ def run_micro(
         strict: Whether this is the process of strict fp32.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
-    deadline_s = deadline_in(time_s)
     chosen = [*arithmetic(opened, strict=strict), *(() if strict else other_probes(opened))]
-    alone: list[Finding] = []
 
     def measure(probe: Probe) -> MicroResult:
         result = repeat(probe, probe.make(opened), timer(probe, opened), budget)
@@ -155,9 +139,7 @@ def run_micro(
     def is_refusal(error: Exception) -> bool:
         return isinstance(error, cl.Error) and error.code in _TOO_LARGE
 
-    in_time = before(deadline_s, fitting(chosen, room_of(profile)))
-    yield from one_by_one(in_time, as_large_as_fits(measure, is_refusal, profile, alone, deadline_s))
-    yield from alone
+    yield from measure_all(chosen, measure, is_refusal, profile, deadline_in(time_s))
 
 
 def timer(probe: Probe, opened: Queue) -> Timer:

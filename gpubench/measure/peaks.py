@@ -56,7 +56,7 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
     best: dict[Precision, float] = {}
     for result in results:
         sound = all(finding.kind is not FindingKind.TF32_IN_FORCE for finding in result.findings)
-        if sound and result.name == "gemm" and result.precision in GEMM_PRECISIONS:
+        if sound and result.name == "gemm":
             for precision in Precision:
                 if precision.facts.format.name == result.precision:
                     best[precision] = max(best.get(precision, 0.0), result.value)

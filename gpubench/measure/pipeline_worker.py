@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
@@ -21,8 +23,9 @@ from gpubench.measure.feeding import PipelineAnswer, PipelineOrder, PipelineRepo
 from gpubench.measure.hardware import Hardware
 from gpubench.parent import ParentChannel
 from gpubench.stats import rate_interval, relative_half_width
+from gpubench.units import MIB
 
-LINK_BYTES = 256 * 1024**2
+LINK_BYTES = 256 * MIB
 """Size of a copy to the device: large enough that starting it costs nothing beside it."""
 LINK_COPIES = 10
 LEAST_ROUNDS = 3
@@ -64,7 +67,7 @@ def _one_process(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor)
     """Prepare image after image on one thread, as one worker of a loader does."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    place = iter(range(10**12))
+    place = count()
     try:
         with torch.inference_mode():
             times = _rounds(order, lambda: _prepare(pipeline, photographs, next(place)), images=order.frames)
@@ -101,12 +104,10 @@ class _Endless(IterableDataset[Tensor]):
         self._photographs = photographs
 
     def __iter__(self) -> Iterator[Tensor]:
-        place = 0
-        while True:
+        for place in count():
             with torch.inference_mode():
                 image = _prepare(self._pipeline, self._photographs, place)
             yield image.clone()
-            place += 1
 
 
 def _prepare(pipeline: nn.Module, photographs: Tensor, place: int) -> Tensor:
@@ -156,7 +157,7 @@ def _rounds(order: PipelineOrder, work: Callable[[], Any], images: int) -> list[
 def _rate(
     way: str, times: list[float], *, workers: int, threads: int | None, batch_size: int
 ) -> PreparationRate:
-    mean_s = sum(times) / len(times)
+    mean_s = fmean(times)
     rate = rate_interval(1 / mean_s, relative_half_width(times))
     return PreparationRate(
         way=way,
@@ -177,14 +178,12 @@ def _link(hardware: Hardware) -> float | None:
     clock = hardware.clock()
     host = torch.empty(LINK_BYTES, dtype=torch.uint8).pin_memory()
     there = torch.empty(LINK_BYTES, dtype=torch.uint8, device=hardware.device)
-    times = []
-    for _ in range(LINK_COPIES + 1):
-        clock.synchronize()
-        start = time.perf_counter()
+
+    def copy() -> None:
         there.copy_(host, non_blocking=True)
-        clock.synchronize()
-        times.append(time.perf_counter() - start)
-    return LINK_BYTES / sorted(times[1:])[LINK_COPIES // 2]
+
+    times = [clock.time(copy) for _ in range(LINK_COPIES + 1)]
+    return LINK_BYTES / median(times[1:])
 
 
 if __name__ == "__main__":

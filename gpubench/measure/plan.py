@@ -30,13 +30,12 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import forcing_tf32
+from gpubench.precisions import forcing_fewer_bits, forcing_tf32
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
 
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
-CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,9 +374,7 @@ def refuse_forced_precision(made: Plan) -> None:
     """
     if True not in made.strict_groups():
         return
-    on_cpu = made.on_cpu
-    forced = [] if on_cpu else forcing_tf32(os.environ)
-    forced += [v for v in CPU_MATH_VARIABLES if on_cpu and os.environ.get(v, "STRICT").upper() != "STRICT"]
+    forced = forcing_fewer_bits(os.environ) if made.on_cpu else forcing_tf32(os.environ)
     if forced:
         raise MisuseError(
             f"fp32 was asked for while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
@@ -403,7 +400,7 @@ def planned_case(
         or None,
         tokens_per_sample=None if case.new_tokens else profile.tokens_per_sample,
         parameter_count=profile.parameters - fewer,
-        operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
+        operators=sum(operator.count for operator in profile.operators_of(case.task)),
         batch_choice=batch_choice,
         convolves=profile.convolves(case.task),
     )

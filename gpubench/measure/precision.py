@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import torch
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.hardware import describe_switches
 from gpubench.models import Precision, Switches
+from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 
-PROBE_SIZE = 512
-PROBE_CHANNELS = 32
-PROBE_IMAGE = 16
 PROBE_TOKENS = 16
 PROBE_WIDTH = 128
 
@@ -41,8 +39,9 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
         _set(Switches.wanted(precision))
         found = read_switches()
         if wrong := found.unexpected(precision):
+            all_five = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
             raise SwitchesRefusedError(
-                f"{precision} was set and {wrong} read back ({describe_switches(found)}): "
+                f"{precision} was set and {wrong} read back ({all_five}): "
                 "this torch cannot be trusted with precision; please report it with its version"
             )
         yield found
@@ -75,9 +74,9 @@ def probe_errors(device: torch.device) -> dict[str, float]:
     def convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.conv2d(image, kernel, padding=1)
 
-    a, b = normal(PROBE_SIZE, PROBE_SIZE), normal(PROBE_SIZE, PROBE_SIZE)
-    image = normal(4, PROBE_CHANNELS, PROBE_IMAGE, PROBE_IMAGE)
-    kernel = normal(PROBE_CHANNELS, PROBE_CHANNELS, 3, 3)
+    a, b = normal(PROOF_SIZE, PROOF_SIZE), normal(PROOF_SIZE, PROOF_SIZE)
+    image = normal(4, PROOF_CHANNELS, PROOF_IMAGE, PROOF_IMAGE)
+    kernel = normal(PROOF_CHANNELS, PROOF_CHANNELS, 3, 3)
     with torch.no_grad():
         return {
             "matmul": relative_error((a.to(device) @ b.to(device)).cpu(), a.double() @ b.double()),
@@ -99,7 +98,7 @@ def recurrent_error(device: torch.device) -> float:
         for weight in exact.parameters():
             weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROBE_WIDTH))
         single = copy.deepcopy(exact).float().to(device)
-        inputs = torch.randn(PROBE_TOKENS, PROBE_IMAGE, PROBE_WIDTH, generator=generator)
+        inputs = torch.randn(PROBE_TOKENS, PROOF_IMAGE, PROBE_WIDTH, generator=generator)
         return relative_error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
 
 

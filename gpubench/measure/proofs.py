@@ -13,8 +13,8 @@ from contextlib import nullcontext
 import msgspec
 import torch
 
+from gpubench.folders import traceback_of
 from gpubench.measure import busy, by_hand
-from gpubench.measure.capability import NotHereError
 from gpubench.measure.case import WorkerContext
 from gpubench.measure.execution import prepare
 from gpubench.measure.launch import failure
@@ -24,7 +24,6 @@ from gpubench.measure.precision import probe_errors, recurrent_error, switches_f
 from gpubench.measure.step import AUTOCAST_TYPES, Work, move
 from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds
 
 WARM_S = 1.0
@@ -49,14 +48,8 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
                 case "load":
                     proven = Proven(load=_load(order, context))
     except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
-        unsupported = isinstance(error, NotHereError)
         status, reason = failure(error, order.case.batch_size, context.at)
-        return Proven(
-            status=Status.UNSUPPORTED if unsupported else status,
-            reason=str(error) if unsupported else reason,
-            spent=True,
-            traceback=traceback_of(error),
-        )
+        return Proven(status=status, reason=reason, spent=True, traceback=traceback_of(error))
     return msgspec.structs.replace(proven, spent=context.is_spent(Status.OK))
 
 

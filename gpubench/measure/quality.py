@@ -43,12 +43,17 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
     inputs, targets = (part.to(context.hardware.device) for part in held_out)
     clock, telemetry = context.clock(), context.telemetry
     steps, train_s, quality = 0, 0.0, math.nan
+
+    def train() -> None:
+        for index in range(steps, steps + EVALUATE_EVERY):
+            work.step(index)
+
     began_s, began_j = clock.now_s(), telemetry.energy_j()
     while steps < goal.most_steps:
         if context.stopped():
             return None
         context.phase("timed")
-        train_s += clock.time(partial(_steps, work, steps))
+        train_s += clock.time(train)
         steps += EVALUATE_EVERY
         quality = _quality(work, goal, inputs, targets)
         if goal.is_met_by(quality):
@@ -65,16 +70,19 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
     )
 
 
-def _steps(work: Work, first: int) -> None:
-    for index in range(first, first + EVALUATE_EVERY):
-        work.step(index)
-
-
 def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor]]:
-    """Return the workload's own model on the data of its goal in the seed's order, and what is held out."""
+    """Return the workload's own model on the data of its goal in the seed's order, and what is held out.
+
+    Images of 8 x 8 are enlarged threefold and framed to 28 x 28, from 0 to 1; tokens are whole numbers.
+    """
     task = built(order.case.workload, order.case, order.seed)
     inputs, targets = map(torch.from_numpy, goal.checked_samples())
-    samples, labels = _as_inputs(inputs), targets.long()
+    if inputs.dim() == 2:
+        samples = inputs.long()
+    else:
+        enlarged = (inputs.float() / 16).repeat_interleave(3, 1).repeat_interleave(3, 2)
+        samples = torch.nn.functional.pad(enlarged, (2, 2, 2, 2))[:, None]
+    labels = targets.long()
     held_out = torch.arange(len(samples)) % HELD_OUT == 0
     kept = torch.nonzero(~held_out).flatten()
     order_of = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
@@ -85,14 +93,6 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
         samples[held_out],
         labels[held_out],
     )
-
-
-def _as_inputs(samples: Tensor) -> Tensor:
-    """Images of 8 x 8 are enlarged threefold and framed to 28 x 28, from 0 to 1; tokens are whole numbers."""
-    if samples.dim() == 2:
-        return samples.long()
-    enlarged = (samples.float() / 16).repeat_interleave(3, 1).repeat_interleave(3, 2)
-    return torch.nn.functional.pad(enlarged, (2, 2, 2, 2))[:, None]
 
 
 def _quality(work: Work, goal: Goal, inputs: Tensor, targets: Tensor) -> float:

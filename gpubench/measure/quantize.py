@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
-from gpubench.profile.adapters import BLOCK, SCALES
-from gpubench.profile.blocks import frozen_layers, repeated_blocks
+from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
 
 INSTALL = "pip install 'gpubench[quantized]'"
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
@@ -203,7 +202,13 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     reason = why_no_fp8(device)
     if reason is not None:
         raise NotQuantizedError(reason)
-    layers = {layer for block in repeated_blocks(model) for layer in block.modules() if _can(layer)}
+    layers = {
+        layer
+        for block in repeated_blocks(model)
+        for layer in block.modules()
+        # One with a forward pass of its own computes something else.
+        if is_whole(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward
+    }
     if not layers:
         raise NotQuantizedError(
             f"fp8 is of the linear layers in repeated blocks, and {name} has none whose sizes are multiples "
@@ -254,8 +259,3 @@ def scaled_product(
         a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=out_type, out=out
     )
     return product
-
-
-def _can(layer: nn.Module) -> bool:
-    """Whether a layer is an ordinary one; one with a forward pass of its own computes something else."""
-    return is_whole(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward

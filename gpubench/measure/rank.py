@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
+from gpubench.folders import traceback_of
 from gpubench.measure.meeting import Place, is_echo
 from gpubench.measure.messages import Setup
 from gpubench.measure.privacy import scrub
 from gpubench.parent import ParentChannel, die_with_parent
-from gpubench.profile.log import traceback_of
 from gpubench.units import Seconds
 
 SAY_LAST_S: Seconds = 5.0

@@ -21,8 +21,8 @@ from gpubench.workload import Task, forward
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
     precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
 }
-
-
+HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
+"""Of weights that are cast whole, and their inputs with them."""
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 """Of the fused kernels torch spreads these over the parts of a sharded parameter, and fails at the others."""
 
@@ -188,7 +188,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
         place: Puts the model there; the processes of a job may each take a part.
     """
     train_it = case.task is TaskKind.TRAIN
-    cast = weights_cast_to(case)
+    cast = HALF_TYPES.get(case.weight_type)
     model = task.model if cast is None else task.model.to(cast)
     if case.weight_type is WeightType.NF4:
         place_narrow(model, case, device)
@@ -217,20 +217,12 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     )
 
 
-CASTS = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-
-
-def weights_cast_to(case: Case) -> torch.dtype | None:
-    """The half-precision type of the case's weights; None where they are in another."""
-    return CASTS.get(case.weight_type)
-
-
 def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
     """Move a tensor or a tuple of them; inputs take the case's memory format and half-precision type."""
     if isinstance(value, tuple):
         return tuple(to_device(part, device, case) for part in value)
     moved = value.to(device)
-    cast = None if case is None else weights_cast_to(case)
+    cast = None if case is None else HALF_TYPES.get(case.weight_type)
     if cast is not None and moved.is_floating_point():
         moved = moved.to(cast)
     images = 4

@@ -97,16 +97,13 @@ class Sampler:
     def _read(self) -> None:
         next_at = time.monotonic()
         while not self._over.is_set() and self._telemetry.source != "hung":
-            sample = as_sample(self._telemetry.sample(), self._now_s())
+            reading = self._telemetry.sample()
+            read = {name: getattr(reading, name, None) for name in _FIELDS}
+            sample = TelemetrySample(t_s=self._now_s(), **read)
             with self._lock:
                 self._samples.append(sample)
             next_at += INTERVAL_S
             self._over.wait(max(0.0, next_at - time.monotonic()))
-
-
-def as_sample(reading: Any, t_s: Seconds) -> TelemetrySample:
-    """Stamp a reading with its time."""
-    return TelemetrySample(t_s=t_s, **{name: getattr(reading, name, None) for name in _FIELDS})
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.keras_case import KerasBench
     from gpubench.measure.meeting import Place
+    from gpubench.measure.opencl import Queue
 
 Context = TypeVar("Context")
 
@@ -29,7 +30,9 @@ def main() -> None:
     """Serve one parent until its end of the pipe closes."""
     line = ParentChannel()
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
-    if setup.framework is Framework.TORCH:
+    if not setup.device.runs_steps:
+        serve_opencl(line, setup)
+    elif setup.framework is Framework.TORCH:
         serve_parent(line, setup)
     else:
         serve_keras(line, setup)
@@ -56,6 +59,32 @@ def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
         keras_case.serve(command, bench, line)
 
     serve_all(line, open_keras, serve_one)
+
+
+def serve_opencl(line: ParentChannel, setup: messages.Setup) -> None:
+    """The same on a device that runs no steps: micro-benchmarks alone."""
+
+    def open_device() -> Queue:
+        line.send(messages.Phase(name="import"))
+        began_s = time.perf_counter()
+        from gpubench.measure.opencl import open_queue
+
+        imported_s = time.perf_counter()
+        line.send(messages.Phase(name="context"))
+        opened = open_queue(setup.device)
+        cold_s = {"import": imported_s - began_s, "context": time.perf_counter() - imported_s}
+        line.send(messages.Ready(cold_s=cold_s))
+        return opened
+
+    def serve_one(command: messages.Command, opened: Queue, line: ParentChannel) -> None:
+        from gpubench.measure.opencl import run_micro
+
+        if not isinstance(command, messages.MeasureMicro):
+            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
+        results = run_micro(opened, setup.device, setup.budget, strict=command.strict, time_s=command.time_s)
+        send_micro(line, results)
+
+    serve_all(line, open_device, serve_one)
 
 
 def serve_all(

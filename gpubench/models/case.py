@@ -71,6 +71,10 @@ class Trainable(StrEnum):
     QLORA = "qlora"
 
 
+ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
+"""In which type the layers of a frozen base lie, by what is trained over it."""
+
+
 class ParallelMode(StrEnum):
     """How several GPUs work at once.
 
@@ -127,7 +131,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
         """The recipe with what was asked for; the cache is made for its tokens, a base for its adapters."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)
-        base = _BASES.get(found.trainable)
+        base = ADAPTER_BASES.get(found.trainable)
         if "trainable" in asked and "weight_type" not in asked and base is not None:
             found = msgspec.structs.replace(found, weight_type=base)
         length = found.prompt_tokens + found.new_tokens
@@ -143,10 +147,6 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         if self.weight_type is WeightType.FLOAT32:
             return msgspec.structs.replace(self, weight_type=WeightType(precision.facts.whole_model))
         return self
-
-
-_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""Type of a frozen base, by what is trained over it."""
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):

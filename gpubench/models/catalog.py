@@ -78,19 +78,21 @@ class GpuSpec(Record, frozen=True, kw_only=True):
         return name.replace("Tesla ", "").replace("GeForce ", "")
 
     @property
-    def direct_link(self) -> Literal["nvlink", "fabric"] | None:
-        """What can link such GPUs past PCIe: NVLink, or the fabric of another maker."""
+    def is_nvidia(self) -> bool:
+        """Whether CUDA drives it, as ``DeviceProfile.is_nvidia`` says of a probed one."""
+        return self.vendor == "NVIDIA"
+
+    @property
+    def link(self) -> Literal["nvlink", "fabric"] | None:
+        """What joins such GPUs past PCIe: NVLink, or Infinity Fabric."""
         if not self.nvlink_bytes_per_s:
             return None
-        return "nvlink" if self.vendor == "NVIDIA" else "fabric"
+        return "nvlink" if self.is_nvidia else "fabric"
 
     @property
     def is_linked(self) -> bool:
-        """Whether every such GPU is linked so: modules (SXM, OAM) are.
-
-        A bridge between PCIe cards is optional, joins pairs, and no offer says that it is there.
-        """
-        return self.direct_link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
+        """Whether every such GPU is joined so: of cards the bridge joins pairs, and is sold apart."""
+        return self.link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
 
     @property
     def board_power_w(self) -> float | None:

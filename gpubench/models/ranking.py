@@ -15,7 +15,16 @@ from gpubench.models.case import Case, ParallelMode
 from gpubench.models.catalog import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record, brief_repr, headed, labels, shown, views
+from gpubench.models.record import (
+    LINES_IN_REPR,
+    SCHEMA_VERSION,
+    Record,
+    brief_repr,
+    headed,
+    labels,
+    shown,
+    views,
+)
 from gpubench.units import count, format_chance, format_usd
 
 if TYPE_CHECKING:
@@ -377,7 +386,14 @@ class Ranking(Record, frozen=True, kw_only=True):
             f"{len(self.excluded):,} excluded"
         )
         shared_ranks = self.shared_ranks
-        lines = [_line(row, shared_ranks) for row in self.rows[:_ROWS_IN_REPR]]
+        lines = []
+        for row in self.rows[:LINES_IN_REPR]:
+            offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
+            what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
+            price = f"{labels().pricing_words(offer)}, {format_usd(row.expected_usd_per_hour)}/h"
+            best = "" if row.p_best is None else f", P(best) {format_chance(row.p_best)}"
+            job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
+            lines.append(f"  {row.rank}{tie} {what}, {price}{job}{best}")
         return headed(head, lines, len(self.rows))
 
     def _repr_html_(self) -> str:
@@ -424,15 +440,3 @@ class Ranking(Record, frozen=True, kw_only=True):
         import pandas as pd
 
         return pd.DataFrame([row.flat() for row in self.rows])
-
-
-_ROWS_IN_REPR = 6
-
-
-def _line(row: RankedOffer, shared_ranks: frozenset[int]) -> str:
-    offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
-    what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
-    price = f"{labels().pricing_words(offer)}, {format_usd(row.expected_usd_per_hour)}/h"
-    best = "" if row.p_best is None else f", P(best) {format_chance(row.p_best)}"
-    job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
-    return f"  {row.rank}{tie} {what}, {price}{job}{best}"

@@ -18,6 +18,8 @@ MOST_REPR_CHARACTERS = 1_900
 """A repr is for a screen: a ranking holds 900,000 characters, and the whole of it is in its JSON."""
 
 _MOST_FIELD_CHARACTERS = 100
+LINES_IN_REPR, ROWS_IN_TABLE = 6, 20
+"""Of what has many parts, as a repr and as the table of a notebook."""
 
 ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
 """Rooms above this one by which a record shows itself; nothing else here reaches upwards by name."""
@@ -46,10 +48,10 @@ def bounded(text: str) -> str:
     return text if len(text) <= MOST_REPR_CHARACTERS else f"{text[: MOST_REPR_CHARACTERS - 1]}…"
 
 
-def headed(head: str, lines: Sequence[str], total: int) -> str:
+def headed(head: str, lines: Sequence[str], total: int, most: int = LINES_IN_REPR) -> str:
     """Return a repr of a head and the first of so many lines, and how many more there are."""
-    more = [f"  ... {total - len(lines):,} more"] if total > len(lines) else []
-    return bounded("\n".join([head, *lines, *more]) + ">")
+    more = [f"  ... {total - most:,} more"] if total > most else []
+    return bounded("\n".join([head, *lines[:most], *more]) + ">")
 
 
 def shown(text: str | None, limit: int = 40) -> str:
@@ -67,8 +69,8 @@ def labels() -> Any:
     return import_module(ABOVE["labels"])
 
 
-def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
-    """Return a small table for notebooks; ``total`` is how many rows there are, shown or not.
+def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a small table for notebooks: of the first rows, and how many more there are.
 
     Every cell is text from outside: it is escaped, and cut at 200 characters.
     """
@@ -77,21 +79,17 @@ def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], t
     def line(tag: str, cells: Sequence[str]) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells) + "</tr>"
 
-    more = f"<p>... {total - len(rows):,} more</p>" if total > len(rows) else ""
-    body = "".join(line("td", row) for row in rows)
+    more = f"<p>... {len(rows) - ROWS_IN_TABLE:,} more</p>" if len(rows) > ROWS_IN_TABLE else ""
+    body = "".join(line("td", row) for row in rows[:ROWS_IN_TABLE])
     table = f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>" if rows else ""
     return f"<p>{escape(plain(title, 400))}</p>{table}{more}"
 
 
 def _brief(value: Any) -> str:
-    if isinstance(value, tuple | list | dict) and len(value) > _MOST_FIELD_CHARACTERS // 3:
-        return _named(value)
-    text = repr(value)
-    return text if len(text) <= _MOST_FIELD_CHARACTERS else _named(value)
-
-
-def _named(value: Any) -> str:
-    """Name a long value: ``<181 RankedOffer>``, ``<Environment>``; a text shows its beginning."""
+    """Return a value; name a long one: ``<181 RankedOffer>``, ``<Environment>``, the beginning of a text."""
+    is_long = isinstance(value, tuple | list | dict) and len(value) > _MOST_FIELD_CHARACTERS // 3
+    if not is_long and len(text := repr(value)) <= _MOST_FIELD_CHARACTERS:
+        return text
     if isinstance(value, str):
         return f"{value[: _MOST_FIELD_CHARACTERS - 3]!r}…"
     if isinstance(value, tuple | list) and value:

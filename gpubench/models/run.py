@@ -307,14 +307,14 @@ class Run(Record, frozen=True, kw_only=True):
             f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "
             f"{count(len(self.measurements), 'measurement')}"
         )
-        lines = [f"  {shown(each.label, 100)}: {_rate(each)}" for each in self.measurements[:_CASES_IN_REPR]]
-        return headed(head, lines, len(self.measurements))
+        lines = [f"  {shown(each.label, 100)}: {_rate(each)}" for each in self.measurements]
+        return headed(head, lines, len(lines), _CASES_IN_REPR)
 
     def _repr_html_(self) -> str:
         """Return the first cases with their throughput as a table for notebooks."""
         title = f"Run {self.run_id} on {self.device.name or self.device.gpu_key or self.device.backend}"
-        rows = [(each.label, _rate(each)) for each in self.measurements[:_CASES_IN_TABLE]]
-        return html_table(title, ("case", "throughput (95 %)"), rows, len(self.measurements))
+        rows = [(each.label, _rate(each)) for each in self.measurements]
+        return html_table(title, ("case", "throughput (95 %)"), rows)
 
     def plot(self) -> Figure:
         """Return the throughput of every case with its interval, as a plotly figure."""
@@ -327,7 +327,6 @@ def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 _CASES_IN_REPR = 8
-_CASES_IN_TABLE = 20
 
 
 def _rate(each: Measurement) -> str:

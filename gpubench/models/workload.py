@@ -368,10 +368,13 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """Arithmetic of a training step with what is computed again [FLOP]."""
         return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
+    def operators_of(self, task: TaskKind) -> tuple[Operator, ...]:
+        """The operators of one step of a task."""
+        return self.train if task is TaskKind.TRAIN else self.infer
+
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""
-        operators = self.train if task is TaskKind.TRAIN else self.infer
-        return any(operator.kind in CONVOLUTIONS for operator in operators)
+        return any(operator.kind in CONVOLUTIONS for operator in self.operators_of(task))
 
     def memory_format_at(self, precision: Precision) -> MemoryFormat | None:
         """Return the faster layout of images: channels_last but at strict fp32; None for other inputs.

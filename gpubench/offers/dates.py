@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
 
 from gpubench.models import Asks, Offer, Pricing
+from gpubench.stats import Z90
 
 STALE_AFTER_DAYS = 30
 """Older prices are marked: cloud prices moved by 15 % within six weeks of 2026, street prices by 38 %."""
@@ -80,6 +81,8 @@ up by 15 % in six weeks), three did not (AWS p3 twice, Paperspace A4000)."""
 USUAL_CHANGES = 8
 
 DAYS_PER_YEAR = 365.25
+HOURS_PER_YEAR = 8760.0
+"""Of 365 days, as terms and lives are priced."""
 
 
 class PriceChange(NamedTuple):
@@ -122,7 +125,6 @@ USUAL_ASK_SPREAD = 0.33
 USUAL_ASKS = 3
 """So many asks weigh as much as the usual spread."""
 
-_Z90 = 1.6449
 
 AskKey: TypeAlias = tuple[str, Pricing]
 
@@ -151,7 +153,7 @@ def _asks(offers: list[Offer]) -> Asks:
     variance = sum((each - mean) ** 2 for each in logs) + USUAL_ASKS * USUAL_ASK_SPREAD**2
     spread = math.sqrt(variance / (len(logs) - 1 + USUAL_ASKS))
     middle = median(logs)
-    low, high = (math.exp(middle + side * _Z90 * spread) for side in (-1, 1))
+    low, high = (math.exp(middle + side * Z90 * spread) for side in (-1, 1))
     return Asks(
         median_usd_per_hour=math.exp(middle),
         low_usd_per_hour=low,
@@ -163,4 +165,4 @@ def _asks(offers: list[Offer]) -> Asks:
 
 def spread_of(asks: Asks) -> float:
     """Return the standard deviation of the logarithm of asks."""
-    return math.log(asks.high_usd_per_hour / asks.low_usd_per_hour) / 2 / _Z90
+    return math.log(asks.high_usd_per_hour / asks.low_usd_per_hour) / 2 / Z90

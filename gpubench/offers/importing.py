@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -20,9 +21,8 @@ from gpubench.models import Pricing
 from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.own import read_own
+from gpubench.offers.price_table import read_own
 from gpubench.offers.quotes import sort_quotes
-from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.snapshot import (
     IMPORTED,
     known_before,
@@ -33,6 +33,7 @@ from gpubench.offers.snapshot import (
 from gpubench.offers.sources import Quote, kind_of
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable
+from gpubench.offers.text_table import Rows, read_rows
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
 from gpubench.units import figure_in, plain
@@ -99,27 +100,17 @@ def import_offers(
     if not table.offers:
         why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
         raise MisuseError(f"{plain(file.name)} holds no usable offer{why}")
-    path = folder / IMPORTED / f"{_name(file, format_, table)}.json"
-    replaced = _offers_in(path)
+    # named by what it is of: the catalogs of all clouds lie in files of one name
+    of = [file.resolve().parent.name, file.stem]
+    if format_ != "own":
+        of = sorted({offer.provider for offer in table.offers})
+    safe = [re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each]
+    path = folder / IMPORTED / f"{'-'.join([format_, *safe])}.json"
+    replaced = None
+    if path.exists():
+        with suppress(MisuseError):  # an earlier import that cannot be read
+            replaced = len(read_imported(path))
     return Imported(table, write_json(path, tuple(table.offers)), replaced)
-
-
-def _name(file: Path, format_: Format, table: OfferTable) -> str:
-    """Name an import by what it is of: the catalogs of all clouds lie in files of one name."""
-    of = (
-        [file.resolve().parent.name, file.stem]
-        if format_ == "own"
-        else sorted({o.provider for o in table.offers})
-    )
-    return "-".join([format_, *(re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each)])
-
-
-def _offers_in(path: Path) -> int | None:
-    """Return how many offers an earlier import holds; None without one that can be read."""
-    try:
-        return len(read_imported(path)) if path.exists() else None
-    except MisuseError:
-        return None
 
 
 def read_table(
@@ -138,7 +129,15 @@ def read_table(
         raise MisuseError(f"--price-date: {error}") from None
     if day > today() + timedelta(days=1):
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
-    cloud = (provider or _cloud(file, format_)).lower()
+    cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
+    if format_ == "skypilot" and cloud == "vms":
+        cloud = file.resolve().parent.name.lower()
+    if provider is not None:
+        cloud = provider.lower()
+    elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
+        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
+    else:
+        cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
     return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
@@ -156,16 +155,6 @@ def _format(rows: Rows, said: Format | None) -> Format:
     if missing[found]:
         raise MisuseError(f"{plain(rows.name)} is no {found} table: it lacks {', '.join(missing[found])}")
     return found
-
-
-def _cloud(file: Path, format_: Format) -> str:
-    """Tell the cloud by the places where these projects keep their tables: aws/vms.csv, aws.csv."""
-    stem = file.stem.lower()
-    if format_ == "skypilot" and stem == "vms":
-        stem = file.resolve().parent.name.lower()
-    if not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", stem):
-        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
-    return {**PROVIDERS, "vastai": "vast"}.get(stem, stem)
 
 
 def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
@@ -202,11 +191,16 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
 def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, float | None]:
     """Return the name that tells a GPU best, and the memory of one [GiB].
 
-    Of what a name and a memory can mean together, the first known card with a form factor is the one.
+    The catalogs differ in what memory they give: that of one GPU with the sum beside it; of one, or of all,
+    in both places; and some count in gigabytes. Of what a name and a memory can mean together, the first
+    known card with a form factor is the one.
     """
+    one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
+    sizes: list[float | None] = [one]
+    if one is not None and one >= _LEAST_MIB:
+        sizes = [one / 1024 / (_number(count) or 1.0), one / 1024] if total == one else [one / 1024]
     told, inside = _NAME.search(info), _IN_INSTANCE.fullmatch(instance)
     machine = "" if inside is None else str(inside[inside.lastgroup or 0]).replace("_", " ")
-    sizes = _sizes_gib(info, _number(count) or 1.0)
     known = [
         (name, size, load_specs()[key])
         for size in sizes
@@ -216,20 +210,6 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     exact = [each for each in known if not each[2].variants]
     name, size, _ = next(iter(exact or known), (gpu, sizes[0], None))
     return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
-
-
-def _sizes_gib(info: str, count: float) -> list[float | None]:
-    """Return what the memory of one GPU may be, likeliest first.
-
-    The catalogs differ: that of one GPU with the sum beside it; of one, or of all, in both places; and some
-    count in gigabytes.
-    """
-    one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
-    if one is None:
-        return [None]
-    if one < _LEAST_MIB:
-        return [one]
-    return [one / 1024 / count, one / 1024] if total == one else [one / 1024]
 
 
 def _gpuhunt_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from datetime import date
@@ -15,7 +16,7 @@ from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, freshness
-from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import check_fields
@@ -96,14 +97,15 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (most_usd is None or offer.price_usd_per_hour <= most_usd)
         )
 
-    market = Market(every)
+    market = AskedPrices(every)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
         _listed(offer, today, market.doubt(offer) if is_doubted else None)
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
         if passes(offer)
     ]
-    return tuple(sorted(listed, key=_cheapest_first))
+    listed.sort(key=lambda row: (row.offer.provider, row.offer.instance))
+    return tuple(sorted(listed, key=lambda row: row.usd_per_gpu_hour or math.inf))
 
 
 def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
@@ -118,11 +120,6 @@ def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
         freshness=freshness(age),
         not_ranked_because=not_ranked_because,
     )
-
-
-def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
-    free = row.usd_per_gpu_hour is None
-    return free, row.usd_per_gpu_hour or Decimal(0), row.offer.provider, row.offer.instance
 
 
 # --- parts of the world ----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class _Asked(NamedTuple):
         return first < end
 
 
-class Market:
+class AskedPrices:
     """What each provider asks for an hour of each GPU.
 
     A provider has one voice, the median of its own prices: its regions and instances are set by one hand.

@@ -7,6 +7,7 @@ p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instance
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache
 from typing import NamedTuple
@@ -57,21 +58,11 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
         except ValueError as reason:
             words = " ".join(word for word in (quote.provider, quote.instance, quote.region or "") if word)
             set_aside.append(SetAside(plain(words), plain(str(reason))))
-            if (named := _named_in(quote, retrieved_at)) is not None:
-                unusable.append(named)
+            with suppress(ValueError):  # the offer that it names, at a price that stands for none
+                kind = "vm" if quote.kind == "free" else quote.kind
+                unusable.append(_offer(msgspec.structs.replace(quote, price="1", kind=kind), retrieved_at))
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
     return Sorted(table, tuple(unusable), tuple(claims))
-
-
-def _named_in(quote: Quote, retrieved_at: str) -> Offer | None:
-    """Return the offer that a quote names, at a price that stands for none; None if it names none."""
-    try:
-        return _offer(
-            msgspec.structs.replace(quote, price="1", kind="vm" if quote.kind == "free" else quote.kind),
-            retrieved_at,
-        )
-    except ValueError:
-        return None
 
 
 def _offer(quote: Quote, retrieved_at: str) -> Offer:

@@ -19,7 +19,6 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.models import SCHEMA_VERSION, Offer, Pricing
-from gpubench.offers.dates import price_day
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.snapshot import (
@@ -41,7 +40,7 @@ from gpubench.offers.sources import (
     in_order,
     is_safe,
 )
-from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay, up_to
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
 from gpubench.units import plain, utc_stamp
@@ -252,6 +251,7 @@ def take_over(
         raise MisuseError(f"--from {plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
     known = _look_back(results)
     today = now or clock_now()
+    latest = (today + _ONE_DAY).date()
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     is_new = False
@@ -260,7 +260,7 @@ def take_over(
         if last and last.retrieved_at and last.retrieved_at >= (source.retrieved_at or ""):
             asked[name] = last
             continue
-        table = _without_future(check_offers(source.offers, name), today)
+        table = up_to(check_offers(source.offers, name), latest, _in_short, _OF_THE_FUTURE)
         usable = set(map(offer_key, table.offers))
         unusable = [offer for offer in source.offers if offer_key(offer) not in usable]
         answer = _Answer(table, unusable, source.covers, source.retrieved_at or utc_stamp(today))
@@ -268,6 +268,13 @@ def take_over(
         set_aside += aside
         is_new = is_new or asked[name].state == "ok"
     return _written(known, asked, set_aside, utc_stamp(now) if is_new else None)
+
+
+_OF_THE_FUTURE = "price date {date} lies in the future"
+
+
+def _in_short(offer: Offer) -> str:
+    return f"{offer.provider} {offer.instance}"
 
 
 def _published(url: str, transport: Transport, today: datetime) -> Snapshot:
@@ -303,22 +310,6 @@ def _chosen(snapshot: Snapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
             known = ", ".join(sorted({word for each in words.values() for word in each}))
             raise MisuseError(f"the snapshot has no source {plain(name, 60)!r}; it has: {plain(known, 400)}")
     return {name: source for name, source in found.items() if not wanted or wanted & words[name]}
-
-
-def _without_future(table: OfferTable, today: datetime) -> OfferTable:
-    """Set aside prices of the future: they would count as fresh until their day has passed."""
-    latest = (today + _ONE_DAY).date()
-    late = {offer.price_date for offer in table.offers if price_day(offer.price_date) > latest}
-    reasons = (
-        SetAside(plain(f"{o.provider} {o.instance}"), f"price date {o.price_date} lies in the future")
-        for o in table.offers
-        if o.price_date in late
-    )
-    return msgspec.structs.replace(
-        table,
-        offers=tuple(offer for offer in table.offers if offer.price_date not in late),
-        set_aside=(*table.set_aside, *reasons),
-    )
 
 
 # --- what is kept of an answer ---------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""What a list of prices is asked: one field an option of ``gpubench offers list``."""
+"""What ``gpubench offers`` is asked: one field an option of listing, refreshing and importing prices."""
 
 from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -45,4 +45,37 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     as_of: Annotated[date | str | None, said(DAY, help="List as of this day; later prices are left out.")] = (
         None
     )
+    results: Results = None
+
+
+AcceptOutliers: TypeAlias = Annotated[
+    bool, Option("Take prices over 5 times, or under a fifth of, the last.")
+]
+
+
+class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sources to ask, or where a published snapshot lies."""
+
+    providers: Annotated[
+        tuple[str, ...], Option("Only this cloud or price source; may be repeated.", name="provider")
+    ] = ()
+    accept_outliers: AcceptOutliers = False
+    url: Annotated[
+        str | None, Option("URL of a published snapshot to read instead of the sources.", name="from")
+    ] = None
+    results: Results = None
+
+
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A price table of somebody else's, and what it does not say of itself."""
+
+    file: Annotated[Path, Option("CSV, or JSON in gpubench's columns.", place=1, bare=True, metavar="FILE")]
+    format: Annotated[
+        str | None, Option("own, skypilot or gpuhunt [default: recognized by its columns].")
+    ] = None
+    provider: Annotated[str | None, Option("The cloud, where the table does not name it.")] = None
+    price_date: Annotated[
+        str | None, Option("Day of the prices (YYYY-MM-DD), where the table has no dates.")
+    ] = None
+    accept_outliers: AcceptOutliers = False
     results: Results = None

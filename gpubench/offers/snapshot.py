@@ -19,11 +19,10 @@ from gpubench.folders import data_text, require_folder, results_root
 from gpubench.labels import full_name
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
-from gpubench.offers.dates import price_day
-from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
-from gpubench.offers.rows import csv_columns
-from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay
+from gpubench.offers.price_table import offers_of_columns, read_own
+from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay, up_to
+from gpubench.offers.text_table import csv_columns
 from gpubench.units import plain
 
 IMPORTED = "imported"
@@ -83,20 +82,10 @@ def load_offers(
         if extra is not None:
             own = read_own(extra)
             tables.append(msgspec.structs.replace(own, offers=Offers.of(own.offers).given_by_the_user()))
-        return overlay(tables if as_of is None else [_until(table, as_of) for table in tables])
-
-
-def _until(table: OfferTable, day: date) -> OfferTable:
-    """Set aside the prices of later days, so that an earlier price of the same offer counts."""
-    offers = Offers.of(table.offers)
-    is_late = offers.price_date.is_in(lambda price_date: price_day(price_date) > day)
-    reasons = tuple(
-        SetAside(plain(full_name(offer)), f"price of {offer.price_date}, after {day}")
-        for offer in offers.where(is_late)
-    )
-    return msgspec.structs.replace(
-        table, offers=offers.where(~is_late), set_aside=(*table.set_aside, *reasons)
-    )
+        if as_of is not None:
+            why = f"price of {{date}}, after {as_of}"
+            tables = [up_to(table, as_of, full_name, why) for table in tables]
+        return overlay(tables)
 
 
 def offers_folder(results: Path | None) -> Path:

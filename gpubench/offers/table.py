@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import PriceChange, change_of, price_day
 from gpubench.specs import load_specs
+from gpubench.units import plain
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
@@ -80,6 +82,18 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[PriceChange, ...] = ()
 
 
+def up_to(table: OfferTable, day: date, name: Callable[[Offer], str], why: str) -> OfferTable:
+    """Set aside the prices of later days, each row by its name, and ``why`` with its date in it.
+
+    Else they would count as fresh until their day has passed, in place of an earlier price of the same offer.
+    """
+    offers = Offers.of(table.offers)
+    is_late = offers.price_date.is_in(lambda price_date: price_day(price_date) > day)
+    late = tuple(SetAside(plain(name(o)), why.format(date=o.price_date)) for o in offers.where(is_late))
+    kept = offers.where(~is_late)
+    return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
+
+
 offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")
 """What identifies an offer."""
 
@@ -107,7 +121,10 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         changes += [
             change for at, by in zip(old, new, strict=True) if (change := change_of(below[at], fresh[by]))
         ]
-        below = _replaced(below, fresh, old, new)
+        places = np.arange(len(below))  # each in the place of the one that it replaces, new ones at the end
+        places[old] = len(below) + np.array(new, dtype=np.int64)
+        added = len(below) + np.delete(np.arange(len(fresh)), new)
+        below = Offers.joined(below, fresh).take(np.concatenate([places, added]))
         set_aside += table.set_aside
         notes += table.notes
     return OfferTable(
@@ -154,14 +171,6 @@ def _pairs(below: Offers, fresh: Offers) -> tuple[list[int], list[int]]:
         (there[key], at) for at, key in zip(places, _keys(fresh.take(places)), strict=True) if key in there
     ]
     return [at for at, _ in alike], [at for _, at in alike]
-
-
-def _replaced(below: Offers, fresh: Offers, old: Sequence[int], new: Sequence[int]) -> Offers:
-    """Lay fresh offers over others: each in the place of the one that it replaces, new ones at the end."""
-    every = Offers.joined(below, fresh)
-    places = np.arange(len(below))
-    places[old] = len(below) + np.array(new, dtype=np.int64)
-    return every.take(np.concatenate([places, len(below) + np.delete(np.arange(len(fresh)), new)]))
 
 
 def _gone(below: Offers, fresh: Offers, covers: Iterable[Coverage]) -> Flags:

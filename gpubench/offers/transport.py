@@ -35,22 +35,12 @@ class HttpTransport:
 
     Args:
         sleep: Waits between tries.
-        max_body_bytes, request_timeout_s, silence_timeout_s: Caps of one request.
     """
 
-    def __init__(
-        self,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        request_timeout_s: float = REQUEST_TIMEOUT_S,
-        silence_timeout_s: float = SILENCE_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
-        self._max_body_bytes = max_body_bytes
-        self._request_timeout_s = request_timeout_s
         self._client = httpx.Client(
-            timeout=silence_timeout_s,
+            timeout=SILENCE_TIMEOUT_S,
             follow_redirects=False,
             headers={"User-Agent": f"gpubench/{__version__}", "Accept-Encoding": "gzip"},
         )
@@ -98,7 +88,7 @@ class HttpTransport:
     def _follow(
         self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None
     ) -> tuple[int, float | None, bytes]:
-        deadline = time.monotonic() + self._request_timeout_s
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
         asked, host = url, urlsplit(url).hostname
         for _ in range(MAX_REDIRECTS + 1):
             if not is_safe(url):
@@ -106,7 +96,7 @@ class HttpTransport:
             method = "GET" if body is None else "POST"
             with self._client.stream(method, url, params=params, json=body, headers=headers) as response:
                 if response.status_code not in _REDIRECTS:
-                    answer = self._read(response, deadline) if response.status_code < 300 else b""
+                    answer = _body_of(response, deadline) if response.status_code < 300 else b""
                     retry_after = response.headers.get("retry-after", "")
                     in_seconds = retry_after.isascii() and retry_after.isdigit()  # else a date or nonsense
                     return response.status_code, float(retry_after) if in_seconds else None, answer
@@ -115,19 +105,20 @@ class HttpTransport:
                 raise SourceError(f"{host} redirects to another host ({plain(url, 80)}): refused")
         raise SourceError(f"{host} redirects more than {MAX_REDIRECTS} times")
 
-    def _read(self, response: httpx.Response, deadline: float) -> bytes:
-        encoding = response.headers.get("content-encoding", "")
-        if encoding.strip().lower() not in _ENCODINGS:
-            raise SourceError(f"{response.url.host} sent a body encoded as {plain(encoding, 60)!r}: refused")
-        chunks, size_bytes = [], 0
-        for chunk in response.iter_bytes():
-            size_bytes += len(chunk)
-            if size_bytes > self._max_body_bytes:
-                raise SourceError(f"{response.url.host} sent over {self._max_body_bytes:,} bytes: stopped")
-            if time.monotonic() > deadline:
-                raise SourceError(f"{response.url.host} took over {self._request_timeout_s:g} s: stopped")
-            chunks.append(chunk)
-        return b"".join(chunks)
+
+def _body_of(response: httpx.Response, deadline: float) -> bytes:
+    """Return the body of an answer, read piece by piece and given up past a cap."""
+    encoding = response.headers.get("content-encoding", "")
+    if encoding.strip().lower() not in _ENCODINGS:
+        raise SourceError(f"{response.url.host} sent a body encoded as {plain(encoding, 60)!r}: refused")
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise SourceError(f"{response.url.host} sent over {MAX_BODY_BYTES:,} bytes: stopped")
+        if time.monotonic() > deadline:
+            raise SourceError(f"{response.url.host} took over {REQUEST_TIMEOUT_S:g} s: stopped")
+    return bytes(body)
 
 
 def _words(error: Exception) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import msgspec
@@ -218,17 +217,17 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     ]
     usable = [r for r in usable if r.basis == "measured"] or usable
     keys = dict.fromkeys(r.spec.key for r in usable)
-    return [min((r for r in usable if r.spec.key == key), key=partial(_distance, case)) for key in keys]
 
+    def distance(reading: Reading) -> float:
+        mine = reading.case
+        return (
+            10.0 * (mine.execution != case.execution)
+            + 5.0 * (mine.memory_format != case.memory_format)
+            + 2.0 * (mine.precision != case.precision)
+            + abs(math.log(mine.batch_size / case.batch_size))
+        )
 
-def _distance(case: Case, reading: Reading) -> float:
-    mine = reading.case
-    return (
-        10.0 * (mine.execution != case.execution)
-        + 5.0 * (mine.memory_format != case.memory_format)
-        + 2.0 * (mine.precision != case.precision)
-        + abs(math.log(mine.batch_size / case.batch_size))
-    )
+    return [min((r for r in usable if r.spec.key == key), key=distance) for key in keys]
 
 
 def differences(reading: Reading, case: Case) -> list[str]:

@@ -20,10 +20,8 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chip_of
 from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
+from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
-
-_IN_REPR = 6
-_IN_TABLE = 20
 
 
 class Predictions(dict[str, Estimate | Refusal]):
@@ -44,16 +42,16 @@ class Predictions(dict[str, Estimate | Refusal]):
         """Return how many there are, and the fastest; the dict has them all."""
         lines = [
             f"  {gpu_name(each.gpu_key)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
-            for each in self.estimates[:_IN_REPR]
+            for each in self.estimates
         ]
-        return headed(f"<{self._head()}", lines, len(self.estimates))
+        return headed(f"<{self._head()}", lines, len(lines))
 
     def _repr_html_(self) -> str:
         rows = [
             (gpu_name(each.gpu_key), each.interval.rate(each.case.sample_unit), each.basis, each.case.label)
-            for each in self.estimates[:_IN_TABLE]
+            for each in self.estimates
         ]
-        return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows, len(self.estimates))
+        return html_table(self._head(), ("GPU", "throughput", "basis", "case"), rows)
 
     def _head(self) -> str:
         refusals = count(len(self.refusals), "refusal")
@@ -109,7 +107,6 @@ def evidence_on(estimate: Estimate) -> str:
     return f"no published rows of this GPU{near}"
 
 
-Z90, Z95 = 1.6449, 1.96
 ROUNDING = 1e-9
 """Of the ends of an interval, which are reckoned apart."""
 

@@ -37,13 +37,12 @@ from gpubench.predict.conformal import (
 from gpubench.predict.fit import LEVEL, Fit, fit_table
 from gpubench.predict.published import fitted_on
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.ranking import COMMON_SHARE
 from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
-from gpubench.predict.scaling_fit import fit_scaling
+from gpubench.predict.scaling_fit import fit_scaling, jobs
+from gpubench.predict.scores import COMMON_SHARE
 from gpubench.predict.table import Table, join
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
-from gpubench.today import today
 
 KINDS = {"known": "harness", "stranger": "stranger"}
 """What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
@@ -52,12 +51,12 @@ FEWEST_CARDS = 3
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
 
-def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibration:
+def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
     """Fit everything that a prediction needs. The same inputs give the same calibration.
 
     Args:
         own: Runs that join the published rows as further cells; GPU runs alone count.
-        fitted: Date to write into it; None is today.
+        fitted: Date to write into it.
     """
     mine = own_table(own) if own else None
     inputs = input_hashes()
@@ -67,11 +66,11 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibrat
         inputs |= {"own runs": hashlib.sha256(encoded).hexdigest()}
     calibration = Calibration(
         schema_version=SCHEMA_VERSION,
-        fitted=fitted or today().isoformat(),
+        fitted=fitted,
         inputs=inputs,
         train=_fitted(TaskKind.TRAIN, mine),
         infer=_fitted(TaskKind.INFER, mine),
-        scaling=fit_scaling(),
+        scaling=fit_scaling(jobs()),
         common_share=COMMON_SHARE,
     )
     return msgspec.convert(_rounded(msgspec.to_builtins(calibration)), Calibration)

@@ -12,7 +12,7 @@ import numpy as np
 from gpubench.arrays import Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import read_json, table_json
-from gpubench.folders import data_bytes, data_path
+from gpubench.folders import data_bytes, data_path, user_data
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.chips import Chips, architecture_of
 from gpubench.predict.question import FITTED_VENDOR
@@ -218,9 +218,7 @@ def encode(calibration: Calibration) -> bytes:
 
 def own_calibration_path() -> Path:
     """Where `gpubench calibrate` puts the user's own calibration."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("gpubench")) / "calibration.json"
+    return user_data() / "calibration.json"
 
 
 def input_hashes() -> dict[str, str]:

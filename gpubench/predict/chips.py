@@ -18,9 +18,6 @@ from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import capability_of
 from gpubench.specs import load_specs
 
-REFERENCE_WIDTH = {"tf32": 512.0, "half": 1024.0}
-"""FLOP per clock of a multiprocessor's tensor cores at which the efficiencies are stated: Turing's, half
-precision; and half of it in TF32."""
 REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
 DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 """Architectures of other vendors whose FP32 rate counts two operations a lane."""
@@ -32,6 +29,11 @@ class Mode(IntEnum):
     FP32 = 0
     TF32 = 1
     HALF = 2
+
+
+REFERENCE_WIDTH = {Mode.TF32: 512.0, Mode.HALF: 1024.0}
+"""FLOP per clock of a multiprocessor's tensor cores at which the efficiencies are stated: Turing's, half
+precision; and half of it in TF32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,48 +67,52 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
     whose rate is not stated is NaN, so that nothing is predicted rather than something.
     """
-    rows = [_figures(spec) for spec in specs]
+    cards = [_card_of(spec) for spec in specs]
     return Chips(
-        peaks=np.array([row[0] for row in rows]).reshape(-1, len(Mode)),
-        tensor=np.array([row[1] for row in rows], dtype=bool).reshape(-1, len(Mode)),
+        peaks=np.array([card.peaks for card in cards]).reshape(-1, len(Mode)),
+        tensor=np.array([card.tensor for card in cards], dtype=bool).reshape(-1, len(Mode)),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
-        dual_issue=np.array([row[2] for row in rows], dtype=bool),
-        width=np.array([_width(spec) for spec in specs], dtype=float).reshape(-1, len(Mode)),
+        dual_issue=np.array([card.dual_issue for card in cards], dtype=bool),
+        width=np.array([card.width for card in cards], dtype=float).reshape(-1, len(Mode)),
         l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
-        power=np.array([row[3].power for row in rows], dtype=float),
-        clock=np.array([row[3].clock for row in rows], dtype=float),
+        power=np.array([card.held.power for card in cards], dtype=float),
+        clock=np.array([card.held.clock for card in cards], dtype=float),
     )
 
 
+class _Card(NamedTuple):
+    """One GPU as ``Chips`` has it: the first, second and fourth by mode."""
+
+    peaks: list[float]
+    tensor: list[bool]
+    dual_issue: bool
+    width: list[float]
+    held: PowerAndClock
+
+
 @cache
-def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndClock]:
-    """Peaks by mode, tensor cores by mode, dual issue, power and clock of one GPU."""
+def _card_of(spec: GpuSpec) -> _Card:
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
     if capability is None:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
     # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
-    before_tf32 = not Precision.TF32.within(capability)
     without_tensor = capability is None or spec.tensor_core_count == 0
     dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
     peaks = [
         fp32,
-        tf32 or (fp32 if before_tf32 else np.nan),
+        tf32 or (np.nan if Precision.TF32.within(capability) else fp32),
         half or (fp32 if without_tensor else np.nan),
     ]
-    return peaks, [False, tf32 is not None, half is not None], dual, power_and_clock(spec)
-
-
-def _width(spec: GpuSpec) -> list[float]:
-    """Logs of tensor FLOP per clock and multiprocessor over the reference, by mode; 0 where not known."""
-    if not (spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s):
-        return [0.0, 0.0, 0.0]
-    clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
-    rates = (spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s)
-    references = (REFERENCE_WIDTH["tf32"], REFERENCE_WIDTH["half"])
-    wide = [log(r / clocks_per_s / ref) if r else 0.0 for r, ref in zip(rates, references, strict=True)]
-    return [0.0, *wide]
+    wide = [0.0] * len(Mode)
+    if spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s:
+        clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
+        rates = {Mode.TF32: spec.tf32_tensor_flops_per_s, Mode.HALF: spec.fp16_tensor_flops_per_s}
+        for mode, rate in rates.items():
+            wide[mode] = log(rate / clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
+    tensor = [False, tf32 is not None, half is not None]
+    return _Card(peaks, tensor, dual, wide, power_and_clock(spec))
 
 
 class PowerAndClock(NamedTuple):

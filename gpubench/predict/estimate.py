@@ -10,7 +10,6 @@ import msgspec
 
 from gpubench.models import (
     Case,
-    DecodeWork,
     Estimate,
     Execution,
     Finding,
@@ -228,13 +227,6 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
     return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())
 
 
-def _token(decode: DecodeWork, spec: GpuSpec, case: Case) -> TokenTime:
-    """The time of each token after the first, at the lengths of the case."""
-    token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
-    assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
-    return token
-
-
 def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
     """A whole generation: the prompts as predicted, then each further token by the bytes that it reads."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
@@ -256,8 +248,10 @@ def _predicted(
 ) -> Estimate:
     spec, case, fit = asked.spec, asked.case, asked.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
-    token = None if question.profile.decode is None else _token(question.profile.decode, spec, case)
-    if token is not None:
+    token, decode = None, question.profile.decode
+    if decode is not None:  # of each token after the first, at the lengths of the case
+        token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
+        assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
         prediction = _generated(token, case, prediction)
     findings = []
     if prediction.host_bound:

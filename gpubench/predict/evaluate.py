@@ -1,31 +1,26 @@
 """How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
 
 "Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
-the protocol; the figures there come from here. Anybody's measurements are scored too, and teach nothing.
+the protocol; what the outcomes are worth ``scores`` says. Anybody's measurements are scored too, and teach
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats
 from gpubench.models import TaskKind
-from gpubench.predict import ranking
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.conformal import (
-    COVERAGE,
     Pairs,
     errors_without,
     factor_of,
     fit_scale,
-    geometric_mean_errors,
     gpu_bound,
     level_errors_without,
     level_rows,
@@ -50,34 +45,9 @@ from gpubench.predict.fit import (
 from gpubench.predict.published import fitted_on, read_csv
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import Times, deviations_of, take
+from gpubench.predict.scores import Outcome, report
 from gpubench.predict.table import Table
 from gpubench.specs import load_specs
-
-FEWEST_VOTES = 4
-"""An architecture or harness with fewer targets is too small for a test of its coverage."""
-
-
-TEST_LEVEL = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Held-out predictions of every pair, and of every row without an anchor.
-
-    Attributes:
-        log_error: (pairs,) log of predicted over measured time.
-        half_width: (pairs,) log of the factor of the 90 % interval.
-        bound: (pairs,) the GPU sets the pace on both sides; the others are refused.
-        level_error, level_half_width: (rows,) the same without a GPU owned; NaN where not scored.
-    """
-
-    table: Table
-    pairs: Pairs
-    log_error: Floats
-    half_width: Floats
-    bound: Flags
-    level_error: Floats
-    level_half_width: Floats
 
 
 def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
@@ -211,191 +181,3 @@ def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
     z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
     own = deviations_of(fit.deviations(z), list(table.gpu_key))
     return predict_rows(table, coefficients_of(z), host_prior_s(table), own)
-
-
-def report(outcome: Outcome) -> dict[str, Any]:
-    """The document of `predict evaluate --json`: all pairs first, refused ones too, then slice by slice."""
-    pairs = outcome.pairs
-    everything = np.ones(len(pairs), dtype=bool)
-    plain = geometric_mean_errors(outcome.table, pairs)
-    return {
-        **figures(outcome, everything),
-        "geometric_mean": _plain_figures(plain, pairs, everything),
-        "heaviest_source": _heaviest(outcome),
-        **ranking.figures(outcome.table, pairs, outcome.log_error, outcome.half_width, outcome.bound),
-        "refused_share": _mean(~outcome.bound, pairs.weight),
-        "no_gpu_owned": _level_figures(outcome),
-        "by_slice": {
-            name: figures(outcome, flags) | {"geometric_mean": _plain_figures(plain, pairs, flags)}
-            for name, flags in _slices(outcome).items()
-            if flags.any()
-        },
-        "rejected": rejected(outcome),
-    }
-
-
-def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
-    """Error and interval of some pairs; each harness has one vote for each target GPU."""
-    pairs, keep = outcome.pairs, chosen & np.isfinite(outcome.log_error)
-    if not keep.any():
-        return dict.fromkeys(("mape", "median_ape", "coverage_90", "half_width_factor")) | {
-            "pairs": 0,
-            "targets": 0,
-        }
-    weight, error, width = pairs.weight[keep], outcome.log_error[keep], outcome.half_width[keep]
-    return {
-        "pairs": int(keep.sum()),
-        "targets": len(set(outcome.table.gpu_key[pairs.y[keep]])),
-        **_errors(error, weight),
-        "bias": _round(np.average(error, weights=weight)),
-        **_widths(error, width, weight),
-    }
-
-
-def votes(outcome: Outcome, kind: str) -> Mapping[str, list[float]]:
-    """By architecture or harness, the share covered of each target GPU in each harness: one vote each."""
-    table, pairs = outcome.table, outcome.pairs
-    keep = np.isfinite(outcome.half_width) & outcome.bound
-    inside = np.abs(outcome.log_error) <= outcome.half_width
-    found: dict[str, list[float]] = {}
-    labels = getattr(table, kind)[pairs.y]
-    for label in sorted(set(labels[keep])):
-        mine = keep & (labels == label)
-        voters = set(zip(table.harness[pairs.y][mine], table.gpu_key[pairs.y][mine], strict=True))
-        for harness, gpu in sorted(voters):
-            each = mine & (table.harness[pairs.y] == harness) & (table.gpu_key[pairs.y] == gpu)
-            found.setdefault(label, []).append(float(np.average(inside[each], weights=pairs.weight[each])))
-    return found
-
-
-def rejected(outcome: Outcome) -> dict[str, list[str]]:
-    """Architectures and harnesses whose coverage is not that of a 90 % interval, by Holm's procedure at 1 %.
-
-    A two-sided binomial test with targets as n, for each that has ``FEWEST_VOTES`` or more.
-    """
-    from scipy.stats import binomtest
-
-    found: dict[str, list[str]] = {}
-    for kind in ("architecture", "harness"):
-        tested = sorted(
-            (float(binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue), label)
-            for label, shares in votes(outcome, kind).items()
-            if len(shares) >= FEWEST_VOTES
-        )
-        found[kind] = []
-        for i, (p, label) in enumerate(tested):
-            if p > TEST_LEVEL / (len(tested) - i):
-                break
-            found[kind].append(label)
-    return found
-
-
-def _plain_figures(error: Floats, pairs: Pairs, chosen: Flags) -> dict[str, float | None]:
-    """Of the geometric mean of the ratios of peak and bandwidth, on the same pairs."""
-    keep = chosen & np.isfinite(error)
-    return _errors(error[keep], pairs.weight[keep])
-
-
-def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
-    if not len(error):
-        return {"mape": None, "median_ape": None}
-    ape = np.abs(np.expm1(error))
-    return {"mape": _mean(ape, weight), "median_ape": _round(weighted_median(ape, weight))}
-
-
-def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | None]:
-    """How much the intervals hold where there are any, and how wide they are."""
-    known = np.isfinite(width)
-    error, width, weight = error[known], width[known], weight[known]
-    return {
-        "coverage_90": _mean(np.abs(error) <= width, weight),
-        "half_width_factor": _round(np.exp(weighted_median(width, weight))) if len(width) else None,
-    }
-
-
-def _heaviest(outcome: Outcome) -> dict[str, Any] | None:
-    """The harness with the most votes, and its share of them."""
-    labels, weight = outcome.table.harness[outcome.pairs.y], outcome.pairs.weight
-    if not len(labels):
-        return None
-    shares = {label: float(weight[labels == label].sum() / weight.sum()) for label in set(labels)}
-    name = max(sorted(shares), key=lambda label: shares[label])
-    return {"harness": name, "share": _round(shares[name])}
-
-
-def _level_figures(outcome: Outcome) -> dict[str, Any]:
-    keep = np.isfinite(outcome.level_error)
-    if not keep.any():
-        return {"rows": 0, "targets": 0, "mape": None, "median_ape": None, "coverage_90": None}
-    error, width = outcome.level_error[keep], outcome.level_half_width[keep]
-    weight = level_weights(outcome.table, outcome.level_error)[keep]
-    return {
-        "rows": int(keep.sum()),
-        "targets": len(set(outcome.table.gpu_key[keep])),
-        **_errors(error, weight),
-        **_widths(error, width, weight),
-    }
-
-
-def _slices(outcome: Outcome) -> Mapping[str, Flags]:
-    table, pairs, bound = outcome.table, outcome.pairs, outcome.bound
-    same = table.architecture[pairs.x] == table.architecture[pairs.y]
-    slices: dict[str, Flags] = {
-        "all pairs": np.ones(len(pairs), dtype=bool),
-        "GPU-bound": bound,
-        "host-bound": ~bound,
-        "anchored at Hopper": table.architecture[pairs.x] == "Hopper",
-        "same architecture": same,
-        "other architecture": ~same,
-    }
-    labels = {
-        "execution": _stated(table.execution),
-        "torch": _stated(table.torch),
-        "input": _stated(table.data_input),
-        "optimizer in the step": np.where(
-            table.inference, "none (forward pass)", np.where(table.arithmetic.no_optimizer, "no", "yes")
-        ),
-        "batch": np.where(table.batch_high > table.batch_low, "not stated", "stated"),
-        "doubt": np.where(table.doubt == "", "none", "some"),
-        "precision": table.precision,
-        "class": np.array([model_class(name) for name in table.base_model], dtype=object),
-        "model": table.base_model,
-        "harness": table.harness,
-        "architecture": table.architecture,
-        "target": table.gpu_key,
-    }
-    for kind, values in labels.items():
-        slices |= {f"{kind}: {value}": values[pairs.y] == value for value in sorted(set(values[pairs.y]))}
-    return slices
-
-
-def _stated(values: NDArray[Any]) -> NDArray[Any]:
-    return np.where(values == "", "not stated", values)
-
-
-_CLASSES = {
-    "VGG": ("vgg",),
-    "LSTM": ("gnmt", "lstm"),
-    "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
-}
-"""How the names of their models begin."""
-
-
-def model_class(name: str) -> str:
-    """CNN, VGG, LSTM or transformer, by a model's name."""
-    return next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
-
-
-def weighted_median(values: Floats, weights: Floats) -> float:
-    """The value below which half of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
-
-
-def _mean(values: Floats | Flags, weights: Floats) -> float | None:
-    return _round(np.average(values, weights=weights)) if len(values) else None
-
-
-def _round(value: float | np.floating[Any]) -> float:
-    return round(float(value), 4)

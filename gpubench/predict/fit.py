@@ -171,13 +171,9 @@ class Fit:
         before, after = (self._sums(touched), self._sums(touched & ~lost))
         left, right = (a - b + c for a, b, c in zip(self._everything, before, after, strict=True))
         z = self.z + _step(left, right, self)
-        return self._inherited(z, set(self.table.architecture[self.rows][~lost]))
-
-    def _inherited(self, z: Floats, seen: set[str]) -> Floats:
-        """The unknowns with an architecture that lost all of its rows at what its predecessor has."""
-        names = self.layout.architectures
+        seen, names = set(self.table.architecture[self.rows][~lost]), self.layout.architectures
         block = self.layout.deviations(z)
-        for i, name in enumerate(names):
+        for i, name in enumerate(names):  # one that lost all of its rows has what its predecessor has
             older = None if name in seen else predecessor(name, seen)
             if older is not None:
                 block[:, i] = block[:, names.index(older)]
@@ -235,7 +231,10 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     precision, prior = _prior(layout, aim, table)
     rows = np.flatnonzero(chosen)
     noise = np.hypot(aim.noise, batch_spread(table)[rows])
-    full = _repeats(table, rows) ** -_REPEAT_EXPONENT / noise**2
+    of_each = (table.source, table.gpu_key, table.base_model, table.precision)
+    keys = [" | ".join(key) for key in zip(*(column[rows] for column in of_each), strict=True)]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    full = counts[inverse].astype(float) ** -_REPEAT_EXPONENT / noise**2
     score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
     cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
     cell_sd[table.cell[score]] = _SCORE_SD
@@ -319,14 +318,6 @@ def batch_spread(table: Table) -> Floats:
         )
         result[unstated] = np.abs(np.log(small / large)) / _UNIFORM
     return result
-
-
-def _repeats(table: Table, rows: Indices) -> Floats:
-    """How many of the rows are of the same source, GPU, model and precision as each."""
-    of_each = (table.source, table.gpu_key, table.base_model, table.precision)
-    keys = [" | ".join(key) for key in zip(*(column[rows] for column in of_each), strict=True)]
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    return counts[inverse].astype(float)
 
 
 def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:

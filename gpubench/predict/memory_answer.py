@@ -58,8 +58,6 @@ MOST_GPUS = 8
 
 MOST_NAMES = 3
 """Cards of one size that are named; the others are counted."""
-_IN_REPR = 6
-_IN_TABLE = 20
 
 
 class Fix(Record, frozen=True, kw_only=True):
@@ -115,11 +113,10 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Return the need, and size by size whether it fits; ``cards`` has all, with what would help."""
         answers = [f"  {names}: {fit}" for names, fit in self._answers()]
-        return headed(f"<MemoryAnswer: {self._head()}", answers[:_IN_REPR], len(answers))
+        return headed(f"<MemoryAnswer: {self._head()}", answers, len(answers))
 
     def _repr_html_(self) -> str:
-        answers = self._answers()
-        return html_table(self._head(), ("GPUs", "answer"), answers[:_IN_TABLE], len(answers))
+        return html_table(self._head(), ("GPUs", "answer"), self._answers())
 
     def _head(self) -> str:
         return f"{shown(self.label, 100)} needs {self.need.device.by(format_bytes)}"
@@ -174,15 +171,12 @@ class MemoryAnswers(tuple[MemoryAnswer, ...]):
         if len(self) == 1:
             return f"<MemoryAnswers: {repr(self[0]).removeprefix('<MemoryAnswer: ')}"
         lines = [f"  {label}: {need}, {where}" for label, need, where in self._rows()]
-        return headed(f"<MemoryAnswers: {self._head()}", lines[:_IN_REPR], len(lines))
+        return headed(f"<MemoryAnswers: {self._head()}", lines, len(lines))
 
     def _repr_html_(self) -> str:
         if len(self) == 1:
             return self[0]._repr_html_()
-        rows = self._rows()
-        return html_table(
-            self._head(), ("case", "in use on the device", "where"), rows[:_IN_TABLE], len(rows)
-        )
+        return html_table(self._head(), ("case", "in use on the device", "where"), self._rows())
 
     def _head(self) -> str:
         return count(len(self), "workload")
@@ -213,10 +207,7 @@ def answer_memory(
     Raises:
         MisuseError: If the question itself is impossible.
     """
-    check(question)
-    if question.batch > LARGEST_NUMBER:
-        raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
-    _check_accumulation(question, accumulate)
+    _check(question, accumulate)
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
@@ -246,15 +237,16 @@ def answer_memory(
     )
 
 
-def _check_accumulation(question: Question, accumulate: int) -> None:
-    """Refuse to cut a batch finer than its samples, or a step without gradients.
+def _check(question: Question, accumulate: int) -> None:
+    """Refuse what no step is: a batch beyond all memory, or cut finer than its samples, or without gradients.
 
     Raises:
         MisuseError: With the number.
     """
-    if accumulate == 1:
-        return
-    if question.task is not TaskKind.TRAIN:
+    check(question)
+    if question.batch > LARGEST_NUMBER:
+        raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
+    if accumulate > 1 and question.task is not TaskKind.TRAIN:
         raise MisuseError(f"accumulate {accumulate:,}: a step of inference has no gradients to sum")
     if accumulate > question.batch:
         raise MisuseError(
@@ -365,6 +357,11 @@ def _on_several(
             gpu_count *= 2
 
 
+def usual_cards(specs: Iterable[GpuSpec]) -> list[GpuSpec]:
+    """Those that are answered for where none is named: NVIDIA's, each of a memory that is known."""
+    return [spec for spec in specs if spec.is_nvidia and spec.memory_bytes and not spec.variants]
+
+
 @takes_options_of(MemoryRequest)
 def memory(request: MemoryRequest) -> MemoryAnswers:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
@@ -377,16 +374,29 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     Raises:
         MisuseError: If a name, a precision or the batch is not known or not possible.
     """
-    from gpubench.profile import load_profiles, profiles_of
     from gpubench.record.store import own_runs
 
     check_fields(request)
-    task, asked = TaskKind(request.task), asked_recipe(request)
-    if not request.gpus:
-        known = load_specs().values()
-        specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
-    else:
-        specs = [require_spec(name) for name in request.gpus]
+    asked = asked_recipe(request)
+    specs = [require_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
+    questions, own = _questions(request, asked), own_runs(request.results)
+    return MemoryAnswers(
+        answer_memory(
+            question,
+            specs,
+            own=own,
+            changes=_changes(request, question.profile, asked),
+            accumulate=request.accumulate,
+        )
+        for question in questions
+    )
+
+
+def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:
+    """One for each workload that was named; else for each standard one that has the task and precision."""
+    from gpubench.profile import load_profiles, profiles_of
+
+    task = TaskKind(request.task)
     if not request.workloads:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
@@ -398,7 +408,6 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
             by_name[each] if isinstance(each, str) else each.at(each.recipe_over(request.count)) or each
             for each in request.workloads
         ]
-    own = own_runs(request.results)
     questions = [
         question_of(
             profile,
@@ -409,27 +418,16 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
         )
         for profile in profiles
     ]
-    if not request.workloads:
-        questions = [each for each in questions if why_impossible(each) is None] or questions
-    return MemoryAnswers(
-        answer_memory(
-            question,
-            specs,
-            own=own,
-            changes={
-                "gpu_count": request.count,
-                "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
-                **_of_any_model(question.profile, asked),
-            },
-            accumulate=request.accumulate,
-        )
-        for question in questions
-    )
+    possible = [each for each in questions if request.workloads or why_impossible(each) is None]
+    return possible or questions
 
 
-def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a recipe can be done to a model that knows nothing of it: computing its blocks again."""
-    name = "checkpointing"
-    if name not in asked or name in profile.settings:
-        return {}
-    return {name: Checkpointing(asked[name])}
+def _changes(request: MemoryRequest, profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the request changes of a case: who shares it, and of a recipe what can be done to any model."""
+    changes: dict[str, Any] = {
+        "gpu_count": request.count,
+        "parallel_mode": ParallelMode(request.jobs or profile.parallel_mode),
+    }
+    if "checkpointing" in asked and "checkpointing" not in profile.settings:
+        changes["checkpointing"] = Checkpointing(asked["checkpointing"])
+    return changes

@@ -107,7 +107,6 @@ def _predict(
     times = _times(question, case, specs, learned, host)
     if anchors:
         start = _combine([_from_anchor(question, a, specs, case, learned, host=host) for a in anchors])
-        method = _ratio_method(anchors, case)
     else:
         half = bool(_arithmetic(case, 1).half[0])
         start = _Batch(
@@ -115,10 +114,9 @@ def _predict(
             log_step_s=np.log(times.step_s / case.batch_size),
             half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
         )
-        method = "not anchored: no GPU measurement of this workload to start from"
-    if question.profile.parameters < SMALLEST_PUBLISHED:
+    is_small = question.profile.parameters < SMALLEST_PUBLISHED
+    if is_small:
         start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
-        method += "; smaller than every published model, so the interval is widened"
     least_s = least_step_s(_work(question, case), chips_of(specs), _arithmetic(case, len(specs)))
     host_share = times.host_s / times.step_s
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
@@ -132,7 +130,7 @@ def _predict(
             samples_per_s=float(speed[i]),
             half_width=float(start.half_width[i]),
             most_samples_per_s=max(case.batch_size / float(least_s[i]), float(speed[i])),
-            method=method,
+            method=_method(anchors, case, is_small=is_small),
             evidence=tuple(a.run_id for a in anchors),
             anchored=bool(anchors),
             compute_share=float((1 - host_share[i]) * times.compute_s[i] / times.gpu_s[i]),
@@ -154,9 +152,8 @@ def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
 def _work(question: Question, case: Case) -> Work:
     """One step of the question at the batch of a case, with the casts of its precision."""
     profile = question.profile
-    operators = profile.train if question.task is TaskKind.TRAIN else profile.infer
     casts = cast_bytes_of(profile, question.task) if case.precision.is_amp else 0.0
-    return work_of(operators, case.batch_size, casts)
+    return work_of(profile.operators_of(question.task), case.batch_size, casts)
 
 
 def _arithmetic(case: Case, n: int) -> Arithmetic:
@@ -237,9 +234,14 @@ def _combine(batches: Sequence[_Batch]) -> _Batch:
     )
 
 
-def _ratio_method(anchors: Sequence[Reading], case: Case) -> str:
+def _method(anchors: Sequence[Reading], case: Case, *, is_small: bool) -> str:
+    """Say what a prediction starts from, and why its interval is wider than most."""
     of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case))) for anchor in anchors]
-    return f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
+    start = f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
+    if not anchors:
+        start = "not anchored: no GPU measurement of this workload to start from"
+    widened = "; smaller than every published model, so the interval is widened"
+    return f"{start}{widened}" if is_small else start
 
 
 # --- what the user's own machine says ----------------------------------------------------------------------

@@ -84,8 +84,7 @@ def check(question: Question) -> Question:
     """
     if question.batch < 1:
         raise MisuseError(f"batch size {question.batch} of {question.profile.name}: must be at least 1")
-    operators = question.profile.train if question.task is TaskKind.TRAIN else question.profile.infer
-    if not operators:
+    if not question.profile.operators_of(question.task):
         raise MisuseError(f"{question.profile.name} has no {question.task} step to predict")
     if reason := why_impossible(question):
         raise MisuseError(reason)

@@ -1,9 +1,12 @@
-"""What a prediction is asked, and what memory is: a field for each option of both verbs."""
+"""What predictions, their scores, the calibration and memory are asked: a field for each option."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from gpubench.options import Option, said
 from gpubench.shared_options import (
@@ -96,3 +99,37 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     results: Results = None
     asked: tuple[str, ...] = ()
+
+
+class EvaluateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held out of the fit, and which task is scored."""
+
+    hold_out: Annotated[
+        str,
+        Option(
+            "What the fit never sees: harness (and the GPU), stranger (harness and architecture), gpu, "
+            "family (one chip), architecture, model, vendor."
+        ),
+    ] = "harness"
+    task: Annotated[str, Option("What is scored: train or infer.")] = "train"
+
+
+class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of the user's own."""
+
+    file: Annotated[
+        Path,
+        Option("CSV with the columns of the shipped measurements.", place=1, bare=True, metavar="FILE"),
+    ]
+
+
+class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a calibration is made of besides the published rows, and where it goes."""
+
+    own: Annotated[
+        Path | None, Option("Results folder whose GPU runs are added to the published rows.", name="with")
+    ] = None
+    output: Annotated[
+        Path | None, Option("Where to write [default: the user's data folder].", short="-o")
+    ] = None
+    date: Annotated[str | None, Option("Date to write into it [default: today].")] = None

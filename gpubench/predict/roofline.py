@@ -236,8 +236,8 @@ def step_times(
     coefficients: Coefficients,
     *,
     host_s_per_operator: Floats | float,
+    deviations: Floats,
     host_power: float = HOST_POWER,
-    deviations: Floats | None = None,
 ) -> Times:
     """Predict n steps, one per row of the broadcast inputs.
 
@@ -252,7 +252,6 @@ def step_times(
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
     """
     c = coefficients
-    own = np.zeros((len(chips.bandwidth), 3)) if deviations is None else deviations
     conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
     index = _efficiency_index(arithmetic.matmul, chips)
     efficiency = np.take((c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half), index)
@@ -263,10 +262,12 @@ def step_times(
     )
     on_tensor = (conv_index >= 2) | (index >= 2)
     slower = c.no_optimizer * arithmetic.no_optimizer
-    compute = compute * np.exp(slower - log_throttle(chips, c) - own[:, 0] - own[:, 1] * on_tensor)
+    compute = compute * np.exp(
+        slower - log_throttle(chips, c) - deviations[:, 0] - deviations[:, 1] * on_tensor
+    )
     moved = moved_bytes(work, arithmetic.half)
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
-    saved = own[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
+    saved = deviations[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
     memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)
     floor = work.operators * c.operator_floor_s * np.exp(slower)
     gpu = compute + memory + floor

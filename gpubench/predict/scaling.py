@@ -106,41 +106,38 @@ def scaling(
             log_deviation=0.0,
             method="nothing is exchanged",
         )
-    link, rate = link_of(spec)
-    step_s = question.batch / samples_per_s
-    if sharded:
-        exchange = _sharded(question, link, rate, step_s)
-    else:
-        gradient = float(question.profile.trainable_parameters * GRADIENT_BYTES)
-        exchange = Exchange(gradient_bytes=gradient, link=link, rate=rate, step_s=step_s)
+    exchange = _exchange(question, spec, question.batch / samples_per_s, sharded=sharded)
     fitted = load_calibration().scaling
     likely = log_efficiency(fitted.logs, exchange, 1, n)
     width = fitted.factor * usual_error(fitted, exchange, 1, n)
     if fitted.other_vendors is not None and (sharded or spec.vendor != FITTED_VENDOR):
         width = max(width, fitted.other_vendors) if sharded else fitted.other_vendors
-    share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (link, "hidden"))
+    share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (exchange.link, "hidden"))
     return ScalingEstimate(
         gpu_count=n,
         efficiency=math.exp(likely),
         low=math.exp(likely - width),
         high=min(1.0, math.exp(likely + width)),
-        link=link,
+        link=exchange.link,
         gradient_bytes=exchange.gradient_bytes,
-        exchange_s=2 * (n - 1) / n * exchange.gradient_bytes / (rate * share),
+        exchange_s=2 * (n - 1) / n * exchange.gradient_bytes / (exchange.rate * share),
         exposed_s=exposed_s(exchange, n, share, hidden),
         log_deviation=width / 1.645,
         method=f"modeled: {'FSDP as ' if sharded else ''}ring all-reduce of "
-        f"{exchange.gradient_bytes / 1e6:.0f} MB over {_LINK_WORDS[link]}",
+        f"{exchange.gradient_bytes / 1e6:.0f} MB over {_LINK_WORDS[exchange.link]}",
     )
 
 
-def _sharded(question: Question, link: Link, rate: float, step_s: float) -> Exchange:
-    """What FSDP exchanges: all weights for the forward pass, again for the backward pass, and all gradients.
+def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
+    """What a step exchanges: all gradients; of FSDP all weights for either pass, and all gradients.
 
     Each of the three moves half of what an all-reduce of as many bytes does. They travel beside the whole
     step, one block ahead of its use; the first block has nothing to travel beside.
     """
-    profile = question.profile
+    profile, (link, rate) = question.profile, link_of(spec)
+    if not sharded:
+        gradient = float(profile.trainable_parameters * GRADIENT_BYTES)
+        return Exchange(gradient_bytes=gradient, link=link, rate=rate, step_s=step_s)
     element = profile.recipe.weight_type.bytes_each
     weights, gradients = profile.parameters * element, profile.trainable_parameters * element
     first = profile.parameters if profile.blocks is None else profile.blocks.largest_parameters
@@ -190,10 +187,11 @@ def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many:
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
     """What the gradients travel over, and its rate in one direction [B/s].
 
-    A bridge between PCIe cards is not counted on. GeForce cards do not talk to each other directly over PCIe.
+    NVLink and Infinity Fabric count where every such GPU has them (SXM, OAM): of a bridge between PCIe cards
+    no offer says that it is there. GeForce cards do not talk to each other directly over PCIe.
     """
-    if spec.is_linked and spec.direct_link and spec.nvlink_bytes_per_s:
-        return spec.direct_link, spec.nvlink_bytes_per_s / 2
+    if spec.is_linked and spec.link is not None and spec.nvlink_bytes_per_s:
+        return spec.link, spec.nvlink_bytes_per_s / 2
     lanes = PCIE_LANES * _PCIE_LANE_BYTES_PER_S.get(spec.pcie_generation or 3, _PCIE_LANE_BYTES_PER_S[3])
     return ("host" if spec.line in {"GeForce", "TITAN"} else "pcie"), lanes
 

@@ -97,9 +97,8 @@ def jobs() -> tuple[Job, ...]:
     return tuple(found)
 
 
-def fit_scaling(rows: Sequence[Job] | None = None) -> ScalingShares:
-    """Fit the shares to all rows, or to some, and the width of their interval to their own errors."""
-    rows = jobs() if rows is None else rows
+def fit_scaling(rows: Sequence[Job]) -> ScalingShares:
+    """Fit the shares to jobs, and the width of their interval to their own errors."""
     error, usual = _errors(rows)
     weight, known = _weights(rows), np.array([job.fitted for job in rows], dtype=bool)
     return msgspec.structs.replace(

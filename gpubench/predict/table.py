@@ -234,11 +234,13 @@ def _work(rows: Sequence[Row], batches: Sequence[int]) -> Work:
 
     flops = np.stack([column(f"gflop_{kind}") * 1e9 for kind in _PROFILE_KINDS], axis=1)
     updates = np.array([_optimizer_bytes(row) for row in rows])
+    # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored so
+    casts = [0 if row.math_mode == "half" else 1 if row.task is TaskKind.INFER else 2 for row in rows]
     return Work(
         flops=flops * batch[:, None],
         bytes_=1e9 * (column("gb_fp32_per_sample") * batch + column("gb_fp32_fixed")),
         optimizer_bytes=updates * column("params_m") * 1e6,
-        cast_bytes=np.array([_casts(row) for row in rows]) * CAST_BYTES * column("params_m") * 1e6,
+        cast_bytes=np.array(casts) * CAST_BYTES * column("params_m") * 1e6,
         operators=column("ops_per_step"),
     )
 
@@ -248,13 +250,6 @@ def _optimizer_bytes(row: Row) -> int:
         return 0
     _, plus, optimizer = row.model.partition("+")
     return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
-
-
-def _casts(row: Row) -> int:
-    """How often autocast casts each weight in a step: the weight, and in training its gradient back."""
-    if row.math_mode == "half":  # the whole model is stored so
-        return 0
-    return 1 if row.task is TaskKind.INFER else 2
 
 
 def _arithmetic(rows: Sequence[Row]) -> Arithmetic:

@@ -17,7 +17,6 @@ from gpubench.models.record import bounded, html_table, shown
 from gpubench.units import UNKNOWN, count, format_bytes
 
 _DEVICES_IN_REPR = 8
-_DEVICES_IN_TABLE = 20
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
 """Why a device has no key."""
@@ -128,10 +127,10 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         problems = "".join(f"; {problem.what}" for problem in self.problems[:_DEVICES_IN_REPR])
         rows = [
             (device.name or device.backend, device.architecture or UNKNOWN, format_bytes(device.memory_bytes))
-            for device in self.devices[:_DEVICES_IN_TABLE]
+            for device in self.devices
         ]
         title = f"{count(len(self.devices), 'device')}{problems}"
-        return html_table(title, ("device", "architecture", "memory"), rows, len(self.devices))
+        return html_table(title, ("device", "architecture", "memory"), rows)
 
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import psutil
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.precisions import forcing_tf32
+from gpubench.precisions import TF32_OVERRIDE, forcing_tf32
 from gpubench.probe import cpu, system
 from gpubench.probe.backend import DeviceState, ProbeReport, unusable
 from gpubench.probe.preflight import kept_out, limits
@@ -203,9 +203,9 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
     for variable in forced:
         seen = plain(f"{variable}={variables[variable]} forces TF32: fp32 cannot be measured")
         yield fail(name, seen, f"unset {variable}")
-    if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
-        seen = "NVIDIA_TF32_OVERRIDE=0 forbids TF32: tf32 cannot be measured"
-        yield warn(name, seen, "unset NVIDIA_TF32_OVERRIDE")
+    if variables.get(TF32_OVERRIDE) == "0":
+        seen = f"{TF32_OVERRIDE}=0 forbids TF32: tf32 cannot be measured"
+        yield warn(name, seen, f"unset {TF32_OVERRIDE}")
     for variable, effect in _SLOWING_VARIABLES.items():
         if variables.get(variable, "0") not in {"", "0"}:
             yield warn(name, plain(f"{variable}={variables[variable]} {effect}"), f"unset {variable}")

@@ -17,7 +17,7 @@ from gpubench.interval import Interval
 from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import MIB
+from gpubench.units import GIB, MIB
 
 ALLOWANCE_FILE = "memory_allowance.json"
 GDDR_SHARE = 15 / 16
@@ -122,18 +122,14 @@ def device_bytes(allowance: ClassAllowance, allocated_bytes: float) -> float:
     return allowance.overhead_bytes + allowance.factor * allocated_bytes
 
 
-def card_class(vendor: str | None, memory_type: str | None, memory_bytes: float | None) -> CardClass:
+def class_of(card: GpuSpec | DeviceProfile) -> CardClass:
     """The class of a card; where its type of memory is not known, a large memory is HBM."""
-    if vendor != "NVIDIA":
+    if not card.is_nvidia:
         return CardClass.OTHER
+    memory_type = card.memory_type if isinstance(card, GpuSpec) else None
     if memory_type is None:
-        return CardClass.HBM if (memory_bytes or 0) > 48 * 2**30 else CardClass.GDDR
+        return CardClass.HBM if (card.memory_bytes or 0) > 48 * GIB else CardClass.GDDR
     return CardClass.HBM if memory_type.startswith("HBM") else CardClass.GDDR
-
-
-def class_of(spec: GpuSpec) -> CardClass:
-    """The class of a card of the specification table."""
-    return card_class(spec.vendor, spec.memory_type, spec.memory_bytes)
 
 
 def card_of(spec: GpuSpec) -> CardMemory | None:
@@ -172,6 +168,6 @@ def card_of_device(device: DeviceProfile) -> CardMemory | None:
     return CardMemory(
         listed_bytes=device.memory_bytes,
         usable_bytes=device.memory_bytes,
-        card_class=card_class(device.vendor, None, device.memory_bytes) if spec is None else class_of(spec),
+        card_class=class_of(device if spec is None else spec),
         ran_bytes=0.0 if spec is None else _ran_bytes(spec),
     )

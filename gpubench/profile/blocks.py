@@ -1,16 +1,25 @@
-"""The repeated blocks of a model: what checkpointing computes again, and what FSDP gathers at once."""
+"""The repeated blocks of a model, and what is done to them to make a step fit.
+
+They are what FSDP gathers at once, what checkpointing computes again, and what holds a frozen base: linear
+layers in 4 bits, and low-rank adapters beside them (LoRA, QLoRA). Of 4 bits a trace sees what they hold, and
+what each use of them makes and drops. The values are none: torchao, which computes with them, is not needed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from gpubench.errors import MisuseError
 from gpubench.models import BlockSizes, Checkpointing
-
-if TYPE_CHECKING:
-    from torch import nn
+from gpubench.workload import Task
 
 KEPT_EVERY = 2
 """Selective checkpointing keeps the result of attention and of every second matrix product or convolution, as
@@ -25,8 +34,6 @@ def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
 
     The layers of a transformer, the bottlenecks of a ResNet; none lies inside of another.
     """
-    from torch import nn
-
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     members = [block for each in lists for block in each if list(block.children())]
     alike = Counter(type(block) for block in members)
@@ -56,8 +63,6 @@ def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
 
     Embedding and head lie outside of the blocks and stay as they are.
     """
-    from torch import nn
-
     return tuple(
         layer
         for block in repeated_blocks(model)
@@ -77,23 +82,16 @@ def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
         return False
     blocks = [block for model in models for block in repeated_blocks(model)]
     for block in blocks:
-        block.forward = _again(block.forward, how)
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        if how is Checkpointing.SELECTIVE:
+            block.forward = partial(
+                block.forward, context_fn=lambda: create_selective_checkpoint_contexts(_selection())
+            )
     return bool(blocks)
-
-
-def _again(forward: Callable[..., Any], how: Checkpointing) -> Callable[..., Any]:
-    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
-
-    again = partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
-    if how is Checkpointing.FULL:
-        return again
-    return partial(again, context_fn=lambda: create_selective_checkpoint_contexts(_selection()))
 
 
 def _selection() -> Callable[..., Any]:
     """A policy of one block in one step: it counts the products of either pass."""
-    from torch.utils.checkpoint import CheckpointPolicy
-
     products: Counter[bool] = Counter()
 
     def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
@@ -105,3 +103,130 @@ def _selection() -> Callable[..., Any]:
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     return policy
+
+
+# --- linear layers in 4 bits, and adapters beside them -----------------------------------------------------
+
+BLOCK = 64
+SCALES = 256
+LEVELS = 16
+
+
+def packed(task: Task) -> Task:
+    """Return the task with the frozen layers of its blocks in 4 bits."""
+    narrow: dict[nn.Module, nn.Module] = {each: PackedLinear(each) for each in frozen_layers(task.model)}
+    _exchange(task.model, narrow, narrow.__getitem__)
+    return task
+
+
+def _exchange(
+    model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
+) -> None:
+    """Put what is made of each of these layers in its place, wherever it stands in a model."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if child in layers:
+                setattr(module, name, made_of(child))
+
+
+class PackedLinear(nn.Module):
+    """A linear layer with two weights in a byte, a scale for each 64, and a factor for each 256 of these.
+
+    Shapes:
+        x: (..., inputs); out: (..., outputs).
+
+    Source:
+        Dettmers and others 2023, QLoRA, arXiv:2305.14314.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.shape = tuple(layer.weight.shape)
+        count, device, dtype = layer.weight.numel(), layer.weight.device, layer.weight.dtype
+        blocks = -(-count // BLOCK)
+        for name, size, kind in (
+            ("pairs", -(-count // 2), torch.uint8),
+            ("scales", blocks, torch.int8),
+            ("factors", -(-blocks // SCALES), dtype),
+            ("levels", LEVELS, dtype),
+        ):
+            self.register_buffer(name, torch.empty(size, dtype=kind, device=device))
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Unpack the weight, multiply, and keep nothing of the unpacked one."""
+        out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, self.shape, self.pairs, self.scales, self.levels
+        )
+        bias: Tensor | None = self.bias
+        return out if bias is None else out + bias
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: tuple[int, int], *held: Tensor) -> Tensor:
+        ctx.shape = shape
+        ctx.save_for_backward(*held)
+        return F.linear(x, _unpacked(shape, *held))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        return gradient @ _unpacked(ctx.shape, *ctx.saved_tensors), None, None, None, None
+
+
+def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
+    """The weight in the type of the activations, by way of one 64-bit index a weight, as torchao has it."""
+    high = (pairs >> 4).to(torch.long)
+    low = (pairs & 15).to(torch.long)
+    first, second = levels[high], levels[low]
+    each = scales.to(levels.dtype)[:, None].expand(len(scales), BLOCK // 2)
+    first_scaled = first * each.flatten()[: len(pairs)]
+    second_scaled = second * each.flatten()[: len(pairs)]
+    return torch.stack((first_scaled, second_scaled), dim=-1).flatten()[: shape[0] * shape[1]].view(shape)
+
+
+RANK = 16
+
+
+def adapt(task: Task, *, in_4_bits: bool) -> None:
+    """Freeze a model and put adapters beside every linear layer of its repeated blocks, in place.
+
+    Args:
+        task: Whose model is of the type in which its base lies.
+        in_4_bits: Whether these layers lie in 4 bits; embedding and head stay as they were.
+
+    Raises:
+        MisuseError: If it has none.
+    """
+    task.model.requires_grad_(False)
+    read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # which asks for its weight itself
+    layers = {each for each in frozen_layers(task.model) if not isinstance(each, read_by_attention)}
+    if not layers:
+        raise MisuseError("it has no linear layers in repeated blocks beside which adapters could be trained")
+
+    def adapted(layer: Any) -> Adapted:
+        return Adapted(layer, PackedLinear(layer) if in_4_bits else layer)
+
+    _exchange(task.model, layers, adapted)
+
+
+class Adapted(nn.Module):
+    """A frozen layer, and beside it two narrow ones that are trained.
+
+    Shapes:
+        x: (..., inputs); out: (..., outputs).
+
+    Source:
+        Hu and others 2021, LoRA, arXiv:2106.09685.
+    """
+
+    def __init__(self, layer: nn.Linear, held: nn.Module) -> None:
+        super().__init__()
+        like = {"dtype": layer.weight.dtype, "device": layer.weight.device}
+        self.held = held
+        self.down = nn.Linear(layer.in_features, RANK, bias=False, **like)
+        self.up = nn.Linear(RANK, layer.out_features, bias=False, **like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add both."""
+        return torch.add(self.held(x), self.up(self.down(x)))

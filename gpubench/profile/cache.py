@@ -23,9 +23,8 @@ from gpubench.children import ask_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
-from gpubench.folders import data_bytes, data_path
+from gpubench.folders import data_bytes, data_path, write_log
 from gpubench.models import Recipe, WorkloadProfile
-from gpubench.profile.log import write_log
 from gpubench.units import format_duration, plain
 from gpubench.user_model import HUGGING_FACE, is_own
 from gpubench.workload import Workload, check_recipe
@@ -139,7 +138,6 @@ def profile_of(
     *,
     gpu_count: int = 1,
     optional: Sequence[str] = (),
-    time_limit_s: float | None = None,
     for_memory: bool = False,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
@@ -152,7 +150,6 @@ def profile_of(
         asked: What its recipe is to be, by field; the rest is the workload's own.
         gpu_count: GPUs of the job, by which some workloads choose what they compute again.
         optional: What of ``asked`` a workload without such a setting goes without.
-        time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
         for_memory: Whether memory alone is asked for: a step whose FLOPs cannot be counted will do.
 
     Raises:
@@ -161,11 +158,10 @@ def profile_of(
     wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count)
     found = _shipped(reference, wanted)
     if found is None:
-        limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
         kept, key = _traced.get({}), (reference, msgspec.json.encode(wanted, order="deterministic"))
         is_new = key not in kept
         if is_new:
-            kept[key] = _ask(reference, limit_s, wanted)
+            kept[key] = _ask(reference, wanted)
         answer = kept[key]
         if answer.uncounted is not None and not for_memory:
             raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
@@ -176,10 +172,6 @@ def profile_of(
     if "checkpointing" in wanted.of(found.settings):
         return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
     return found
-
-
-def _limit_s(reference: str) -> float:
-    return CONFIG_LIMIT_S if reference.startswith(HUGGING_FACE) else TRACE_LIMIT_S
 
 
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
@@ -246,7 +238,7 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     Raises:
         MisuseError: As ``profile_of``.
     """
-    answer = _ask(reference, _limit_s(reference))
+    answer = _ask(reference)
     if answer.folder is None:
         raise MisuseError(f"{called(reference)}: its process did not say which files it is made of")
     return Path(answer.folder), tuple(map(Path, answer.files))
@@ -259,9 +251,10 @@ def called(reference: str) -> str:
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
-def _ask(reference: str, time_limit_s: float, wanted: Asked = NOTHING_ASKED) -> Answer:
+def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = called(reference)
+    time_limit_s = CONFIG_LIMIT_S if reference.startswith(HUGGING_FACE) else TRACE_LIMIT_S
     if is_own(reference):
         from gpubench.user_model import check_own
 

@@ -11,13 +11,13 @@ import msgspec
 
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
+from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
-from gpubench.profile.log import traceback_of
 from gpubench.units import format_number, format_si
-from gpubench.user_model import is_own
+from gpubench.user_model import files_of, is_own, version_of
 from gpubench.workload import Workload, forward, seeded
 
 MOST_VARIANTS_S = 10.0
@@ -46,7 +46,7 @@ def _answer(
 ) -> Answer:
     try:
         profile, notes, uncounted = _profile(reference, return_home, asked)
-        folder, files = _files(reference) if is_own(reference) else (None, ())
+        folder, files = files_of(reference) if is_own(reference) else (None, ())
     except MisuseError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -55,14 +55,13 @@ def _answer(
         return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
         return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
-    return Answer(profile=profile, notes=notes, folder=folder, files=files, uncounted=uncounted)
-
-
-def _files(reference: str) -> tuple[str, tuple[str, ...]]:
-    from gpubench.user_model import files_of
-
-    folder, files = files_of(reference)
-    return str(folder), tuple(map(str, files))
+    return Answer(
+        profile=profile,
+        notes=notes,
+        folder=None if folder is None else str(folder),
+        files=tuple(map(str, files)),
+        uncounted=uncounted,
+    )
 
 
 def _profile(
@@ -89,8 +88,6 @@ def _profile(
     else:
         note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
-        from gpubench.user_model import version_of
-
         return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too

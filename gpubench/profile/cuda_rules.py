@@ -17,14 +17,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpubench.profile.kernels import with_tensors
+from gpubench.profile.kernels import RNN_GATES, STATES_KEPT, with_tensors
 
 _TO_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor
@@ -47,10 +47,8 @@ RESULT_IN_FLOAT32 = frozenset(
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
 """Cast to half precision on CUDA alone."""
 
-_RNN = {"lstm.input": 4, "gru.input": 3, "rnn_tanh.input": 1, "rnn_relu.input": 1}
-"""Recurrent layers on padded batches, and the gates of each."""
-_STATES_KEPT = 2
-"""Beside its gates, cuDNN's reserve space holds the state and the output of each step."""
+_RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
+"""On padded batches."""
 
 
 @contextmanager
@@ -63,13 +61,18 @@ def cuda_rules() -> Iterator[None]:
         own.impl("fused_attention", _fused_attention, "CompositeExplicitAutograd")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            allowed = (
+                {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+            )
             for name in _cast_on_a_cpu_alone():  # before rules of our own are among them
-                _let_pass(library, name)
-        for names, rule in ((TO_FLOAT32, _to_float32), (RESULT_IN_FLOAT32, _result_in_float32)):
+                library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
+        for names, rule in (
+            (TO_FLOAT32, partial(_casting, dtype=lambda: torch.float32)),
+            (RESULT_IN_FLOAT32, _result_in_float32),
+            ((*TO_LOWER, *_RNN), partial(_casting, dtype=lambda: torch.get_autocast_dtype("cpu"))),
+        ):
             for name in names:
-                _add(library, name, "AutocastCPU", rule)
-        for name in (*TO_LOWER, *_RNN):
-            _add(library, name, "AutocastCPU", _to_lower)
+                _add(library, name, rule)
         for key in ("AutogradCPU", "CPU"):
             library.impl("scaled_dot_product_attention", _attention, key)
             library.impl("dropout", _dropout, key)
@@ -83,21 +86,16 @@ def cuda_rules() -> Iterator[None]:
         library._destroy()  # noqa: SLF001 - a library lives until then, whatever still refers to it
 
 
-def _add(library: torch.library.Library, name: str, key: str, rule: Callable[..., Any]) -> None:
-    """Register a rule for an operator of this torch; older ones lack some."""
+def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) -> None:
+    """Register a rule of autocast for an operator of this torch; older ones lack some."""
     packet, _, overload = name.partition(".")
     found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-    if found is not None and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):  # noqa: SLF001
-        library.impl(name, rule(found), key)
+    has_rule = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - torch offers no other way to ask
+    if found is not None and not has_rule(f"aten::{name}", "AutocastCPU"):
+        library.impl(name, rule(found), "AutocastCPU")
 
 
 # --- autocast ------------------------------------------------------------------------------------------
-
-
-def _let_pass(library: torch.library.Library, name: str) -> None:
-    """Take torch's own rule of an operator away; torch says once that it was there."""
-    allowed = {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
-    library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
 
 
 @cache
@@ -106,14 +104,6 @@ def _cast_on_a_cpu_alone() -> frozenset[str]:
     listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
     found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
     return frozenset(name for name in found if name.startswith("aten::"))
-
-
-def _to_float32(operator: Any) -> Callable[..., Any]:
-    return _casting(operator, lambda: torch.float32)
-
-
-def _to_lower(operator: Any) -> Callable[..., Any]:
-    return _casting(operator, lambda: torch.get_autocast_dtype("cpu"))
 
 
 def _casting(operator: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
@@ -147,6 +137,11 @@ def _result_in_float32(operator: Any) -> Callable[..., Any]:
 def _without_autocast() -> Any:
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)  # noqa: SLF001
     return torch._C._ExcludeDispatchKeyGuard(keys)  # noqa: SLF001
+
+
+def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Gradients that nothing was written to, of those that are needed."""
+    return [torch.empty_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
 
 
 # --- dropout -------------------------------------------------------------------------------------------
@@ -196,11 +191,8 @@ class _FusedRmsNorm(torch.autograd.Function):
         x, weight, _ = ctx.saved_tensors
         del gradient
         of_x, _, of_weight = ctx.needs_input_grad
-        return (
-            torch.empty_like(x) if of_x else None,
-            None,
-            torch.empty_like(weight) if of_weight else None,
-        )
+        of_x, of_weight = _empty_like((x, weight), (of_x, of_weight))
+        return of_x, None, of_weight
 
 
 # --- attention -----------------------------------------------------------------------------------------
@@ -258,10 +250,7 @@ class _FusedAttention(torch.autograd.Function):
         """Give back gradients, beside the sums and the float32 gradient of the query that are added up to."""
         query, key, value, _, sums, _ = ctx.saved_tensors
         added = query.new_empty(query.shape, dtype=torch.float32), torch.empty_like(sums)
-        found = tuple(
-            torch.empty_like(t) if needed else None
-            for t, needed in zip((query, key, value), ctx.needs_input_grad[:3], strict=True)
-        )
+        found = _empty_like((query, key, value), ctx.needs_input_grad[:3])
         del gradients, added
         return (*found, None)
 
@@ -284,7 +273,7 @@ class _Sizes:
     @property
     def reserve(self) -> int:
         """Elements that are kept for the backward pass."""
-        return self.layers * self.workspace // self.gates * (self.gates + _STATES_KEPT)
+        return self.layers * self.workspace // self.gates * (self.gates + STATES_KEPT)
 
     @property
     def workspace(self) -> int:
@@ -340,9 +329,6 @@ class _FusedRnn(torch.autograd.Function):
         x, *tensors, _, _ = ctx.saved_tensors
         contiguous = x.contiguous()
         workspace = x.new_empty(ctx.sizes.workspace)
-        found = [
-            torch.empty_like(t) if needed else None
-            for t, needed in zip((x, *tensors), ctx.needs_input_grad[2:], strict=True)
-        ]
+        found = _empty_like((x, *tensors), ctx.needs_input_grad[2:])
         del gradients, contiguous, workspace
         return (None, None, *found)

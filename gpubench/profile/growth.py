@@ -194,13 +194,26 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
 
 
 def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Of lines, those that are the highest at some batch with this share of their gradients."""
+    """Of lines, those that are the highest at some batch with this share of their gradients, by slope."""
     found: dict[float, tuple[float, MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes
         if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < held:
             found[line.bytes_per_sample] = held, line
-    return [line for _, line in _envelope([found[slope] for slope in sorted(found)])]
+
+    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
+        """The batch size from which on the steeper line is the higher one."""
+        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
+
+    kept: list[tuple[float, MemoryLine]] = []
+    for slope in sorted(found):
+        steep = found[slope]
+        while kept and kept[-1][0] + kept[-1][1].bytes_per_sample <= steep[0] + slope:
+            kept.pop()  # the steeper one is above it from a batch of 1 on
+        while len(kept) > 1 and crossing(kept[-2], steep) <= crossing(kept[-2], kept[-1]):
+            kept.pop()
+        kept.append(steep)
+    return [line for _, line in kept]
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
@@ -208,23 +221,3 @@ def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
     slope = max(0.0, (at_large - at_small) / (large - small))
     fixed = max(at_small - small * slope, at_large - large * slope)
     return MemoryLine(fixed_bytes=fixed, bytes_per_sample=slope, gradient_bytes=float(gradients))
-
-
-def _envelope(lines: Sequence[tuple[float, MemoryLine]]) -> list[tuple[float, MemoryLine]]:
-    """Of lines by rising slope, each with its fixed part, those that are the highest from a batch of 1 on."""
-
-    def at_one(fixed: float, line: MemoryLine) -> float:
-        return fixed + line.bytes_per_sample
-
-    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
-        """The batch size from which on the steeper line is the higher one."""
-        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
-
-    kept: list[tuple[float, MemoryLine]] = []
-    for line in lines:
-        while kept and at_one(*kept[-1]) <= at_one(*line):
-            kept.pop()  # the steeper one is above it from the start
-        while len(kept) > 1 and crossing(kept[-2], line) <= crossing(kept[-2], kept[-1]):
-            kept.pop()
-        kept.append(line)
-    return kept

@@ -59,7 +59,7 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
 def moved(*values: Any) -> float:
     """Bytes of all tensors in these arguments; an expanded tensor counts what is stored of it."""
     stored = (
-        min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) for t in _tensors(values)
+        min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) for t in tensors_in(values)
     )
     return float(BYTES_PER_ELEMENT * sum(stored))
 
@@ -106,12 +106,18 @@ def memory(elements: float) -> Kernel:
     return Kernel(OperatorKind.MEMORY, 0.0, BYTES_PER_ELEMENT * elements)
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Every tensor among these arguments, however deep in lists and tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+            yield from tensors_in(value)
+
+
+def storage_id(tensor: Tensor) -> int:
+    """What tells the storage of a tensor from others while it lives; on the meta device data have none."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
 
 
 # --- operators that are not simply inputs plus outputs -----------------------------------------------------
@@ -193,7 +199,10 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
 }
 
 
-_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+RNN_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+"""Recurrent layers, and the gates of each."""
+STATES_KEPT = 2
+"""Beside its gates, cuDNN's reserve space holds the state and the output of each step."""
 
 
 @dataclass
@@ -232,7 +241,7 @@ class FusedCalls(TorchFunctionMode):
         del types
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _GATES and _is_plain_rnn(name, args):
+        if name in RNN_GATES and _is_plain_rnn(args):
             return _rnn(self._recorder, name, args)
         if name == "scaled_dot_product_attention":
             return _attention(self._recorder, args, kwargs)
@@ -312,7 +321,7 @@ class _Layer:
         return memory(self.batch * self.hidden * (3 * self.gates + 3))
 
 
-def _is_plain_rnn(name: str, args: tuple[Any, ...]) -> bool:
+def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
     """Whether this is a padded batch without projection: (input, hx, weights, bias, ...)."""
     per_layer = 4 if len(args) == 9 and args[3] is True else 2
     return (
@@ -321,7 +330,6 @@ def _is_plain_rnn(name: str, args: tuple[Any, ...]) -> bool:
         and isinstance(args[0], Tensor)
         and args[0].ndim == 3
         and len(args[2]) == per_layer * args[4] * (2 if args[7] else 1)
-        and name in _GATES
     )
 
 
@@ -353,7 +361,7 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
     directions = 2 if bidirectional else 1
     hidden = (state[0] if isinstance(state, tuple | list) else state).shape[-1]
     layers = tuple(
-        _Layer(batch, steps, x.shape[-1] if n == 0 else hidden * directions, hidden, _GATES[name])
+        _Layer(batch, steps, x.shape[-1] if n == 0 else hidden * directions, hidden, RNN_GATES[name])
         for n in range(layer_count)
         for _ in range(directions)
     )
@@ -373,8 +381,8 @@ class _FusedRnn(torch.autograd.Function):
         stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts())
         with stack.recorder.pause():
             out = x.new_zeros(*x.shape[:2], stack.width)
-            # What cuDNN reserves for the backward pass: gates and states of every layer and step.
-            reserve = x.new_empty(sum(y.batch * y.steps * y.hidden * (y.gates + 2) for y in stack.layers))
+            reserved = (y.batch * y.steps * y.hidden * (y.gates + STATES_KEPT) for y in stack.layers)
+            reserve = x.new_empty(sum(reserved))
             ctx.save_for_backward(x, reserve, *weights)
         ctx.stack = stack
         return out

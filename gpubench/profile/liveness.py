@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +31,8 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
-from gpubench.profile.adapters import adapt
-from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
+from gpubench.models.case import ADAPTER_BASES
+from gpubench.profile.blocks import adapt, checkpoint_blocks, repeated_blocks
 from gpubench.profile.growth import (
     BATCHES,
     Moment,
@@ -41,8 +41,7 @@ from gpubench.profile.growth import (
     on_lines,
     without_what_is_alike,
 )
-from gpubench.profile.kernels import EveryCall, with_tensors
-from gpubench.profile.memory import ADAPTERS
+from gpubench.profile.kernels import EveryCall, storage_id, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded
@@ -134,7 +133,7 @@ def _variants(
     by_itself = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
     if workload.sample_unit not in TOKEN_UNITS or usual.trainable is not Trainable.FULL or by_itself:
         return
-    for trainable, base in ADAPTERS.items():  # on a frozen base
+    for trainable, base in ADAPTER_BASES.items():  # on a frozen base
         adapted = msgspec.structs.replace(usual, trainable=trainable, weight_type=base)
         for how in (usual.checkpointing, *ways[:1]):
             yield msgspec.structs.replace(adapted, checkpointing=how), [(TaskKind.TRAIN, False)]
@@ -185,19 +184,15 @@ class _Made:
         """The same at a large batch; None where it would take long, much memory, or cannot be."""
         if time.process_time() >= until_s:
             return None
-        if self._is_costly(batch_size, self._lengths[kind, is_amp]):
+        lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
+        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
+        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
+        host = large.host_bytes / BATCHES[1]  # where each sample takes operators of its own, or host memory
+        if (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES:
             return None
         with suppress(Exception):  # code of others, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
         return None
-
-    def _is_costly(self, batch_size: int, lengths: Mapping[int, int]) -> bool:
-        """Whether each sample takes operators of its own, or host memory, and so many take too much."""
-        small, large = (self._built[n] for n in BATCHES)
-        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
-        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = large.host_bytes / BATCHES[1]
-        return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
@@ -331,7 +326,7 @@ class Storages:
         """Count the storages of these tensors, each once, until they die."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - torch offers no other identity
+            key, size = storage_id(tensor), storage.nbytes()
             known = self._alive.get(key)
             if known is None:
                 self._alive[key] = size, weakref.ref(storage, partial(self._gone, key))
@@ -343,13 +338,13 @@ class Storages:
     def mark_gradient(self, gradient: Tensor) -> None:
         """Count a tensor among the gradients of the weights, until it dies."""
         self.adopt([gradient])
-        key = gradient.untyped_storage()._cdata  # noqa: SLF001 - as above
+        key = storage_id(gradient)
         self.gradient_bytes += self._alive[key][0] - self._gradients.get(key, 0)
         self._gradients[key] = self._alive[key][0]
 
     def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
         """Tell from here on what of these is dead, and would be alive in a loop that has a name for them."""
-        self._outputs |= {t.untyped_storage()._cdata for t in tensors} & self._alive.keys()  # noqa: SLF001 - as above
+        self._outputs |= {storage_id(t) for t in tensors} & self._alive.keys()
 
     @contextmanager
     def gradients_of(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:

@@ -29,6 +29,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
+from gpubench.models.case import ADAPTER_BASES
 from gpubench.profile.allowance import ClassAllowance, load_allowance
 from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
@@ -59,8 +60,6 @@ UNTRACED_LOW_FACTOR = 2.3
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step over an eager one's: a compiled loss holds no scores in float32. The lowest of
 14 published readings is 0.66 of what the trace of the eager step counts (Llama 3 8B on B200s)."""
-ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""Adapters on a frozen base, and the type in which its layers lie."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
@@ -272,19 +271,14 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
             too_large = batch
         if too_large - fits == 1:
             return fits
-        guess = None if look > _LOOKS_ALONG_LINES else _meets_zero(before, (batch, spare))
+        guess = None
+        if before is not None and look <= _LOOKS_ALONG_LINES:
+            fall = (before[1] - spare) / (batch - before[0])
+            guess = math.floor(batch + spare / fall) if 0 < fall < math.inf else None
         before = (batch, spare)
         batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
         batch = min(max(batch, fits + 1), too_large - 1)
     raise AssertionError  # pragma: no cover - the space between the two shrinks with every look
-
-
-def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> int | None:
-    """The last batch at which the line through two points is not below 0; None where it does not fall."""
-    if first is None:
-        return None
-    fall = (first[1] - second[1]) / (second[0] - first[0])
-    return math.floor(second[0] + second[1] / fall) if 0 < fall < math.inf else None
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
@@ -391,7 +385,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
     if case.trainable is not Trainable.FULL:
         return
     whole = Precision.TF32 if case.precision.is_amp else case.precision  # half precision needs no autocast
-    for how, base in ADAPTERS.items():
+    for how, base in ADAPTER_BASES.items():
         adapted = msgspec.structs.replace(case, trainable=how, weight_type=base, precision=whole)
         if _held(profile, adapted) is not None:
             yield adapted
@@ -443,9 +437,13 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     copies = weights / 2 if case.precision.is_amp and case.weight_type is WeightType.FLOAT32 else 0.0
     scale = 0.5 if case.precision.is_amp or size < FP32_BYTES else 1.0
     saved = profile.saved_bytes_per_sample if train else 0.0  # frozen layers save nothing
-    operators = profile.train if train else profile.infer
     widest = max(
-        (op.bytes_per_sample for op in operators if op.kind is not OperatorKind.OPTIMIZER), default=0
+        (
+            op.bytes_per_sample
+            for op in profile.operators_of(case.task)
+            if op.kind is not OperatorKind.OPTIMIZER
+        ),
+        default=0,
     )
     activations = scale * max(saved + GRADIENT_SHARE * widest, widest)
     per_sample = activations + BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)

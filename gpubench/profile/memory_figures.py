@@ -225,8 +225,8 @@ def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> S
 
 def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
     """What torch keeps for cuBLAS: the backward pass has a thread of its own."""
-    operators, threads = (profile.train, 2) if case.task is TaskKind.TRAIN else (profile.infer, 1)
-    multiplies = any(op.kind is OperatorKind.MATMUL for op in operators)
+    multiplies = any(op.kind is OperatorKind.MATMUL for op in profile.operators_of(case.task))
+    threads = 2 if case.task is TaskKind.TRAIN else 1
     return threads * BLAS_BYTES[card_class] if multiplies else 0.0
 
 
@@ -239,7 +239,7 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
     """
     if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
         return 0.0
-    operators = profile.train if case.task is TaskKind.TRAIN else profile.infer
+    operators = profile.operators_of(case.task)
     widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
     more = ALGORITHM_SHARE * case.batch_size * widest
     return more if more > WORKSPACE_BYTES else 0.0

@@ -24,7 +24,15 @@ from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, own_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.kernels import EveryCall, FusedCalls, Kernel, Recorder, kernels_of, with_tensors
+from gpubench.profile.kernels import (
+    EveryCall,
+    FusedCalls,
+    Kernel,
+    Recorder,
+    kernels_of,
+    storage_id,
+    with_tensors,
+)
 from gpubench.workload import Task, Workload, seeded
 
 _SEED = 0
@@ -91,11 +99,18 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
+    """Trace until a moment: the first operator after it is refused, and one call of torch is waited for."""
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if time.monotonic() >= until_s:
+            raise _OutOfTimeError
+        return func(*args, **kwargs)
+
     if time.monotonic() >= until_s:
         raise _OutOfTimeError
     try:
         task = workload.build(batch_size, _SEED)
-        with seeded(_SEED), _until(until_s):
+        with seeded(_SEED), EveryCall(call):
             return _trace_task(task, workload.tasks)
     except _OutOfTimeError:
         raise
@@ -117,17 +132,6 @@ def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseE
         except Exception as failed:  # noqa: BLE001 - of the model's own; the first cause is told
             error = failed if functions_of(failed) - functions else None
     raise MisuseError(f"{refused}; {HINT}") from refused.__cause__
-
-
-def _until(until_s: float) -> EveryCall:
-    """Raise ``_OutOfTimeError`` at the first operator after a moment: one call of torch is waited for."""
-
-    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if time.monotonic() >= until_s:
-            raise _OutOfTimeError
-        return func(*args, **kwargs)
-
-    return EveryCall(call)
 
 
 def _value_taken_as_1(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -174,11 +178,13 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         if not trained:
             raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
         train, saved = _trace_step(model, lambda: task.loss(model(*arguments), targets))
-        optimizer, state = _optimizer(task, trained)
-        train.append(_optimizer_kernel(trained, state))
+        optimizer, state, kernel = _optimizer(task, trained)
+        train.append(kernel)
     model.eval()
     with torch.no_grad(), _recording() as infer:
         model(*arguments)
+    first = arguments[0]  # whole numbers are tokens; floats, and bytes of an image, are not
+    holds_tokens = isinstance(first, torch.Tensor) and first.dtype in {torch.int32, torch.int64}
     return Seen(
         train=tuple(train),
         infer=tuple(infer),
@@ -188,26 +194,19 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         state_bytes=state,
         optimizer=optimizer,
         blocks=block_sizes(model),
-        tokens=_tokens(arguments[0]),
+        tokens=first.shape[1:].numel() if holds_tokens else None,
         decode=task.decode,
     )
 
 
-def _tokens(first: Any) -> int | None:
-    """Tokens of one sample: whole numbers are tokens; floats, and bytes of an image, are not."""
-    if not isinstance(first, torch.Tensor) or first.dtype not in {torch.int32, torch.int64}:
-        return None
-    return first.shape[1:].numel()
-
-
 def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:
     """Kernels of forward, loss and backward, and bytes of the activations kept between them."""
-    own = {_identity(t) for t in (*model.parameters(), *model.buffers())}
+    own = {storage_id(t) for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if _identity(tensor) not in own:
-            kept[_identity(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
+        if storage_id(tensor) not in own:
+            kept[storage_id(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
         return tensor
 
     model.train()
@@ -236,11 +235,6 @@ def require_finite(loss: Tensor) -> None:
         raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learned from it")
 
 
-def _identity(tensor: Tensor) -> int:
-    """Address of a tensor's storage object; on the meta device the data have none."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
-
-
 @contextmanager
 def _recording() -> Iterator[list[Kernel]]:
     """Record the kernels of every aten call inside the block."""
@@ -259,27 +253,25 @@ def _recording() -> Iterator[list[Kernel]]:
         yield recorder.kernels
 
 
-def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float]:
-    """Name of the optimizer, and bytes of the state it keeps, by letting it take one step."""
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kernel]:
+    """Name of the optimizer, bytes of the state it keeps, by letting it take one step, and its kernel.
+
+    One pass over the parameters: weight and gradient read, weight written, state read and written. In float32
+    SGD with momentum moves 20 bytes per parameter, Adam 28.
+    """
     optimizer = task.optimizer(list(trained))
     optimizer.step()
     sizes = {p: p.numel() for p in trained}
-    kept = sum(
-        value.numel() * value.element_size()
-        for parameter, state in optimizer.state.items()
-        for value in state.values()
-        if hasattr(value, "numel") and value.numel() == sizes.get(parameter)
+    kept = float(
+        sum(
+            value.numel() * value.element_size()
+            for parameter, state in optimizer.state.items()
+            for value in state.values()
+            if hasattr(value, "numel") and value.numel() == sizes.get(parameter)
+        )
     )
-    return type(optimizer).__name__, float(kept)
-
-
-def _optimizer_kernel(trained: Sequence[Tensor], state_bytes: float) -> Kernel:
-    """One pass over the parameters: weight and gradient read, weight written, state read and written.
-
-    In float32 SGD with momentum moves 20 bytes per parameter, Adam 28.
-    """
     weights = sum(p.numel() * p.element_size() for p in trained)
-    return Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * state_bytes)
+    return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
 
 
 # --- what stands in for kernels that are none here ---------------------------------------------------------

@@ -18,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import cuda_rules
+from gpubench.profile.kernels import storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
 """Asked of every tensor several times an operator."""
@@ -100,9 +101,11 @@ def _answer(
         return None
     aliases = [r.alias_info for r in schema.returns]
     if not any(aliases):
-        return _fresh(mode, out, {_storage(t) for t in _fakes((*args, *kwargs.values()))})
+        return _fresh(
+            mode, out, {storage_id(t) for t in tensors_in((*args, *kwargs.values())) if type(t) is FakeTensor}
+        )
     alone = len(aliases) == 1 and type(out) is FakeTensor and args and type(args[0]) is FakeTensor
-    if not alone or _storage(out) != _storage(args[0]):
+    if not alone or storage_id(out) != storage_id(args[0]):
         return None
     if aliases[0].is_write:
         return (lambda _, args: args[0]) if out is args[0] else None
@@ -116,7 +119,7 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
         return None if make is None else lambda mode, _: make(mode)
     if not isinstance(out, tuple | list) or any(type(x) not in {FakeTensor, type(None)} for x in out):
         return None
-    if len({_storage(x) for x in out if x is not None}) < sum(x is not None for x in out):
+    if len({storage_id(x) for x in out if x is not None}) < sum(x is not None for x in out):
         return None
     makes = [(lambda _: None) if x is None else _tensor(mode, x, taken) for x in out]
     if None in makes:
@@ -128,7 +131,7 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
 def _tensor(
     mode: QuickFakeMode, out: FakeTensor, taken: set[int]
 ) -> Callable[[QuickFakeMode], FakeTensor] | None:
-    if _storage(out) in taken or out.constant is not None or out.layout is not torch.strided:
+    if storage_id(out) in taken or out.constant is not None or out.layout is not torch.strided:
         return None
     if out.dtype.is_complex or out.is_inference():
         return None
@@ -154,18 +157,6 @@ def _view(out: FakeTensor) -> _Answer:
         return FakeTensor(mode, window, device)
 
     return make
-
-
-def _fakes(values: Iterable[Any]) -> Iterable[FakeTensor]:
-    for value in values:
-        if type(value) is FakeTensor:
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _fakes(value)
-
-
-def _storage(tensor: FakeTensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity
 
 
 # --- a GPU without values --------------------------------------------------------------------------------

@@ -27,8 +27,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.profile.adapters import packed
-from gpubench.profile.blocks import block_sizes
+from gpubench.profile.blocks import block_sizes, packed
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
 from gpubench.profile.liveness import trace_memory

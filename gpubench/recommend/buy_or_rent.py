@@ -13,15 +13,16 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Floats
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import BuyOrRent, Choice, Offer, Pricing, Purchase
 from gpubench.offers.columns import kinds_of
+from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.recommend import economics
 from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
-from gpubench.recommend.owning import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
+from gpubench.recommend.ownership import HOST_W, QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.units import UNKNOWN, format_number, format_percent, format_price, listing
 
@@ -70,14 +71,16 @@ def against_rent(
         owned: What owning each owned offer means, in the order of the answer.
     """
     row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
-    sessions = (
-        (machine, row_of[offer], _session(request, pool, row_of[offer])) for offer, machine in owned.items()
-    )
-    return tuple(
-        _weigh(*session, machine, row, rival)
-        for machine, row, session in sessions
-        for rival in _rivals(*session)
-    )
+    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
+    found = []
+    for offer, machine in owned.items():
+        session = _session(request, pool, row_of[offer])
+        _, money = time_and_cost(*session, slice(None))
+        for code, (pricing, _) in enumerate(paid.values):
+            if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
+                rival = int(np.argmin(np.where(paid.codes == code, money, np.inf)))
+                found.append(_weigh(*session, machine, row_of[offer], rival))
+    return tuple(found)
 
 
 def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
@@ -97,20 +100,9 @@ def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[Rank
     return together, replace(pool, work=work)
 
 
-def _rivals(request: RankRequest, pool: Candidates) -> list[int]:
-    """Return who does the work for least on demand, and of each commitment."""
-    _, money = time_and_cost(request, pool, slice(None))
-    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
-    return [
-        int(np.argmin(np.where(paid.codes == code, money, np.inf)))
-        for code, (pricing, _) in enumerate(paid.values)
-        if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
-    ]
-
-
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
-    rent = _rent(request, pool, machine, rival)
+    rent = _rent_for_an_hour(request, pool, machine, rival)
     is_committed = offer.pricing is Pricing.RESERVED
     # From the corner that favors owning to that which favors renting. A commitment is paid day and night, so
     # that little use makes its useful hour dear: there, little use favors owning, else much use does.
@@ -156,34 +148,27 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
     )
 
 
-def _rent(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
-    """Return the rent for the work of an hour, with the interval of the ratio of the two throughputs."""
-    pair = np.array([machine, rival])
-    drawn = _rent_for_an_hour(request, pool, pair, drawn_job_rates(request, pool, pair))
-    low, high = (float(x) for x in np.quantile(drawn, _INTERVAL))
-    likely = float(_rent_for_an_hour(request, pool, pair, pool.rate[pair][:, None])[0])
-    return Range(min(low, likely), likely, max(high, likely))
-
-
-def _rent_for_an_hour(request: RankRequest, pool: Candidates, pair: Indices, rates: Floats) -> Floats:
-    """Return what the work of an hour of the owned machine costs rented [USD], before tax: (D,).
+def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
+    """Return what the work of an hour of an owned machine costs rented [USD], before tax.
 
     Of a job, or a session of short ones, all is counted that its cost has: start-up, billing increments,
-    storage and egress. Tax is on both, so that it leaves the break-even alone.
-
-    Args:
-        request: What was asked.
-        pool: Owned and rented offers.
-        pair: The row of the owned machine, and of the rented one.
-        rates: (2, D) of the two.
+    storage and egress. Tax is on both, so that it leaves the break-even alone. The ends are those of the
+    ratio of the two throughputs.
     """
-    machine, rival = pair
-    if pool.work is None:
-        return np.asarray(pool.price[rival] * rates[0] / rates[1])
-    job_hours = hours(request, pool, rates, pair)
-    usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
-    at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
-    return np.asarray(at_once * usd / job_hours[0])
+    pair = np.array([machine, rival])
+
+    def rent(rates: Floats) -> Floats:
+        """At (2, D) rates of the two: (D,)."""
+        if pool.work is None:
+            return np.asarray(pool.price[rival] * rates[0] / rates[1])
+        job_hours = hours(request, pool, rates, pair)
+        usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
+        at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
+        return np.asarray(at_once * usd / job_hours[0])
+
+    low, high = (float(x) for x in np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL))
+    likely = float(rent(pool.rate[pair][:, None])[0])
+    return Range(min(low, likely), likely, max(high, likely))
 
 
 def _pays(point: BreakEven, use: float) -> bool:
@@ -286,7 +271,7 @@ def _payback(each: BuyOrRent) -> tuple[str, str]:
         return _NEVER, ""
     if each.years is None or not each.utilization:
         return _PAYS, f"{format_number(each.break_even_hours)} h of work"
-    life = f"{each.years * economics.HOURS_PER_YEAR / economics.HOURS_PER_MONTH:.3g} months"
+    life = f"{each.years * HOURS_PER_YEAR / economics.HOURS_PER_MONTH:.3g} months"
     if each.break_even_hours > economics.useful_hours(each.years, each.utilization):
         return _PAYS_NOT, life
     months = each.break_even_hours / each.utilization / economics.HOURS_PER_MONTH

@@ -17,9 +17,10 @@ from gpubench.offers.columns import Offers
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
-from gpubench.recommend.owning import Ownership, host_power_w, is_a_computer, offer_of
+from gpubench.recommend.ownership import Ownership, host_power_w, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
-from gpubench.recommend.rows import Rows
+from gpubench.recommend.speeds import largest_of
+from gpubench.specs import load_specs
 from gpubench.units import format_percent, format_price
 
 PSU_SHARE = 0.8
@@ -38,22 +39,19 @@ def purchase_filters(request: RankRequest, owned: Mapping[Offer, Ownership]) -> 
         request: The limits; of a host that is not told they are those of ``DEFAULT_HOST``.
         owned: What owning means, for the owned ones among the offers; others pass.
     """
-    if not owned:
-        return []
-    return [_filter(option, reason, request, owned) for option, reason in _LIMITS.items()]
+
+    def filter_of(option: str, reason: _Reason) -> Filter:
+        def of(offer: Offer, spec: GpuSpec | None) -> str | None:
+            return reason(request, owned[offer], spec) if offer in owned else None
+
+        return Filter(option, of, owned=True)
+
+    return [filter_of(option, reason) for option, reason in _LIMITS.items()]
 
 
 Limit = TypeVar("Limit", int, float)
 
 _Reason: TypeAlias = Callable[[RankRequest, Ownership, GpuSpec | None], str | None]
-
-
-def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[Offer, Ownership]) -> Filter:
-    def of(offer: Offer, spec: GpuSpec | None) -> str | None:
-        machine = owned.get(offer)
-        return None if machine is None else reason(request, machine, spec)
-
-    return Filter(option, of, owned=True)
 
 
 def _limit(given: Limit | None, default: Limit, machine: Ownership) -> Limit | None:
@@ -109,24 +107,18 @@ def within_the_sum(
     dear = sorted((at for at, usd in costs.items() if usd > most), key=costs.__getitem__, reverse=True)
     is_kept = np.ones(len(offers), dtype=bool)
     is_kept[dear] = False
-    fallen = [
-        Exclusion(
-            offers, at, PURCHASE, f"{_price(request, machines[offers[at]])}, above {format_price(most)}"
-        )
-        for at in dear
-    ]
+    fallen = []
+    for at in dear:
+        machine = machines[offers[at]]
+        host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
+        price = f"{format_price(machine.purchase_usd)}{host}"
+        if machine.machine_count > 1:
+            price = (
+                f"{request.jobs_per_month:g} jobs a month need {cards_needed(machine)} such cards, "
+                f"{machine.machine_count} machines at {price}: {format_price(machine.in_all_usd)}"
+            )
+        fallen.append(Exclusion(offers, at, PURCHASE, f"{price}, above {format_price(most)}"))
     return offers.where(is_kept), fallen
-
-
-def _price(request: RankRequest, machine: Ownership) -> str:
-    host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
-    one = f"{format_price(machine.purchase_usd)}{host}"
-    if machine.machine_count == 1 or request.jobs_per_month is None:
-        return one
-    return (
-        f"{request.jobs_per_month:g} jobs a month need {cards_needed(machine)} such cards, "
-        f"{machine.machine_count} machines at {one}: {format_price(machine.in_all_usd)}"
-    )
 
 
 def _board_power_w(machine: Ownership, spec: GpuSpec | None) -> float:
@@ -184,14 +176,11 @@ def at_work(
     return found
 
 
-def purchases_of(
-    rows: Rows, owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
-) -> tuple[Purchase, ...]:
-    """Return the owned ones among the rows as purchases, in their order."""
-    found = rows.at([at for at, offer in owned_rows(rows) if offer in owned])
+def purchases_of(rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership]) -> tuple[Purchase, ...]:
+    """Return rows of owned hardware as purchases, in their order."""
     purchases = []
-    for row in found:
-        machine, spec = owned[row.offer], specs.get(row.offer.gpu_key)
+    for row in rows:
+        machine, spec = owned[row.offer], load_specs().get(row.offer.gpu_key)
         purchases.append(
             Purchase(
                 gpu_key=machine.gpu_key,
@@ -224,18 +213,10 @@ def purchases_of(
     return tuple(purchases)
 
 
-def owned_rows(rows: Rows) -> list[tuple[int, Offer]]:
-    """Return the rows of owned hardware, with their offers."""
-    return [(at, rows.offers[at]) for at in rows.owned.tolist()]
-
-
 def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
     """Return the share of a card's memory that the largest of the workloads leaves.
 
     None where memory in use is not known of one: what its tensors take is another figure.
     """
-    used = [each.device_bytes for each in row.estimates]
-    known = [each for each in used if each is not None]
-    if spec is None or spec.memory_bytes is None or len(known) < len(used):
-        return None
-    return 1 - max(known) / spec.memory_bytes
+    used = largest_of(row.estimates, "device_bytes")
+    return None if spec is None or spec.memory_bytes is None or used is None else 1 - used / spec.memory_bytes

@@ -15,15 +15,17 @@ import numpy as np
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
-from gpubench.models import GpuSpec, Job, Pricing, TaskKind, WorkloadProfile
+from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.predict.answers import Z90, random_of
+from gpubench.predict.answers import random_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.prices import Market, Prices, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
+from gpubench.specs import load_specs
+from gpubench.stats import Z90
 from gpubench.units import plural
 
 IMAGENET_IMAGES = 1_281_167
@@ -140,15 +142,6 @@ def share_of(request: RankRequest, photographs: Collection[str]) -> float:
     return float(len(names) == 1 and names[0] in photographs)
 
 
-def _fed_rates(offers: Offers, share: float) -> Floats:
-    """Return the samples/s that the vCPUs of each keep up with; infinite where no limit is known."""
-    if not share:
-        return np.full(len(offers), np.inf)
-    return offers.vcpus.figures(
-        lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / share
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
@@ -253,42 +246,36 @@ _RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 
 def candidates_of(
+    request: RankRequest,
     offers: Offers,
     speeds: Speeds,
-    specs: Mapping[str, GpuSpec],
+    *,
     scaling_of: Mapping[tuple[str, int], Scaling],
     market: Market,
-    *,
-    spot_lost: float = 0.0,
-    photograph_share: float = 0.0,
-    reference_gpu: str | None = None,
-    work: Work | None = None,
+    photograph_share: float,
+    work: Work | None,
 ) -> Candidates:
     """Lay offers out as columns; each offer's GPU must be among ``speeds``.
 
     Of the samples ``photograph_share`` must be prepared by the vCPUs of a host.
     """
     row_of = {key: row for row, key in enumerate(speeds.keys)}
-    known = [specs.get(key) for key in speeds.keys]
-    memory = [np.nan if spec is None or spec.memory_bytes is None else spec.memory_bytes for spec in known]
-    gpu = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)[
-        offers.gpu_key.codes
-    ]
-    count = offers.gpu_count.figures(float)
+    rows = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)
+    gpu, count = rows[offers.gpu_key.codes], offers.gpu_count.figures(float)
+    known = [load_specs().get(key) for key in speeds.keys]
+    memory = [None if spec is None else spec.memory_bytes for spec in known]
     machines = kinds_of(offers.gpu_key, offers.gpu_count)
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
-    lost = np.where(offers.pricing.equals(Pricing.SPOT), spot_lost, 0.0)
+    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
-    fed = _fed_rates(offers, photograph_share) * delivered
+    fed = np.full(len(offers), np.inf)  # where no limit is known
+    if photograph_share:
+        fed = delivered * offers.vcpus.figures(
+            lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / photograph_share
+        )
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
-    down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
-    ratio_down, ratio_up = _of_ratio(speeds, reference_gpu)
-    fed_low, fed_high = (fed * end for end in _of_the_reference(speeds, reference_gpu))
-    below, above, ratio_below, ratio_above = (
-        np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
-    )
     prices = prices_of(offers, market)
     return Candidates(
         offers=offers,
@@ -304,44 +291,53 @@ def candidates_of(
         delivered=delivered,
         spread=half_width / Z90,
         fed=fed,
-        rate=np.minimum(rate, fed),
-        rate_low=np.minimum(rate * np.exp(-below), fed),
-        rate_high=np.minimum(rate * np.exp(above), fed),
-        ratio_low=np.minimum(rate * np.exp(-ratio_below), fed_low),
-        ratio_high=np.minimum(rate * np.exp(ratio_above), fed_high),
+        **_rates(speeds, request.reference_gpu, gpu, rate=rate, half_width=half_width, fed=fed),
         prices=prices,
         work=work,
     )
 
 
+def _rates(
+    speeds: Speeds, reference_gpu: str, gpu: Indices, *, rate: Floats, half_width: Floats, fed: Floats
+) -> dict[str, Floats]:
+    """Return rates of instances with the ends of them, and of their ratios to the reference GPU."""
+    down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
+    ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
+    below, above, ratio_below, ratio_above = (
+        np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
+    )
+    return {
+        "rate": np.minimum(rate, fed),
+        "rate_low": np.minimum(rate * np.exp(-below), fed),
+        "rate_high": np.minimum(rate * np.exp(above), fed),
+        "ratio_low": np.minimum(rate * np.exp(-ratio_below), fed * certain_low),
+        "ratio_high": np.minimum(rate * np.exp(ratio_above), fed * certain_high),
+    }
+
+
 _RATIO_ENDS = (0.05, 0.95)
 
 
-def _of_ratio(speeds: Speeds, reference_gpu: str | None) -> tuple[Floats, Floats]:
-    """Return how far the ratio to the reference GPU reaches down and up, in its logarithm; unknown is NaN.
+def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, float, float]:
+    """Return how far ratios to the reference GPU reach; unknown where that has no figure.
 
-    The reference GPU against itself is 1, whatever is known of it.
+    Returns:
+        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. The reference GPU against itself
+            is 1, whatever is known of it.
+        low, high: The factors by which a certain rate reaches down and up.
     """
-    unknown = np.full(len(speeds.keys), np.nan)
-    row = None if reference_gpu is None else speeds.row_of_one(reference_gpu)
+    row = speeds.row_of_one(reference_gpu)
     if row is None:
-        return unknown, unknown
+        unknown = np.full(len(speeds.keys), np.nan)
+        return unknown, unknown, 1.0, 1.0
     ratio = np.log(speeds.draws / speeds.draws[row])
     likely = np.log(speeds.samples_per_s / speeds.samples_per_s[row])
     low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)
     is_open = np.isnan(speeds.low) | np.isnan(speeds.low[row])
     down, up = (np.where(is_open, np.nan, np.maximum(width, 0.0)) for width in (likely - low, high - likely))
     down[row] = up[row] = 0.0
-    return down, up
-
-
-def _of_the_reference(speeds: Speeds, reference_gpu: str | None) -> tuple[float, float]:
-    """Return the factors by which a certain rate reaches down and up as a ratio to the reference GPU."""
-    row = None if reference_gpu is None else speeds.row_of_one(reference_gpu)
-    if row is None:
-        return 1.0, 1.0
     slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _RATIO_ENDS)
-    return min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
+    return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 
 
 def drawn_rates(

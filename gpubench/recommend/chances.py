@@ -178,7 +178,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     Rank and tie are at the prices expected: they part what a measurement could tell apart. The chances count
     also how far prices may be off.
     """
-    total, detailed = len(order), min(len(order), IN_DETAIL)
+    detailed = min(len(order), IN_DETAIL)
     able, unable = _able(request, pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
     p_best, p_top3, p_near, p_independent = (np.where(unable, 0.0, np.nan) for _ in range(4))
@@ -188,7 +188,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     expected = drawn_merits(request, pool, rows, together)
     ranks, ties = bands(expected[:detailed], kinds)
     head = ranks.count(ranks[0])
-    covered_first = np.argsort(_is_extrapolated(pool)[order[:head]], kind="stable")
+    covered_first = np.argsort(_is_a_guess(pool)[order[:head]], kind="stable")
     order = np.concatenate((order[:head][covered_first], order[head:]))
     rows, ties[:head] = order[able], [ties[at] for at in covered_first.tolist()]
     expected[:head] = expected[:head][covered_first]
@@ -209,7 +209,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
 
     if at_these_prices.p_best < SURE:
         ties[0] = True
-    rest = range(detailed + 1, total + 1)
+    rest = range(detailed + 1, len(order) + 1)
     return Chances(
         order=order,
         ranks=[*ranks, *rest],
@@ -225,8 +225,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     )
 
 
-def _is_extrapolated(pool: Candidates) -> Flags:
-    """Return of which rows the GPU is beyond what the fit covers: its figure is a guess."""
+def _is_a_guess(pool: Candidates) -> Flags:
+    """Return of which rows the GPU is beyond what the fit covers."""
     kinds = ([finding.kind for finding in each.findings] for each in pool.speeds.estimates)
     return np.array([FindingKind.OUT_OF_DOMAIN in each for each in kinds], dtype=bool)[pool.gpu]
 
@@ -264,7 +264,12 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
-    few = _place_among_like(pool.kind[order]) < _CHANCES
+    kinds = pool.kind[order]
+    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
+    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
+    few = np.empty(len(by_kind), dtype=bool)
+    few[by_kind] = np.arange(len(by_kind)) - first < _CHANCES
     may_lead = _may_lead(request, pool, order)
     return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
 
@@ -292,13 +297,3 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     third = np.partition(at_worst, -_CHANCES)[-_CHANCES]
     is_far = _losses(request, at_best, at_worst.max()) > NEAR
     return np.asarray((at_best >= third) | ~is_far)
-
-
-def _place_among_like(kinds: Indices) -> Indices:
-    """Return how many rows above each are of its kind."""
-    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
-    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
-    place = np.empty(len(by_kind), dtype=np.int64)
-    place[by_kind] = np.arange(len(by_kind)) - first
-    return place

@@ -22,10 +22,8 @@ from gpubench.arrays import Floats, Indices
 from gpubench.models import Change, FindingOut, Pricing, RankedOffer
 from gpubench.offers.columns import kinds_of
 from gpubench.options import words_of
-from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import delivered_share
-from gpubench.recommend.limits import limits_price, meets
+from gpubench.recommend.eligible import Eligible, limits_price, meets
 from gpubench.recommend.objective import sorted_by, standing
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.recommend.rows import Rows
@@ -39,18 +37,13 @@ _FIRST = 1e-6
 """Where the search begins for the threshold of what is nothing yet: dollars an hour, share of lost work."""
 
 
-def changes_of(request: RankRequest, pool: Candidates, order: Indices, rows: Rows) -> Iterator[Change]:
+def changes_of(found: Eligible) -> Iterator[Change]:
     """Yield what would make the runner-up the better of the two; nothing where there is none.
 
     A first offer that no longer meets the deadline, the budget or the ceiling on the price is no answer, so
     that the order turns there at the latest.
-
-    Args:
-        request: What was asked.
-        pool: The offers.
-        order: Rows of the pool, best first.
-        rows: The same as rows of the ranking.
     """
+    request, pool, order, rows = found.request, found.pool, found.order, found.rows
     if rows.runner_up is None:
         return
     first = int(order[0])
@@ -111,47 +104,36 @@ _CERTAIN = 1e-9
 """Standard deviation of a logarithm, or of its square, below which a speed is known."""
 
 
-def finding_out(
-    request: RankRequest, pool: Candidates, order: Indices, rows: Rows, chances: Chances
-) -> FindingOut | None:
-    """Return the measurement of one GPU that is worth most; None where no rented one is left to measure.
-
-    Args:
-        request: What was asked.
-        pool: The offers.
-        order: Rows of the pool, best first.
-        rows: The same as rows of the ranking.
-        chances: With the drawn costs of the first of them.
-    """
+def finding_out(found: Eligible) -> FindingOut | None:
+    """Return the measurement of one GPU that is worth most; None where no rented one is left to measure."""
+    request, pool, rows, scores = found.request, found.pool, found.rows, found.chances.scores
     if sorted_by(request) != "cost":
         return None
-    detailed = len(chances.scores)
-    best = [places[0] for places in rows.of_gpu.values() if places[0] < detailed][:MOST_RIVALS]
+    best = [places[0] for places in rows.of_gpu.values() if places[0] < len(scores)][:MOST_RIVALS]
     if len(best) < 2:
         return None
-    costs = -chances.scores[best]
     unsure = [
-        (place, row)
+        (place, row, for_rent)
         for place, row in zip(best, rows.at(best), strict=True)
-        if row.estimate.basis == "predicted" and len(_for_rent(rows, row.offer.gpu_key))
+        if row.estimate.basis == "predicted" and len(for_rent := rows.for_rent(row.offer.gpu_key))
     ]
     unsure.sort(key=lambda each: -(each[1].p_best or 0.0))
-    found = []
-    for place, row in unsure[:MOST_MEASURED]:
-        drawn = pool.speeds.draws[pool.gpu[order[place]]]
-        there = _cheapest(rows, row.offer.gpu_key)
-        found.append(
+    measured = []
+    for place, row, for_rent in unsure[:MOST_MEASURED]:
+        drawn = pool.speeds.draws[pool.gpu[found.order[place]]]
+        there = _cheapest(rows, for_rent)
+        measured.append(
             FindingOut(
                 gpu_key=row.offer.gpu_key,
                 provider=there.offer.provider,
                 instance=there.offer.instance,
-                saving_usd=saving_usd(costs, np.log(drawn)),
+                saving_usd=saving_usd(-scores[best], np.log(drawn)),
                 cost_usd=trial_usd(request, there.expected_usd_per_hour, TRIAL_MINUTES),
                 minutes=TRIAL_MINUTES,
                 command=_command(request, there),
             )
         )
-    return max(found, key=lambda each: each.net_usd, default=None)
+    return max(measured, key=lambda each: each.net_usd, default=None)
 
 
 def saving_usd(costs: Floats, log_rate: Floats) -> float:
@@ -185,14 +167,8 @@ def _fitted(costs: Floats, log_rate: Floats) -> Floats:
     return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
 
 
-def _for_rent(rows: Rows, gpu_key: str) -> Indices:
-    there = rows.of_gpu[gpu_key]
-    return there[~rows.is_owned[there]]
-
-
-def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
-    """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    for_rent = _for_rent(rows, gpu_key)
+def _cheapest(rows: Rows, for_rent: Indices) -> RankedOffer:
+    """Return the cheapest of these by the hour, one that a task file can rent where there is one."""
     by_price = for_rent[np.argsort(rows.prices[for_rent], kind="stable")]
     offers = rows.offers.take(by_price)
     kinds = kinds_of(offers.provider, offers.pricing)  # all that is asked of an offer to be tried

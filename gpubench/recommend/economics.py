@@ -10,12 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from gpubench.arrays import Floats
+from gpubench.offers.dates import HOURS_PER_YEAR
 
 Figure = TypeVar("Figure", float, Floats)
 
 SECONDS_PER_HOUR = 3600.0
 SECOND_IN_HOURS = 1 / 3600
-HOURS_PER_YEAR = 8760.0
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 MINUTES_PER_HOUR = 60.0
 WATTS_PER_KW = 1000.0

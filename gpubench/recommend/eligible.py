@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cache
+from functools import cached_property
 from itertools import repeat
 from types import MappingProxyType
 
@@ -17,20 +17,20 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import Estimate, Execution, GpuSpec, Offer
+from gpubench.models import Estimate, Execution, Offer
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import USUAL_DRIFT, asks_of
-from gpubench.offers.outliers import Market
+from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.options import words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
-from gpubench.recommend import limits, objective, prices
+from gpubench.recommend import objective, prices
 from gpubench.recommend.buying import purchase_filters, within_the_sum
 from gpubench.recommend.candidates import Candidates, Work, candidates_of, share_of, work_of
 from gpubench.recommend.chances import Chances, chances_of
-from gpubench.recommend.evidence import Evidence
+from gpubench.recommend.evidence import Evidence, Refuser
 from gpubench.recommend.filters import (
     NO_FIGURE,
     Exclusion,
@@ -40,13 +40,14 @@ from gpubench.recommend.filters import (
     nothing_left,
     payment_filters,
 )
-from gpubench.recommend.owning import Ownership, card_share
+from gpubench.recommend.ownership import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
 from gpubench.shared_options import asked_recipe
-from gpubench.units import plain, plural
+from gpubench.specs import load_specs
+from gpubench.units import format_number, format_usd, plain, plural
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Sifted:
         doubts: Why each of these is doubted, in a few words.
         asked: What every provider asks.
         market: What is expected of prices, and the day that their ages count to.
-        owned: What owning means, for the owned ones among the offers; ``for_sale`` for those beside them.
+        owned: What owning means, for the owned ones among the offers.
+        machines: The same, and of what could be bought beside them.
     """
 
     every: Offers
@@ -75,23 +77,16 @@ class Sifted:
     doubted_as_asked: list[Exclusion]
     taken: Offers
     doubts: Mapping[OfferKey, str]
-    asked: Market
+    asked: AskedPrices
     market: prices.Market
-    specs: Mapping[str, GpuSpec]
     owned: Mapping[Offer, Ownership]
-    for_sale: Mapping[Offer, Ownership]
-
-    @property
-    def machines(self) -> Mapping[Offer, Ownership]:
-        """What owning means, for owned hardware and for what could be bought."""
-        return {**self.for_sale, **self.owned}
+    machines: Mapping[Offer, Ownership]
 
 
 def sift(
     request: RankRequest,
     offers: Iterable[Offer],
     *,
-    specs: Mapping[str, GpuSpec],
     today: date,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
@@ -102,7 +97,6 @@ def sift(
     Args:
         request: A checked request.
         offers: Every offer known, in any order.
-        specs: The specification table.
         today: The day that price ages count to.
         owned: What owning means, for the owned ones among the offers.
         for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
@@ -112,21 +106,19 @@ def sift(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     every = Offers.of(offers)
-    asked = Market(every)
+    asked = AskedPrices(every)
     machines = {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    hosts = every.where(every.kind.equals("marketplace"))
-    believed = leave_out_doubted(request, asked, hosts).kept  # whatever else the buyer rules out
-    market = prices.Market(today, asks_of(believed), drift, shares)
-    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = [*filters_of(request, every, market, watts), *purchase_filters(request, machines)]
-    possible, fallen = apply(filters, every, specs)
+    hosts = every.where(every.kind.equals("marketplace"))  # whatever else the buyer rules out
+    asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
+    market = prices.Market(today, asks, drift, shares)
+    filters = [*filters_of(request, every, market, machines), *purchase_filters(request, machines)]
+    possible, fallen = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
-    payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
-    sold, _ = apply(filters, payable, specs)
+    sold, _ = apply(filters, [offer for offer, each in for_sale.items() if each.purchase_usd <= most_usd])
     possible, doubted, taken = leave_out_doubted(request, asked, possible)
     paid_as_asked = payment_filters(request, every.pricing.present)
-    kept, otherwise_paid = apply(paid_as_asked, possible, specs)
+    kept, otherwise_paid = apply(paid_as_asked, possible)
     fallen = [*fallen, *doubted, *otherwise_paid]
     _require(kept, every, fallen)
     return Sifted(
@@ -135,15 +127,103 @@ def sift(
         possible=possible,
         sold=sold,
         fallen=fallen,
-        doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer], specs)[0])],
+        doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer])[0])],
         taken=taken,
         doubts={offer_key(each): why for each in taken if (why := asked.doubt_in_short(each))},
         asked=asked,
         market=market,
-        specs=specs,
         owned=owned,
-        for_sale=for_sale,
+        machines=machines,
     )
+
+
+@dataclass(frozen=True)
+class Able:
+    """What is known of the offers that are left: which of them run the job, and how fast.
+
+    Attributes:
+        request: What was asked; where no job can be assumed, of relative units.
+        speeds: Of one GPU of each kind.
+        without_room: Whether each of several GPUs holds its share of one job; None where none is shared.
+        work: The job; None in relative units.
+        scalings: How machines scale that were asked about.
+    """
+
+    request: RankRequest
+    left: Sifted
+    evidence: Evidence
+    speeds: Speeds
+    without_room: Refuser | None
+    work: Work | None = None
+    scalings: dict[tuple[str, int], Scaling] = field(default_factory=dict)
+
+    @cached_property
+    def parts(self) -> Mapping[str, Mapping[str, Estimate]]:
+        """The estimate of each workload on one GPU of a kind."""
+        workloads = tuple(self.evidence.answers)
+        by_gpu = zip(self.speeds.keys, self.speeds.parts, strict=True)
+        return {key: dict(zip(workloads, each, strict=True)) for key, each in by_gpu}
+
+    @property
+    def photograph_share(self) -> float:
+        """Of the samples, which the vCPUs of a host must prepare."""
+        return share_of(self.request, self.evidence.photographs)
+
+    def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:
+        """Part offers into those that can run the job and those that cannot, or may not."""
+        machines = kinds_of(offers.gpu_key, offers.gpu_count)
+        why = [self._why_not(*machine) for machine in machines.values]
+        runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
+        places = np.flatnonzero(~runs)
+        reasons = [why[machine] or "" for machine in machines.codes[places].tolist()]
+        fallen = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
+        return offers.where(runs), list(fallen)
+
+    def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
+        """Return why so many of a GPU cannot run the job, or may not; None where they do."""
+        spec = load_specs().get(gpu_key)
+        if gpu_key not in self.parts:
+            listed = None if spec is None else spec.not_ranked_because
+            none = "its GPU is not in the table, and no run of yours measured it"
+            return listed or self.speeds.refusals.get(gpu_key, none)
+        for part in self.parts[gpu_key].values():
+            if gpu_count < part.fewest_gpus:
+                there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
+                return (
+                    f"{part.case.workload} at batch {part.case.batch_size:,} does not fit on {there}: it "
+                    f"{gpus_needed(part.fewest_gpus)}"
+                )
+        if self.without_room is None or spec is None or gpu_count == 1:
+            return None
+        found = (self.without_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
+        return next(filter(None, found), None)
+
+    def pool_of(self, offers: Offers) -> Candidates:
+        """Lay offers out as columns."""
+        request, evidence = self.request, self.evidence
+        scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
+        for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - self.scalings.keys():
+            spec, parts = load_specs().get(key), self.parts[key]
+            self.scalings[key, count] = scaling_of(spec, count, parts, scaler=scaler, shares=request.mix)
+        return candidates_of(
+            request,
+            offers,
+            self.speeds,
+            scaling_of=self.scalings,
+            market=self.left.market,
+            photograph_share=self.photograph_share,
+            work=self.work,
+        )
+
+    def within_limits(self, offers: Offers) -> tuple[Candidates, list[Exclusion]]:
+        """Return the offers that meet the limits of the job, as columns, and why others do not."""
+        pool = self.pool_of(offers)
+        missed = misses(self.request, pool)
+        if not missed:
+            return pool, []
+        meets = np.ones(len(offers), dtype=bool)
+        meets[list(missed)] = False
+        return self.pool_of(offers.where(meets)), list(missed.values())
 
 
 @dataclass(frozen=True)
@@ -151,26 +231,26 @@ class Eligible:
     """Offers that can do the job: ``order`` has the rows of the pool best first, ``rows`` are the same.
 
     Attributes:
-        request: What was asked; where no job can be assumed, of relative units.
+        able: What is known of these offers, and of others.
         fallen: What was left out, and why.
-        photograph_share: Of the samples, which the vCPUs of a host must prepare.
-        runnable: Parts offers into those that run the job and those that cannot, or may not.
-        pool_of: Lays offers out as columns.
     """
 
-    request: RankRequest
+    able: Able
     pool: Candidates
     order: Indices
     rows: Rows
     chances: Chances
     fallen: list[Exclusion]
-    photograph_share: float
-    runnable: Callable[[Offers], tuple[Offers, list[Exclusion]]]
-    pool_of: Callable[[Offers], Candidates]
 
-    def within_limits(self, offers: Offers) -> Candidates:
-        """Return those of other offers that meet the limits of the job, as columns."""
-        return _within_limits(self.request, offers, self.pool_of)[0]
+    @property
+    def request(self) -> RankRequest:
+        """What was asked; where no job can be assumed, of relative units."""
+        return self.able.request
+
+    @property
+    def left(self) -> Sifted:
+        """What the filters leave."""
+        return self.able.left
 
 
 def eligible(
@@ -196,48 +276,26 @@ def eligible(
     keys = {*left.possible.gpu_key.present, *left.sold.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
-    parts = {
-        key: dict(zip(evidence.answers, each, strict=True))
-        for key, each in zip(speeds.keys, speeds.parts, strict=True)
-    }
-    runnable = _runnable(request, evidence, speeds, parts, left.specs)
-    kept, unknown = runnable(left.kept)
+    without_room = evidence.without_room if request.one_job_over_all_gpus else None
+    able = Able(request, left, evidence, speeds, without_room)
+    kept, unknown = able.runnable(left.kept)
     kept, dear = within_the_sum(request, kept, left.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
     fallen = [*left.fallen, *unknown, *dear]
     _require(kept, left.every, fallen)
-    photograph_share = share_of(request, evidence.photographs)
     work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
-    pool_of = _pool_of(request, left, evidence, speeds, parts=parts, work=work)
-    pool, missed = _within_limits(request, kept, pool_of)
+    able = replace(able, request=request, work=work)
+    pool, missed = able.within_limits(kept)
     fallen += missed
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
     order = order if first_only else chances.order
-    rows = Rows(
-        request,
-        pool,
-        order,
-        chances,
-        market=left.market,
-        possible=left.possible,
-        doubts=left.doubts,
-    )
-    return Eligible(
-        request=request,
-        pool=pool,
-        order=order,
-        rows=rows,
-        chances=chances,
-        fallen=fallen,
-        photograph_share=photograph_share,
-        runnable=runnable,
-        pool_of=pool_of,
-    )
+    rows = Rows(request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts)
+    return Eligible(able, pool, order, rows, chances, fallen)
 
 
 def unit_of(speeds: Speeds) -> str:
@@ -272,89 +330,50 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
         )
 
 
-def _runnable(
-    request: RankRequest,
-    evidence: Evidence,
-    speeds: Speeds,
-    parts: Mapping[str, Mapping[str, Estimate]],
-    specs: Mapping[str, GpuSpec],
-) -> Callable[[Offers], tuple[Offers, list[Exclusion]]]:
-    """Return what parts offers into those that can run the job and those that cannot, or may not."""
-    one_job = evidence.without_room if request.one_job_over_all_gpus else None
-
-    @cache
-    def reason(gpu_key: str, gpu_count: int) -> str | None:
-        spec = specs.get(gpu_key)
-        if gpu_key not in parts:
-            listed = None if spec is None else spec.not_ranked_because
-            none = "its GPU is not in the table, and no run of yours measured it"
-            return listed or speeds.refusals.get(gpu_key, none)
-        short = next((part for part in parts[gpu_key].values() if gpu_count < part.fewest_gpus), None)
-        if short is not None:
-            there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
-            return (
-                f"{short.case.workload} at batch {short.case.batch_size:,} does not fit on {there}: it "
-                f"{gpus_needed(short.fewest_gpus)}"
-            )
-        if one_job is None or spec is None or gpu_count == 1:
-            return None
-        found = (one_job(name, spec, gpu_count, part) for name, part in parts[gpu_key].items())
-        return next(filter(None, found), None)
-
-    def parted(offers: Offers) -> tuple[Offers, list[Exclusion]]:
-        machines = kinds_of(offers.gpu_key, offers.gpu_count)
-        why = [reason(*machine) for machine in machines.values]
-        runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
-        places = np.flatnonzero(~runs)
-        reasons = [why[machine] or "" for machine in machines.codes[places].tolist()]
-        fallen = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
-        return offers.where(runs), list(fallen)
-
-    return parted
+# --- deadlines and budgets --------------------------------------------------------------------------------
 
 
-def _pool_of(
-    request: RankRequest,
-    left: Sifted,
-    evidence: Evidence,
-    speeds: Speeds,
-    *,
-    parts: Mapping[str, Mapping[str, Estimate]],
-    work: Work | None,
-) -> Callable[[Offers], Candidates]:
-    """Return what lays offers out as columns."""
-    scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
-    scalings: dict[tuple[str, int], Scaling] = {}
+def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
+    """Return the rows that may miss the deadline or the budget, each with its figures, the nearest last.
 
-    def pool_of(offers: Offers) -> Candidates:
-        for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - scalings.keys():
-            found = scaling_of(left.specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
-            scalings[key, count] = found
-        return candidates_of(
-            offers,
-            speeds,
-            left.specs,
-            scalings,
-            left.market,
-            spot_lost=request.spot_lost,
-            photograph_share=share_of(request, evidence.photographs),
-            reference_gpu=request.reference_gpu,
-            work=work,
-        )
+    A limit is held against the unfavorable end of the interval: a promise, not a hope. A row without an
+    interval is judged by its estimate.
 
-    return pool_of
+    Raises:
+        MisuseError: If there is no job, as where the reference GPU has no figure.
+    """
+    if request.deadline_hours is None and request.budget_usd is None:
+        return {}
+    if pool.work is None:
+        raise MisuseError("a deadline or a budget needs a job, and here is none to assume: add --samples")
+    rows = slice(None)
+    _, _, slowest = objective.job_rates(pool)
+    slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
+    hours, slow_hours = (objective.hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
+    usd, _, dear_usd = objective.cost_with_ends(request, pool, rows)
+    dear_usd = np.where(np.isnan(dear_usd), usd, dear_usd)
+    hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
+    is_hungry = pool.is_hungry
+    found: dict[int, Exclusion] = {}
+    for option, limit, likely, worst, words, shown in (
+        ("--deadline-hours", request.deadline_hours, hours, slow_hours, hour_words, format_number),
+        ("--budget-usd", request.budget_usd, usd, dear_usd, usd_words, format_usd),
+    ):
+        above = np.flatnonzero(worst > (math.inf if limit is None else limit))
+        for row in above[np.argsort(-worst[above], kind="stable")].tolist():
+            reason = words.format(*map(shown, (likely[row], worst[row], limit)))
+            if is_hungry[row]:
+                reason += f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
+            found.setdefault(row, Exclusion(pool.offers, row, option, reason))
+    return found
 
 
-def _within_limits(
-    request: RankRequest,
-    kept: Offers,
-    pool_of: Callable[[Offers], Candidates],
-) -> tuple[Candidates, list[Exclusion]]:
-    """Return the offers that meet the limits of the job, as columns, and why others do not."""
-    pool = pool_of(kept)
-    misses = limits.misses(request, pool)
-    if not misses:
-        return pool, []
-    meets = np.ones(len(kept), dtype=bool)
-    meets[list(misses)] = False
-    return pool_of(kept.where(meets)), list(misses.values())
+def meets(request: RankRequest, pool: Candidates) -> bool:
+    """Return whether all of these offers would meet the deadline, the budget and the ceiling on the price."""
+    most = request.max_usd_per_hour
+    return (most is None or bool((pool.price <= most).all())) and not misses(request, pool)
+
+
+def limits_price(request: RankRequest) -> bool:
+    """Return whether a price alone can make an offer miss what was asked."""
+    return request.budget_usd is not None or request.max_usd_per_hour is not None

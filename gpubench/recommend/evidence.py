@@ -178,7 +178,17 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
         if isinstance(answer, Estimate)
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
-    for key, found in measured_by_the_user(question, _fit_for(request, runs.own), known).items():
+    own = runs.own
+    if request.batch_size == "max":  # no card may stand at its main batch among cards at their largest
+        own = tuple(
+            run
+            if device_key(run) == CPU_KEY
+            else msgspec.structs.replace(
+                run, measurements=tuple(row for row in run.measurements if row.at_largest_batch)
+            )
+            for run in own
+        )
+    for key, found in measured_by_the_user(question, own, known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
             late = None if limit_ms is None else _why_late(found, limit_ms / MS_PER_S)
@@ -217,23 +227,6 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
     return answer(question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most)
 
 
-def _fit_for(request: RankRequest, runs: Sequence[Run]) -> Sequence[Run]:
-    """Leave out rows at a fixed batch where the largest is asked for; a CPU has no other.
-
-    A card that is not predicted must not stand at its main batch among cards at their largest.
-    """
-    if request.batch_size != "max":
-        return runs
-    return [
-        run
-        if device_key(run) == CPU_KEY
-        else msgspec.structs.replace(
-            run, measurements=tuple(m for m in run.measurements if m.at_largest_batch)
-        )
-        for run in runs
-    ]
-
-
 def _within_latency(
     limit_s: float, request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs
 ) -> Answers:
@@ -244,11 +237,13 @@ def _within_latency(
         asked = msgspec.structs.replace(question, batch_size=batch_size)
         answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference)
         for key, answer in answers.items():
-            known = best.get(key)
             late = _why_late(answer, limit_s) if isinstance(answer, Estimate) else None
             if late is not None:
                 answer = Refusal(gpu_key=key, reason=late)  # noqa: PLW2901 - too slow is a refusal
-            if known is None or _is_faster(answer, known):
+            known = best.setdefault(key, answer)
+            if isinstance(answer, Refusal) or answer.fits_memory is False:
+                continue
+            if isinstance(known, Refusal) or answer.samples_per_s > known.samples_per_s:
                 best[key] = answer
     return best
 
@@ -273,12 +268,6 @@ def slow_latency_s(answer: Estimate) -> float | None:
         times = generation_times(answer)
         return None if times is None else times.per_token_s.high or times.per_token_s.value
     return answer.case.batch_size / (answer.low or answer.samples_per_s)
-
-
-def _is_faster(answer: Estimate | Refusal, known: Estimate | Refusal) -> bool:
-    if not isinstance(answer, Estimate) or answer.fits_memory is False:
-        return False
-    return isinstance(known, Refusal) or answer.samples_per_s > known.samples_per_s
 
 
 CPU_KEY = "cpu"

@@ -62,9 +62,9 @@ def has_fast_fp64(spec: GpuSpec) -> bool:
     return (fp64_share(spec) or 0) >= FAST_FP64
 
 
-def fastest_link(spec: GpuSpec) -> str | None:
+def link_of(spec: GpuSpec) -> str | None:
     """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ..."""
-    return spec.direct_link or (None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}")
+    return spec.link or (None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}")
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
@@ -88,7 +88,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
     "line": attrgetter("line"),
     "ecc": ecc_of,
     "fp64_share": fp64_share,
-    "link": fastest_link,
+    "link": link_of,
     "cooling": cooling_of,
     "board_power_w": attrgetter("board_power_w"),
 }

@@ -20,7 +20,7 @@ from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
-from gpubench.recommend.feed_request import FeedRequest
+from gpubench.recommend.request import FeedRequest
 from gpubench.record.store import own_runs, reference_runs
 from gpubench.specs import require_spec
 

@@ -20,15 +20,15 @@ from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import age_days
+from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions
-from gpubench.offers.outliers import ADMITTED_BY, Market
-from gpubench.offers.owned import card_prices
+from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.recommend.factors import cooling_of, factor_filters
-from gpubench.recommend.prices import Market as PriceMarket
-from gpubench.recommend.prices import expected_usd_per_hour, prices_of
+from gpubench.recommend.ownership import UNPRICED_KIND, Ownership
+from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import known_keys, nearest_keys
+from gpubench.specs import known_keys, load_specs, nearest_keys
 from gpubench.units import format_usd, listing, plain
 
 NO_PRICE = "having no price"
@@ -40,7 +40,6 @@ NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
 WITHOUT_A_FAN = "a card without a fan"
 HOST_LIMITS = ("--psu-watts", "--slots", WITHOUT_A_FAN)
-UNPRICED_KIND = "unpriced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,12 @@ class Doubted(NamedTuple):
     taken: Offers
 
 
-def apply(
-    filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
-) -> tuple[Offers, list[Exclusion]]:
+def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
     every = Offers.of(offers)
     fallen: dict[int, Exclusion] = {}
     for each in filters:
-        for at, reason in _reasons(each, every, specs):
+        for at, reason in _reasons(each, every):
             if reason is not None and at not in fallen:
                 fallen[at] = Exclusion(every, at, each.option, reason)
     kept = np.ones(len(every), dtype=bool)
@@ -96,11 +93,11 @@ def apply(
     return every.where(kept), [fallen[at] for at in sorted(fallen)]
 
 
-def _reasons(of: Filter, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterator[tuple[int, str | None]]:
+def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
     """Yield why offers fall to a filter; of many alike in its fields one is asked."""
 
     def reason(at: int) -> str | None:
-        return of.reason(offers[at], specs.get(offers.gpu_key.at(at)))
+        return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
 
     asked = offers.is_owned if of.owned else np.ones(len(offers), dtype=bool)
     if of.suspects is not None:
@@ -170,9 +167,9 @@ def _with_reason(fallen: Exclusion) -> str:
 
 
 def filters_of(
-    request: RankRequest, offers: Offers, market: PriceMarket, owned_w: Mapping[Offer, float]
-) -> list[Filter]:
-    """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
+    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
+) -> Iterator[Filter]:
+    """Yield the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
     Owned hardware has no provider and no region, so it passes those.
 
@@ -180,34 +177,35 @@ def filters_of(
         request: What the buyer rules out.
         offers: Every offer known: a name that none of them bears is a mistake.
         market: What is expected of their prices, and the day that ages count to.
-        owned_w: Power at work of the owned ones among them [W].
+        machines: What owning means, for the owned ones among them.
 
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
-    active = [
-        Filter(
-            "being historic or a GPU without its machine",
-            lambda offer, _: NOT_RANKED.get(offer.kind),
-            fields=("kind",),
+    yield Filter(
+        "being historic or a GPU without its machine",
+        lambda offer, _: NOT_RANKED.get(offer.kind),
+        fields=("kind",),
+    )
+    yield Filter(
+        "a price of 0 or less",
+        lambda offer, _: (
+            None
+            if offer.kind == UNPRICED_KIND
+            else f"price {offer.price_usd_per_hour} USD/h cannot be ranked"
         ),
-        Filter("a price of 0 or less", _price, suspects=lambda o: ~((o.price > 0) & np.isfinite(o.price))),
-    ]
-    active += _owned_filters(request, owned_w)
-    if request.providers:
-        active.append(_provider_filter(request.providers, offers))
-    if request.regions:
-        active.append(_region_filter(request.regions, offers))
-    if request.gpus:
-        keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
-        active.append(
-            Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
-        )
-    active += _figure_filters(request, market)
-    active += [Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request)]
+        suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
+    )
+    yield from _owned_filters(request, machines)
+    yield from _place_filters(request, offers)
+    yield from _figure_filters(request, market)
+    yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
     if request.buys:
-        active.append(Filter(NO_PRICE, _unpriced, suspects=lambda o: o.kind.equals(UNPRICED_KIND)))
-    return active
+        yield Filter(
+            NO_PRICE,
+            lambda offer, _: offer.note or "no price is known",
+            suspects=lambda offers: offers.kind.equals(UNPRICED_KIND),
+        )
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
@@ -236,25 +234,25 @@ def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
     return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, fields=("pricing",))
 
 
-def leave_out_doubted(request: RankRequest, market: Market, offers: Offers) -> Doubted:
+def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
     """Part offers into those whose prices count and those that are likely a mistake.
 
     It comes after all others that a buyer chose.
 
     Args:
         request: Whether such prices are wanted.
-        market: What every provider asks.
+        asked: What every provider asks.
         offers: What is left.
     """
-    doubted = market.doubted(offers)
+    doubted = asked.doubted(offers)
     if request.accept_outliers:
         return Doubted(offers, [], offers.where(doubted))
     taken = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
     fallen = []
     for at in np.flatnonzero(unborne).tolist():
-        option = FAR_BELOW if market.is_below(offers[at]) else FAR_ABOVE
-        fallen.append(Exclusion(offers, at, option, f"{market.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
+        option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
+        fallen.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
     return Doubted(offers.where(~unborne), fallen, taken)
 
 
@@ -287,27 +285,15 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     return frozenset(matched)
 
 
-def _price(offer: Offer, _: GpuSpec | None) -> str | None:
-    price = offer.price_usd_per_hour
-    if not (price.is_finite() and price > 0) and offer.kind != UNPRICED_KIND:
-        return f"price {price} USD/h cannot be ranked"
-    return None
-
-
-def _unpriced(offer: Offer, _: GpuSpec | None) -> str | None:
-    return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
-
-
-def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list[Filter]:
-    """Return what the place allows: the watts of its circuit, and cards that cool themselves."""
-    active: list[Filter] = []
+def _owned_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
+    """Yield what the place allows: the watts of its circuit, and cards that cool themselves."""
     if (most := request.circuit_watts) is not None:
 
         def too_much(offer: Offer, _: GpuSpec | None) -> str | None:
-            power_w = owned_w.get(offer, 0.0)
+            power_w = machines[offer].power_w if offer in machines else 0.0
             return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
 
-        active.append(Filter("--circuit-watts", too_much, owned=True))
+        yield Filter("--circuit-watts", too_much, owned=True)
     if request.own_fan:
 
         def no_fan(_: Offer, spec: GpuSpec | None) -> str | None:
@@ -315,67 +301,55 @@ def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list
                 return None
             return "it has no fan of its own: it needs a server's air or a module board"
 
-        active.append(Filter("--own-fan", no_fan, owned=True))
-    return active
+        yield Filter("--own-fan", no_fan, owned=True)
 
 
-def _provider_filter(wanted: Sequence[str], offers: Offers) -> Filter:
-    names = known_providers(wanted, offers.provider.present)
+def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
+    """Yield the filters on who has a GPU, where, and which; what is owned has no provider and no region."""
+    if request.providers:
+        providers = known_providers(request.providers, offers.provider.present)
 
-    def reason(offer: Offer, _: GpuSpec | None) -> str | None:
-        if offer.pricing is Pricing.OWNED or offer.provider.casefold() in names:
-            return None
-        return "another provider"
+        def another_provider(offer: Offer, _: GpuSpec | None) -> str | None:
+            is_meant = offer.pricing is Pricing.OWNED or offer.provider.casefold() in providers
+            return None if is_meant else "another provider"
 
-    return Filter("--provider", reason, fields=("provider", "pricing"))
+        yield Filter("--provider", another_provider, fields=("provider", "pricing"))
+    if request.regions:
+        regions = known_regions(request.regions, offers.region.present)
+
+        def elsewhere(offer: Offer, _: GpuSpec | None) -> str | None:
+            here = offer.region
+            if offer.pricing is Pricing.OWNED:
+                return None
+            if here is None:
+                return "its region is not stated"
+            return None if any(is_in(here, name) for name in regions) else f"in region {plain(here)}"
+
+        yield Filter("--region", elsewhere, fields=("region", "pricing"))
+    if request.gpus:
+        keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
+        yield Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
 
 
-def _region_filter(wanted: Sequence[str], offers: Offers) -> Filter:
-    names = known_regions(wanted, offers.region.present)
-
-    def reason(offer: Offer, _: GpuSpec | None) -> str | None:
-        if offer.pricing is Pricing.OWNED:
-            return None
-        if offer.region is None:
-            return "its region is not stated"
-        here = offer.region
-        return None if any(is_in(here, name) for name in names) else f"in region {plain(here)}"
-
-    return Filter("--region", reason, fields=("region", "pricing"))
-
-
-def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
-    active: list[Filter] = []
+def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
+    """Yield the filters on a figure of the offer: how many GPUs, its price, and how old that is."""
     if (count := request.count) is not None:
-        active.append(
-            Filter(
-                "--count",
-                lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
-                fields=("gpu_count",),
-            )
+        yield Filter(
+            "--count",
+            lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}",
+            fields=("gpu_count",),
         )
     if (most := request.max_usd_per_hour) is not None:
-        active.append(
-            Filter(
-                "--max-usd-per-hour",
-                lambda o, _: (
-                    None
-                    if (usd := expected_usd_per_hour(o, market)) <= most
-                    else f"{format_usd(usd)} an hour, above {format_usd(most)}"
-                ),
-                suspects=lambda offers: prices_of(offers, market).expected > most,
-            )
+        most_words = format_usd(most)
+        yield Filter(
+            "--max-usd-per-hour",
+            lambda o, _: f"{format_usd(expected_usd_per_hour(o, market))} an hour, above {most_words}",
+            suspects=lambda offers: prices_of(offers, market).expected > most,
         )
     if (days := request.max_price_age_days) is not None:
-        active.append(
-            Filter(
-                "--max-price-age",
-                lambda o, _: (
-                    None
-                    if (age := age_days(o.price_date, market.today)) <= days
-                    else f"its price is {age} days old, above {days}"
-                ),
-                fields=("price_date",),
-            )
-        )
-    return active
+
+        def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
+            age = age_days(offer.price_date, market.today)
+            return None if age <= days else f"its price is {age} days old, above {days}"
+
+        yield Filter("--max-price-age", too_old, fields=("price_date",))

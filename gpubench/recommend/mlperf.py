@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -40,16 +40,16 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     for offer in offers:
         if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.price_usd_per_hour > 0:
             clouds.setdefault(offer.gpu_key, []).append(offer)
-    return tuple(_priced(run, clouds.get(run.gpu_key, ())) for run in runs)
-
-
-def _priced(run: PublishedRun, offers: Sequence[Offer]) -> PricedRun:
-    """GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones."""
-    size = min(run.gpus, MOST_GPUS_OF_A_MACHINE)
-    fitting = [offer for offer in offers if offer.gpu_count == size]
-    if not fitting or run.gpus % size:
-        return PricedRun(run=run)
-    offer = min(fitting, key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""))
-    machines = run.gpus // size
-    usd = float(offer.price_usd_per_hour) * machines * run.minutes / MINUTES_PER_HOUR
-    return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
+    found = []
+    for run in runs:
+        # GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones
+        size = min(run.gpus, MOST_GPUS_OF_A_MACHINE)
+        fitting = [offer for offer in clouds.get(run.gpu_key, ()) if offer.gpu_count == size]
+        if not fitting or run.gpus % size:
+            found.append(PricedRun(run=run))
+            continue
+        offer = min(fitting, key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""))
+        machines = run.gpus // size
+        usd = float(offer.price_usd_per_hour) * machines * run.minutes / MINUTES_PER_HOUR
+        found.append(PricedRun(run=run, offer=offer, machines=machines, usd=usd))
+    return tuple(found)

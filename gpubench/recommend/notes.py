@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 
 import numpy as np
 
 from gpubench.labels import gpu_name, gpus
-from gpubench.models import Choice, Decision, GpuSpec, ParallelMode, Pricing
+from gpubench.models import Choice, Decision, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
-from gpubench.offers.outliers import ADMITTED_BY, name_of
-from gpubench.offers.outliers import Market as Believable
+from gpubench.offers.outliers import ADMITTED_BY, AskedPrices, name_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.buy_or_rent import assumed_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.decision import second_best, to_pay
+from gpubench.recommend.eligible import Eligible, Sifted
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import batches_of
+from gpubench.recommend.verdict import prices_decide
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 
-def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
-    """Yield the notes that apply to this ranking, but for those on prices."""
+def decisive_notes(found: Eligible, priced: Candidates, decision: Decision) -> Iterator[str]:
+    """Yield what to read before paying: prices that are doubted or old, and what is not as it was asked.
+
+    Args:
+        found: What can do the job.
+        priced: The same, and all rent that owned hardware is held against.
+        decision: What to pay for.
+    """
+    left, offers = found.left, found.pool.offers
+    yield from _left_out_as_outliers(left.doubted_as_asked)
+    yield from _far_from_others(left.asked, left.taken.where(left.taken.by_user & left.taken.places(offers)))
+    yield from _not_as_asked(found.request, found.pool)
+    if not prices_decide(decision):
+        yield from _on_ages(priced, left.market.today)
+
+
+def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
+    """Yield the other notes that apply to a ranking. Args as ``decisive_notes``."""
+    request, pool, total = found.request, found.pool, len(found.rows)
     yield from _on_workloads(request)
     yield from _on_scaling(pool)
-    yield from _on_sharing(pool)
     yield from _on_checkpointing(request, pool)
     yield from _on_payment(request, pool)
     yield from _on_hosts(pool)
@@ -46,9 +63,11 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
         )
     if total > IN_DETAIL:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
+    yield from _on_expected_prices(found.left.market, priced)
+    yield from _free_beside(request, found.left)
 
 
-def not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
+def _not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
     """Yield what of the question the figures do not answer as it was asked."""
     if request.reserved and Pricing.RESERVED not in pool.offers.pricing.present:
         yield (
@@ -82,11 +101,21 @@ def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
     """Yield what to know of the choice: owning it instead, its price, and the photographs that it takes."""
     choice, own = decision.choice, decision.best_to_own
     if own is not None and choice.source != "own":
-        yield from _on_owning(request, choice, own)
+        own_usd, rented_usd = own.cost_usd, choice.cost_usd
+        if own_usd is not None and rented_usd is not None and own_usd < rented_usd:
+            yield (
+                f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own_usd)}, "
+                f"against {format_usd(rented_usd)} rented, if it works "
+                f"{format_percent(request.utilization.likely)} of all hours for {request.years:g} years: "
+                f"{format_price(own.purchase_usd)} is paid first, so --buy ranks it."
+            )
         if own.assumed:
             yield f"Best to own assumes {listing(assumed_of([own]))}."
     yield from _on_the_price(choice)
-    yield from _on_feeding(decision)
+    paid, other = to_pay(decision), second_best(decision)
+    yield from _on_vcpus(paid)
+    if other is not None and other.can_feed is False:
+        yield from _on_vcpus(other)
 
 
 def _on_the_price(choice: Choice) -> Iterator[str]:
@@ -109,7 +138,7 @@ def _on_the_price(choice: Choice) -> Iterator[str]:
         yield f"On the price of {whose}: {plain(choice.price_note)}."
 
 
-def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
+def _on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
     """Yield what is assumed of prices that are older than today."""
     if not pool.prices.sigma.any():
         return
@@ -126,29 +155,8 @@ def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
     )
 
 
-def _on_owning(request: RankRequest, choice: Choice, own: Choice) -> Iterator[str]:
-    """Yield why the choice is rented although owning would do the job for less."""
-    if own.purchase_usd is None or own.cost_usd is None or choice.cost_usd is None:
-        return
-    if own.cost_usd >= choice.cost_usd:
-        return
-    yield (
-        f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own.cost_usd)}, against "
-        f"{format_usd(choice.cost_usd)} rented, if it works {format_percent(request.utilization.likely)} of "
-        f"all hours for {request.years:g} years: {format_price(own.purchase_usd)} is paid first, so --buy "
-        "ranks it."
-    )
-
-
-def _on_feeding(decision: Decision) -> Iterator[str]:
-    """Yield how many vCPUs prepare the photographs of what is paid for, and of a runner-up with too few."""
-    choice, other = to_pay(decision), second_best(decision)
-    yield from _on_vcpus(choice)
-    if other is not None and other.can_feed is False:
-        yield from _on_vcpus(other)
-
-
 def _on_vcpus(choice: Choice) -> Iterator[str]:
+    """Yield how many vCPUs prepare the photographs of what is paid for, and whether it has them."""
     if choice.feed_images_per_s is None or choice.feed_vcpus is None:
         return
     has = "how many it has is not known" if choice.vcpus is None else f"it has {choice.vcpus:g}"
@@ -160,12 +168,12 @@ def _on_vcpus(choice: Choice) -> Iterator[str]:
     )
 
 
-def free_beside(request: RankRequest, offers: Offers, specs: Mapping[str, GpuSpec]) -> Iterator[str]:
+def _free_beside(request: RankRequest, left: Sifted) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
     if request.buys or request.gpus or request.providers:
         return
-    for offer in offers.take(np.flatnonzero(offers.kind.equals("free"))):
-        spec = specs.get(offer.gpu_key)
+    for offer in left.every.where(left.every.kind.equals("free")):
+        spec = load_specs().get(offer.gpu_key)
         if spec is not None and spec.not_ranked_because is None:
             limits = f": {plain(offer.note)}" if offer.note else ""
             yield (
@@ -174,7 +182,7 @@ def free_beside(request: RankRequest, offers: Offers, specs: Mapping[str, GpuSpe
             )
 
 
-def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
+def _left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
     """Yield the line on prices that are likely mistakes, with the option that ranks them.
 
     One that is far too high is listed with its reason, and that is all: it could not have been the answer.
@@ -192,7 +200,7 @@ def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
         )
 
 
-def far_from_others(market: Believable, taken: Offers) -> Iterator[str]:
+def _far_from_others(market: AskedPrices, taken: Offers) -> Iterator[str]:
     """Yield a line on a price of the buyer's own table that no provider bears out: taken, and said."""
     if len(taken):
         offer = taken[0]
@@ -204,7 +212,7 @@ def far_from_others(market: Believable, taken: Offers) -> Iterator[str]:
         )
 
 
-def on_ages(pool: Candidates, today: date) -> Iterator[str]:
+def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
     """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
     rented = pool.offers.where(~pool.is_owned)
     ages = {day: age_days(day, today) for day in rented.price_date.present}
@@ -255,10 +263,6 @@ def _on_scaling(pool: Candidates) -> Iterator[str]:
                 f"One job over several GPUs: scaling efficiency {basis}, "
                 f"{' to '.join(dict.fromkeys(ends))} for {offers}."
             )
-
-
-def _on_sharing(pool: Candidates) -> Iterator[str]:
-    """Say what stands behind the figures of jobs that fit on several GPUs alone."""
     shared = [scaling for scaling in pool.scalings if scaling.mode is ParallelMode.FSDP]
     if shared:
         modeled = ", its cost modeled" if any(each.basis == "modeled" for each in shared) else ""

@@ -7,14 +7,12 @@ deadlines, the Pareto set and the verdict all ask here, so that none of them can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import SortedBy
-from gpubench.offers.columns import Offers
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
 from gpubench.recommend.prices import DrawnPrices
@@ -167,8 +165,19 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
     found[even] = level = level[np.lexsort((pool.price[level], next_best[level], -by[level]))]
     alike = np.flatnonzero(_in_runs(by[level], next_best[level], pool.price[level]))
     rows = level[alike]
-    named = _by_name(pool.offers.take(rows), (-by[rows], next_best[rows], pool.price[rows]))
-    found[even[alike]] = rows[named]
+    offers = pool.offers.take(rows)
+    names = list(
+        zip(
+            *(column.tolist() for column in (-by[rows], next_best[rows], pool.price[rows])),
+            offers.provider.cells(),
+            offers.instances,
+            (each or "" for each in offers.region.cells()),
+            map(str, offers.pricing.cells()),
+            offers.gpu_key.cells(),
+            strict=True,
+        )
+    )
+    found[even[alike]] = rows[sorted(range(len(rows)), key=names.__getitem__)]
     return found
 
 
@@ -306,24 +315,6 @@ def _in_runs(*columns: Floats) -> Flags:
     """Return which cells are in all columns as the one above or below: [1, 2, 2, 3] has two."""
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
     return np.concatenate((same, [False])) | np.concatenate(([False], same))
-
-
-def _by_name(offers: Offers, first: Sequence[Floats]) -> Indices:
-    """Return the places of offers in the order of these columns, and where they are alike of their names."""
-    columns = offers.provider, offers.region, offers.pricing, offers.gpu_key
-    provider, region, pricing, gpu_key = (column.cells() for column in columns)
-    names = list(
-        zip(
-            *(column.tolist() for column in first),
-            provider,
-            offers.instances,
-            (each or "" for each in region),
-            map(str, pricing),
-            gpu_key,
-            strict=True,
-        )
-    )
-    return np.array(sorted(range(len(offers)), key=names.__getitem__), dtype=np.int64)
 
 
 _DOUBLINGS = 64

@@ -25,7 +25,8 @@ from gpubench.offers.dates import (
     age_days,
     spread_of,
 )
-from gpubench.predict.answers import Z90, random_of
+from gpubench.predict.answers import random_of
+from gpubench.stats import Z90
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.interval import Interval
-from gpubench.models import Choice, Job, RankedOffer, Ranking, UsageLine
+from gpubench.models import Choice, Job, Offer, RankedOffer, Ranking, UsageLine
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.buying import at_work
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import Sifted, sift
-from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
+from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.judge import first_choice, judge
-from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
-from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.recommend.ownership import Ownership, offer_of, ownerships, unpriced_offers
+from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.signatures import takes_options_of
-from gpubench.specs import load_specs, require_spec
+from gpubench.specs import require_spec
 from gpubench.today import day_of
 from gpubench.units import count, plain
 
@@ -65,26 +68,14 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     runs, problems = _runs(request)
-    own_keys = {key for run in runs.own if (key := device_key(run))}
-    power_w = mean_power_w(runs)
-    machines = ownerships(request, load_specs(), power_w, today, own_keys)
-    unpriced = unpriced_offers(load_specs(), [each.gpu_key for each in machines]) if request.buys else []
-    for_sale = {}
-    if request.rent_or_buy is None and not (request.buys or machines):
-        buying = msgspec.structs.replace(request, rent_or_buy="buy")
-        for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
+    machines, for_sale = _machines(request, runs, today)
+    unpriced = unpriced_offers([each.gpu_key for each in machines]) if request.buys else []
 
     def left(asked: RankRequest) -> Sifted:
         owned = {offer_of(machine): machine for machine in machines}
-        return sift(
-            asked,
-            Offers.joined(Offers.of(table.offers), Offers.of([*owned, *unpriced])),
-            specs=load_specs(),
-            today=today,
-            owned=owned,
-            for_sale=for_sale,
-            drift=drift_of(table.changes),
-        )
+        offers = Offers.joined(Offers.of(table.offers), Offers.of([*owned, *unpriced]))
+        drift = drift_of(table.changes)
+        return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
 
     if request.jobs_per_month is not None:
         # How long a job takes says how much a machine works, and that what an hour of it costs.
@@ -95,18 +86,28 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             max_purchase_usd=None,
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
-        first = judge(asked, left(asked), _evidence_for(asked, runs))
+        first = judge(asked, left(asked), partial(gather, asked, runs=runs))
         if first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
     sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
-    ranking = judge(request, sifted, _evidence_for(request, runs), notes=notes, only=only)
-    return with_lines(request, ranking, lambda asked: first_choice(asked, sifted, _evidence_for(asked, runs)))
+    ranking = judge(request, sifted, partial(gather, request, runs=runs), notes=notes, only=only)
+    return with_lines(
+        request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
+    )
 
 
-def _evidence_for(request: RankRequest, runs: Runs) -> Callable[[Sequence[str]], Evidence]:
-    return lambda keys: gather(request, keys, runs)
+def _machines(
+    request: RankRequest, runs: Runs, today: date
+) -> tuple[list[Ownership], Mapping[Offer, Ownership]]:
+    """Return the hardware to rank, and where none was asked about that to buy which stands beside."""
+    power_w, own_keys = mean_power_w(runs), {key for run in runs.own if (key := device_key(run))}
+    machines = ownerships(request, power_w, today, own_keys)
+    if machines or request.buys or request.rent_or_buy is not None:
+        return machines, {}
+    buying = msgspec.structs.replace(request, rent_or_buy="buy")
+    return [], {offer_of(each): each for each in ownerships(buying, power_w, today)}
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:

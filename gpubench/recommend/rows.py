@@ -66,7 +66,12 @@ class Rows(Sequence[RankedOffer]):
         estimates, parts = pool.speeds.estimates, pool.speeds.parts
         self._by_gpu: dict[str, Sequence[Any]] = {
             "fits_memory": [each.fits_memory for each in estimates],
-            "latency_s": [_latency_s(each) for each in parts],
+            "latency_s": [  # of one batch of one workload
+                each[0].case.batch_size / each[0].samples_per_s
+                if len(each) == 1 and each[0].case.task is TaskKind.INFER
+                else None
+                for each in parts
+            ],
             "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
         }
         self._time, self._money = time_and_cost(request, pool, order)
@@ -91,6 +96,10 @@ class Rows(Sequence[RankedOffer]):
         """The rows of each GPU, GPUs and rows best first."""
         keys = self._pool.speeds.keys
         return {keys[gpu]: rows for gpu, rows in _alike(self._pool.gpu[self._order]).items()}
+
+    def for_rent(self, gpu_key: str) -> Indices:
+        """Return the rows of a GPU that are no hardware to own."""
+        return self.of_gpu[gpu_key][~self.is_owned[self.of_gpu[gpu_key]]]
 
     def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
         """Return the probability that an offer of this GPU is the best: of several, at most one is.
@@ -254,45 +263,33 @@ class Rows(Sequence[RankedOffer]):
 
     def _figures(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return the computed fields of rows."""
-        pool, chances, rows = self._pool, self._chances, self._order[chosen]
-        price = pool.price[rows]
+        request, pool, chances, rows = self._request, self._pool, self._chances, self._order[chosen]
+        price, price_factor = pool.price[rows], np.exp(pool.prices.half_width[rows])
         rates = pool.rate[rows], pool.rate_low[rows], pool.rate_high[rows]
-        value, low, high = value_with_ends(pool, rows, rates)
-        price_factor = np.exp(pool.prices.half_width[rows])
-        row = pool.speeds.row_of_one(self._request.reference_gpu)
+        value, value_low, value_high = value_with_ends(pool, rows, rates)
+        row = pool.speeds.row_of_one(request.reference_gpu)
         reference = math.nan if row is None else float(pool.speeds.samples_per_s[row])
-        columns: dict[str, Sequence[Any]] = {
+        ratios = (pool.rate[rows], pool.ratio_low[rows], pool.ratio_high[rows])
+        score, score_low, score_high = (each / reference for each in ratios)
+        per_usd = value_with_ends(pool, rows, (score, score_low, score_high))
+        job = {}
+        if pool.work is not None:
+            job = _with_ends("hours", *(hours(request, pool, rate[rows], rows) for rate in job_rates(pool)))
+            job |= _with_ends("cost_usd", *cost_with_ends(request, pool, rows))
+        return {
             "rank": [chances.ranks[at] for at in chosen.tolist()],
             "tie": [chances.ties[at] for at in chosen.tolist()],
-            "p_best": _none_for_nan(chances.p_best[chosen]),
-            "p_best_independent": _none_for_nan(chances.p_best_independent[chosen]),
-            "p_near_best": _none_for_nan(chances.p_near_best[chosen]),
-            "p_top3": _none_for_nan(chances.p_top3[chosen]),
-            "expected_usd_per_hour": price.tolist(),
-            "expected_usd_per_hour_low": (price / price_factor).tolist(),
-            "expected_usd_per_hour_high": (price * price_factor).tolist(),
-            "samples_per_s": pool.rate[rows].tolist(),
-            "samples_per_s_low": _none_for_nan(pool.rate_low[rows]),
-            "samples_per_s_high": _none_for_nan(pool.rate_high[rows]),
+            **{name: _none_for_nan(getattr(chances, name)[chosen]) for name in _CHANCES},
+            **_with_ends("expected_usd_per_hour", price, price / price_factor, price * price_factor),
+            **_with_ends("samples_per_s", *rates),
             "gpus_samples_per_s": self._gpus_rate[rows].tolist(),
-            "samples_per_usd": value.tolist(),
-            "samples_per_usd_low": _none_for_nan(low),
-            "samples_per_usd_high": _none_for_nan(high),
+            **_with_ends("samples_per_usd", value, value_low, value_high),
             "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
             "scaling_efficiency": [pool.scaling(row).efficiency for row in rows],
+            **_with_ends("score", score, score_low, score_high),
+            **_with_ends("reference_hours_per_usd", *(each / economics.SECONDS_PER_HOUR for each in per_usd)),
+            **job,
         }
-        scores = (
-            pool.rate[rows] / reference,
-            pool.ratio_low[rows] / reference,
-            pool.ratio_high[rows] / reference,
-        )
-        per_usd = value_with_ends(pool, rows, scores)
-        for suffix, score, hours_per_usd in zip(("", "_low", "_high"), scores, per_usd, strict=True):
-            columns[f"score{suffix}"] = _none_for_nan(score)
-            columns[f"reference_hours_per_usd{suffix}"] = _none_for_nan(
-                hours_per_usd / economics.SECONDS_PER_HOUR
-            )
-        return columns | _job_columns(self._request, pool, rows)
 
     def _pareto(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return whether nothing beats a row in time, cost and memory at once, and what does."""
@@ -329,18 +326,6 @@ def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | Non
     return dict(zip(machines, prices_of(offers, market).expected.tolist(), strict=True))
 
 
-def _job_columns(request: RankRequest, pool: Candidates, rows: Indices) -> dict[str, Sequence[Any]]:
-    if pool.work is None:
-        return {}
-    columns: dict[str, Sequence[Any]] = {}
-    likely, fast, slow = job_rates(pool)
-    costs = cost_with_ends(request, pool, rows)
-    for suffix, rate, usd in zip(("", "_low", "_high"), (likely, fast, slow), costs, strict=True):
-        columns[f"hours{suffix}"] = _none_for_nan(hours(request, pool, rate[rows], rows))
-        columns[f"cost_usd{suffix}"] = _none_for_nan(usd)
-    return columns
-
-
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
 _ADVANTAGES = {
     1: "faster, at no higher cost",
@@ -359,11 +344,13 @@ def _stale(age_days: int) -> tuple[Finding, ...]:
     return (Finding(kind=FindingKind.STALE_PRICE, value=age_days, limit=STALE_AFTER_DAYS),)
 
 
-def _latency_s(parts: Sequence[Estimate]) -> float | None:
-    """Return the time of one batch of inference [s]; None for training and for several workloads."""
-    if len(parts) != 1 or parts[0].case.task is not TaskKind.INFER:
-        return None
-    return parts[0].case.batch_size / parts[0].samples_per_s
+_CHANCES = ("p_best", "p_best_independent", "p_near_best", "p_top3")
+
+
+def _with_ends(name: str, likely: Floats, low: Floats, high: Floats) -> dict[str, Sequence[float | None]]:
+    """Return the columns of a figure and of its ends."""
+    figures = {"": likely, "_low": low, "_high": high}
+    return {f"{name}{end}": _none_for_nan(values) for end, values in figures.items()}
 
 
 def _none_for_nan(values: Floats) -> list[float | None]:

@@ -143,29 +143,6 @@ _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|so
 _KEEP = re.compile(r"[^a-z0-9]+")
 
 
-def check_task_options(
-    count: int | None,
-    folder: Path | None,
-    minutes: float,
-    wheel: Path | None = None,
-    *,
-    narrowed: str | None = None,
-) -> None:
-    """Say what is wrong with the options of a trial.
-
-    Raises:
-        MisuseError: If one of --try and --out is missing, or a figure is not positive.
-    """
-    if (count is None) != (folder is None):
-        raise MisuseError("--try N and --out DIR go together")
-    if wheel is not None and count is None:
-        raise MisuseError("--wheel is what the tasks of --try install: add --try N --out DIR")
-    if narrowed is not None and count is None:
-        raise MisuseError("--try-gpu and --try-provider say what --try measures: add --try N --out DIR")
-    if (count is not None and count < 1) or not minutes > 0:
-        raise MisuseError(f"--try {count} for {minutes:g} minutes: both must be above 0")
-
-
 def rows_to_try(rows: Sequence[RankedOffer], gpu: str | None, provider: str | None) -> list[RankedOffer]:
     """Return the rows of one GPU, one provider, or both: what is measured of a question that stays whole.
 
@@ -232,8 +209,7 @@ def write_task_files(
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, workdir, minutes=minutes)
         for number, row in enumerate(chosen, 1)
     }
-    limit_s = task_limit_s(minutes)
-    script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=limit_s)
+    script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=task_limit_s(minutes))
     for name, data in workdir.files.items():
         _write_below(folder, PurePosixPath(WORK, name), data)
     for name, text in texts.items():

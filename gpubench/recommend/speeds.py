@@ -81,12 +81,9 @@ def combine(
         seed: Equal seeds give equal draws.
     """
     refusals = _refusals(answers)
-    tables = list(answers.values())
+    names, tables = list(answers), list(answers.values())
     keys = tuple(key for key in tables[0] if key not in refusals and all(key in table for table in tables))
-    by_workload = [
-        [answer for key in keys if isinstance(answer := table[key], Estimate)] for table in answers.values()
-    ]
-    names = list(answers)
+    by_workload = [[answer for key in keys if isinstance(answer := table[key], Estimate)] for table in tables]
     parts = tuple(zip(*by_workload, strict=True)) if keys else ()
     point, low, high = (
         mean_of(
@@ -120,15 +117,11 @@ def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
             if isinstance(answer, Refusal):
                 refusals.setdefault(key, answer.reason)
             elif answer.fits_memory is False:
-                refusals.setdefault(key, does_not_fit(answer))
+                largest, case = answer.largest_batch, answer.case
+                fix = f"the largest that fits is {largest:,}" if largest else "not even a batch of 1 fits"
+                words = f"{case.workload} at batch {case.batch_size:,} does not fit its memory; {fix}"
+                refusals.setdefault(key, words)
     return refusals
-
-
-def does_not_fit(estimate: Estimate) -> str:
-    """Say that a batch is too large, and which one is not."""
-    largest = estimate.largest_batch
-    fix = f"the largest that fits is {largest:,}" if largest else "not even a batch of 1 fits"
-    return f"{estimate.case.workload} at batch {estimate.case.batch_size:,} does not fit its memory; {fix}"
 
 
 def gpus_needed(fewest: int) -> str:
@@ -176,6 +169,12 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         host_cpu=next((p.host_cpu for p in parts if p.host_cpu), None),
         findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
     )
+
+
+def largest_of(parts: Sequence[Estimate], field: str) -> float | None:
+    """Return the largest of a figure of single workloads; None where that of one is not known."""
+    figures = [getattr(part, field) for part in parts]
+    return None if None in figures else max(figures)
 
 
 def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:

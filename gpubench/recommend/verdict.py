@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from gpubench.findings import doubts
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus, gpus_of, price_of
@@ -26,9 +28,10 @@ from gpubench.recommend.buy_or_rent import buying_words, how_long_it_pays
 from gpubench.recommend.chances import NEAR
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
+from gpubench.recommend.objective import time_and_cost
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import Speeds, batches_of
 from gpubench.units import (
     count,
@@ -85,29 +88,19 @@ class Said(NamedTuple):
     beside: tuple[str, ...]
 
 
-def verdict(
-    request: RankRequest,
-    ranking: Ranking,
-    rows: Rows,
-    *,
-    fastest_and_cheapest: tuple[int, int],
-    first: Sequence[str] = (),
-    last: Sequence[str] = (),
-) -> Said:
+def verdict(found: Eligible, ranking: Ranking) -> Said:
     """Return the verdict in at most 60 words: the answer, how sure it is, and what there is room for.
 
     Args:
-        request: What was asked.
+        found: What can do the job.
         ranking: The answer, with the decision; its rows are those that are shown.
-        rows: All of them, best first, at least one.
-        fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
-        first: What comes before everything: that no GPU is needed.
-        last: What comes after it: buying, and the CPU here.
     """
-    head, rent = rows[0], rather_rent(ranking)
+    request, rows, speeds = found.request, found.rows, found.pool.speeds
+    head, rent, cpu = rows[0], rather_rent(ranking), _on_the_cpu(request, speeds)
+    is_enough = cpu.startswith(NO_GPU_NEEDED)
     sure = how_sure(ranking.sorted_by, ranking.decision)
     sentences = [
-        *first,
+        cpu if is_enough else "",
         _best(request, ranking, head),
         f"{RATHER_RENT}: {rent}." if rent else "",
         f"It is {ONLY_OFFER}." if len(rows) == 1 else f"{SURENESS}: {sure}.",
@@ -116,10 +109,12 @@ def verdict(
         _host_bound(head),
         _tie(rows.leading),
         _spot(ranking, head),
-        _others(ranking, rows, *fastest_and_cheapest),
-        *last,
+        _others(ranking, found),
+        *_buying(ranking.buy_or_rent),
+        "" if is_enough else cpu,
+        _against_the_cpu(request, speeds, head),
     ]
-    return _within(MOST_WORDS, [sentence for sentence in sentences if sentence])
+    return _within(MOST_WORDS, filter(None, sentences))
 
 
 def word_count(text: str) -> int:
@@ -143,23 +138,8 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
 
 
 def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
-    best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
-    title = f"{_TITLES[ranking.sorted_by]}{' among purchases' if only_purchases(ranking.decision) else ''}"
-    if _is_beaten_by_a_guess(ranking.sorted_by, ranking.decision):
-        title += " that the fit covers"
-    return f"{title}{best}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
-
-
-_TITLES: dict[SortedBy, str] = {
-    "value": "Best value",
-    "throughput": "Fastest",
-    "time": "Fastest",
-    "cost": "Cheapest job",
-}
-
-
-def _is_beaten_by_a_guess(by: SortedBy, decision: Decision) -> bool:
-    """Whether a GPU beyond the fit, which ties with the choice and stands below it, has the better figure."""
+    by, decision = ranking.sorted_by, ranking.decision
+    title = f"{_TITLES[by]}{' among purchases' if only_purchases(decision) else ''}"
 
     def figure(choice: Choice) -> float:
         if by == "cost":
@@ -168,8 +148,20 @@ def _is_beaten_by_a_guess(by: SortedBy, decision: Decision) -> bool:
             return choice.hours or 0.0
         return -choice.samples_per_s / (choice.expected_usd_per_hour if by == "value" else 1.0)
 
-    mine = figure(decision.choice)
-    return any(each.extrapolated and each.rank == 1 and figure(each) < mine for each in decision.by_gpu)
+    ties = [each for each in decision.by_gpu if each.extrapolated and each.rank == 1]
+    if any(figure(each) < figure(decision.choice) for each in ties):  # better, and a guess beyond the fit
+        title += " that the fit covers"
+    if request.batch_size == "max":
+        title += " at each GPU's own largest batch"
+    return f"{title}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
+
+
+_TITLES: dict[SortedBy, str] = {
+    "value": "Best value",
+    "throughput": "Fastest",
+    "time": "Fastest",
+    "cost": "Cheapest job",
+}
 
 
 def only_purchases(decision: Decision) -> bool:
@@ -365,26 +357,22 @@ def todays_price(choice: Choice) -> str:
     return "gpubench offers refresh" if reads_it else "see the provider's page"
 
 
-def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
+def _others(ranking: Ranking, found: Eligible) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
-    parts = []
+    rows, parts = found.rows, []
+    time, _ = time_and_cost(found.request, found.pool, found.order)
+    fastest, cheapest = int(np.argmin(time)), int(np.argmin(rows.prices))
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = rows[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
-        parts.append(f"fastest: {_who(row)}, {speed}{_if_fed(row)}")
+        for bound in (each for each in row.findings if each.kind is FindingKind.FEED_BOUND):
+            has, needs = float(bound.limit or 0), float(bound.value or 0)
+            speed += f", as {_feeds(has, has / needs)} of its GPUs"
+        parts.append(f"fastest: {_who(row)}, {speed}")
     if cheapest:
         parts.append(f"cheapest by the hour: {_who(rows[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _if_fed(row: RankedOffer) -> str:
-    """Return what of its GPUs the vCPUs feed, where they are too few: that is the speed."""
-    bound = next((each for each in row.findings if each.kind is FindingKind.FEED_BOUND), None)
-    if bound is None:
-        return ""
-    has, needs = float(bound.limit or 0), float(bound.value or 0)
-    return f", as {_feeds(has, has / needs)} of its GPUs"
 
 
 def _host_bound(row: RankedOffer) -> str:
@@ -402,27 +390,27 @@ def _spot(ranking: Ranking, row: RankedOffer) -> str:
     return f"Spot {wins} there while lost work stays under {format_percent(row.spot_break_even)}."
 
 
-def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
+def _on_the_cpu(request: RankRequest, speeds: Speeds) -> str:
     """Return whether the CPU that was measured here is enough, or how long it would take."""
     if request.job_samples is None or CPU_KEY not in speeds.keys:
-        return []
+        return ""
     row = speeds.keys.index(CPU_KEY)
     likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     cpu = f"the CPU {_how(speeds, row)}"
     if hours <= (request.deadline_hours or NO_GPU_HOURS):
-        return [f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."]
-    return [f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."]
+        return f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."
+    return f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."
 
 
 def _duration(hours: float | None) -> str:
     return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
-def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> list[str]:
+def _against_the_cpu(request: RankRequest, speeds: Speeds, best: RankedOffer) -> str:
     """Return how the best offer compares with the CPU that was measured here, where no job is given."""
     if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
-        return []
+        return ""
     row = speeds.keys.index(CPU_KEY)
     gpu = Interval(best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
     figures = (float(each[row]) for each in (speeds.samples_per_s, speeds.low, speeds.high))
@@ -440,7 +428,7 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
         ]
         which = "" if one else f" ({listing(unlike, most=3)})"
         sentence += f"; batches differ{which}, so these are two different jobs"
-    return [f"{sentence}."]
+    return f"{sentence}."
 
 
 def _how(speeds: Speeds, row: int) -> str:
@@ -457,20 +445,23 @@ def _work(case: Case) -> str:
     return f"{case.precision} {case.execution}, batch {case.batch_size:,}"
 
 
-def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
+def _buying(decisions: Sequence[BuyOrRent]) -> list[str]:
     """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
-    return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
+    sentences = []
+    for each in by_the_hour[:MOST_MACHINES]:
+        condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
+        host = " with a host" if each.host_usd else ""
+        machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
+        against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
+        advice = _ADVICE[each.verdict].format(machine=machine, against=against)
+        sentences.append(f"{advice}: {buying_words(each)}.")
+    return sentences
 
 
-def _buying(each: BuyOrRent) -> str:
-    """Name a machine as it is sold, 2x RTX 3090 (used) with a host, and what to do with it."""
-    condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
-    host = " with a host" if each.host_usd else ""
-    machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
-    against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
-    if each.verdict == "rent":
-        return f"Rather than buy {machine}, rent {against}: {buying_words(each)}."
-    word = "pays" if each.verdict == "buy" else "can pay"
-    return f"Buying {machine} {word} against {against}: {buying_words(each)}."
+_ADVICE = {
+    "buy": "Buying {machine} pays against {against}",
+    "depends": "Buying {machine} can pay against {against}",
+    "rent": "Rather than buy {machine}, rent {against}",
+}

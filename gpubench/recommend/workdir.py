@@ -131,7 +131,10 @@ def _packed() -> tuple[str, bytes]:
     for name in ("METADATA", "entry_points.txt"):
         files[f"{told}/{name}"] = (installed.read_text(name) or "").encode()
     files[f"{told}/WHEEL"] = _WHEEL.encode()
-    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    record = ""
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(data)}\n"
     files[f"{told}/RECORD"] = f"{record}{told}/RECORD,,\n".encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -149,7 +152,3 @@ def _folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise MisuseError(f"{package} is not installed here: give a wheel of gpubench with --wheel FILE")
     return Path(spec.submodule_search_locations[0])
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

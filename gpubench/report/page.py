@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,6 +52,8 @@ def report(request: ReportRequest) -> str:
         MisuseError: If the question or the format is unknown, or a section plug-in is broken.
         StorageError: If the file cannot be written.
     """
+    from gpubench.folders import results_root
+
     check_fields(request)
     path, folder = request.output, request.results
     kind = request.format or format_of(path)
@@ -68,7 +69,10 @@ def report(request: ReportRequest) -> str:
         most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
         **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
-    path = path or _default_path(data, folder, kind)
+    if path is None:
+        name = "ranking" if data.run is None else data.run.run_id
+        safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
+        path = results_root(folder) / "reports" / f"{data.today.isoformat()}-{safe}.{FORMATS[kind]}"
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
     write_file(path, text, hint="choose another place with -o FILE")
@@ -113,21 +117,17 @@ def shortened(data: ReportData) -> ReportData:
     return replace(data, ranking=shown)
 
 
-def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
-    from gpubench.folders import results_root
-
-    name = "ranking" if data.run is None else data.run.run_id
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
-    return results_root(results) / "reports" / f"{data.today.isoformat()}-{safe}.{FORMATS[kind]}"
-
-
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
     figures: dict[str, Any] = {}
+    carried = data
     for placed in blocks:
         charts = [part for part in placed.block.parts if isinstance(part, Charts)]
         drawn = [figure for part in charts for figure in part.figures]
         figures |= {f"chart-{placed.section.key}-{i}": each.figure for i, each in enumerate(drawn, start=1)}
-    content, thinned = embedded(_with_few_excluded(data))
+    if data.ranking is not None:  # the page counts all that is not ranked by their reasons
+        few = data.ranking.excluded[:MOST_OFFERS]
+        carried = replace(data, ranking=msgspec.structs.replace(data.ranking, excluded=few))
+    content, thinned = embedded(carried)
     raw = packed(msgspec.json.encode(content))
     return environment().get_template("page.html.j2").render(
         title=_title(data),
@@ -147,14 +147,6 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         css=_asset("page.css"),
         js=_asset("page.js"),
     )  # fmt: skip
-
-
-def _with_few_excluded(data: ReportData) -> ReportData:
-    """Leave out of the embedded data the most of what is not ranked; the page counts all by their reasons."""
-    if data.ranking is None or len(data.ranking.excluded) <= MOST_OFFERS:
-        return data
-    few = data.ranking.excluded[:MOST_OFFERS]
-    return replace(data, ranking=msgspec.structs.replace(data.ranking, excluded=few))
 
 
 def _title(data: ReportData) -> str:

@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpubench.blocks.block import Block, as_html
-from gpubench.blocks.charts import (
-    dots,
-    label,
-    mark_of,
-    series_of,
-)
-from gpubench.blocks.parts import Charts
+from gpubench.blocks.charts import Mark, dots, label
+from gpubench.blocks.parts import Charts, Figure
 from gpubench.errors import MisuseError
 from gpubench.models import Ranking, Run
 from gpubench.sections import gpus, value, verdict
@@ -19,7 +14,7 @@ from gpubench.sections.data import of_ranking
 from gpubench.sections.roofline import LOOKS
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from plotly.graph_objects import Figure as Plot
 
 HEAD_ROWS = 20
 
@@ -32,7 +27,7 @@ def ranking_html(ranking: Ranking) -> str:
     return "".join(as_html(block) for block in shown)
 
 
-def ranking_figure(ranking: Ranking) -> Figure:
+def ranking_figure(ranking: Ranking) -> Plot:
     """Return every GPU on one axis, as on the page.
 
     Raises:
@@ -41,26 +36,32 @@ def ranking_figure(ranking: Ranking) -> Figure:
     block = gpus.SECTION.render(of_ranking(ranking))
     if block is None:
         raise MisuseError("the ranking has no row, so there is nothing to plot")
-    from plotly.graph_objects import Figure as Plot
-
-    chart = next(part for part in block.parts if isinstance(part, Charts)).figures[0]
-    return Plot(chart.figure).update_layout(height=chart.height_px, template="plotly_white")
+    return _plotted(next(part for part in block.parts if isinstance(part, Charts)).figures[0])
 
 
-def run_figure(run: Run) -> Figure:
+def run_figure(run: Run) -> Plot:
     """Return the throughput of every case on one logarithmic axis, with its interval.
 
     Raises:
         MisuseError: If no case of the run has a figure.
     """
-    from plotly.graph_objects import Figure as Plot
-
     rows = [m for m in run.measurements if m.samples_per_s is not None]
     if not rows:
         raise MisuseError(f"run {run.run_id} has no case with a figure, so there is nothing to plot")
-    marked = [
-        (m.case.precision, mark_of(i, m.interval, label(m.interval.text()))) for i, m in enumerate(rows)
+    marks = [
+        Mark(
+            row=label(m.label, 60),
+            interval=m.interval,
+            hover=label(m.interval.text()),
+            kind=m.case.precision,
+        )
+        for m in rows
     ]
-    names = [label(m.label, 60) for m in rows]
-    figure = dots(series_of(LOOKS, marked), names, "samples/s", logarithmic=True)
-    return Plot(figure).update_layout(height=80 + 22 * len(rows), template="plotly_white")
+    chart = dots(marks, LOOKS, "samples/s", "Throughput", row_px=22, logarithmic=True)
+    return _plotted(chart)
+
+
+def _plotted(figure: Figure) -> Plot:
+    from plotly.graph_objects import Figure as Plot
+
+    return Plot(figure.figure).update_layout(height=figure.height_px, template="plotly_white")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, SLATE, Series, dots, mark_of, series_of, two_lines
+from gpubench.blocks.charts import BLUE, GREEN, SLATE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect, Result, against_fp32, amp_effects, on_all_threads, results_of
 from gpubench.findings import FindingKind
@@ -11,7 +11,7 @@ from gpubench.interval import Interval, stacked
 from gpubench.models import Precision, Run, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import kinds_words
+from gpubench.sections.words import FINDINGS, workload_name
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, listing, plain
 
 SURE_FACTOR = 1.5
@@ -22,7 +22,7 @@ _ONE_LAUNCH = "Ratios of a single launch: what differs between processes is not 
 BASELINES = tuple(p for p in Precision if p.is_usual and not p.is_amp)
 _NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
 _LOOKS = {
-    (flagged, precision): Series(
+    (flagged, precision): Look(
         name=_NAMES[precision] + (", flagged" if flagged else ""),
         color=SLATE if flagged else color,
         symbol=symbol + ("-open" if flagged else ""),
@@ -45,7 +45,7 @@ def _render(data: ReportData) -> Block | None:
         pairs,
         text(
             "Workload",
-            lambda s: plain(s.of.case.workload, 40) + "\nbest batch" * s.of.measurement.at_largest_batch,
+            lambda s: workload_name(s.of.case) + "\nbest batch" * s.of.measurement.at_largest_batch,
         ),
         text("AMP", lambda s: _laid_out(s.of.case.precision.value, s.of)),
         text("Baseline", lambda s: _laid_out(s.to.case.precision.words, s.to)),
@@ -54,17 +54,20 @@ def _render(data: ReportData) -> Block | None:
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
         number("Peak allocated", _memory, optional=3),
         number("Loss after the same steps", _loss, optional=1),
-        text("Findings", lambda s: kinds_words(s.doubts)),
+        FINDINGS,
     )
     alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
     one = (Paragraph(text=_ONE_LAUNCH, tone="note"),) if alone else ()
+    equal = tuple(p for p in pairs if not p.of.measurement.at_largest_batch)
+    best = tuple(p for p in pairs if p.of.measurement.at_largest_batch)
+    groups = (("Equal batch", equal), ("Best batch", best)) if best else (("", equal),)
     return Block(
         title="What automatic mixed precision gains",
         brief=(sentence, twin, *one),
         parts=(
             sentence,
             Charts(
-                figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
+                figures=tuple(_figure(group, title) for title, group in groups if group),
                 twin=twin,
                 caption=(
                     "1 is no gain. The line through each mark is the 95 % interval; a gray open mark is "
@@ -75,15 +78,6 @@ def _render(data: ReportData) -> Block | None:
             *one,
         ),
     )
-
-
-def _groups(pairs: tuple[Effect, ...]) -> list[tuple[str | None, tuple[Effect, ...]]]:
-    """Pairs at an equal batch, and those where each precision has its own largest batch."""
-    equal = tuple(p for p in pairs if not p.of.measurement.at_largest_batch)
-    best = tuple(p for p in pairs if p.of.measurement.at_largest_batch)
-    if not best:
-        return [(None, equal)]
-    return [(title, group) for title, group in (("Equal batch", equal), ("Best batch", best)) if group]
 
 
 def _sentence(pairs: tuple[Effect, ...]) -> str:
@@ -99,7 +93,7 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
     lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
     text = (
-        f"{lead} {best.words}: {plain(best.of.case.workload, 40)}, "
+        f"{lead} {best.words}: {workload_name(best.of.case)}, "
         f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
         f"{best.of.case.execution.value}, {_batches(best)}."
     )
@@ -118,36 +112,34 @@ def _batches(pair: Effect) -> str:
     return f"{pair.of.batch_words}, against {pair.to.batch_words}"
 
 
-def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
-    rows = list(dict.fromkeys(_row_label(pair.of) for pair in pairs))
-    marked = []
+def _figure(pairs: tuple[Effect, ...], title: str) -> Figure:
+    marks = []
     for pair in pairs:
+        case, baseline = pair.of.case, _NAMES[pair.to.case.precision]
+        task = "" if case.task is TaskKind.TRAIN else " inference"
         flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
-        hover = f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}"
-        mark = mark_of(rows.index(_row_label(pair.of)), pair.interval, hover)
-        marked.append(((bool(pair.doubts), pair.to.case.precision), mark))
-    alt = "; ".join(
-        f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
-        f"{_batches(p)} {_NAMES[p.to.case.precision]}: {p.words}"
-        for p in pairs
-    )
-    return Figure(
-        figure=dots(series_of(_LOOKS, marked), rows, "speed-up of AMP", line_at=1.0),
-        title=title,
-        alt=f"Dot chart of the speed-up of AMP: {alt}.",
-        height_px=110 + 40 * len(rows),
+        told = (
+            f"{workload_name(case)} {case.precision.value} {case.execution.value} {_batches(pair)} "
+            f"{baseline}: {pair.words}"
+        )
+        marks.append(
+            Mark(
+                row=two_lines(f"{plain(case.workload, 24)}{task}", pair.of.how),
+                interval=pair.interval,
+                hover=f"{baseline}: {pair.words}{flags}",
+                told=told,
+                kind=(bool(pair.doubts), pair.to.case.precision),
+            )
+        )
+    alt = "Dot chart of the speed-up of AMP"
+    return dots(
+        marks, _LOOKS, "speed-up of AMP", alt, title=title, head_px=110, row_px=40, shared=True, line_at=1.0
     )
 
 
 def _narrow(interval: Interval) -> bool:
     low, high = interval.low, interval.high
     return bool(low and high and high / low <= SURE_FACTOR)
-
-
-def _row_label(result: Result) -> str:
-    case = result.case
-    task = "" if case.task is TaskKind.TRAIN else " inference"
-    return two_lines(f"{plain(case.workload, 24)}{task}", result.how)
 
 
 def _memory(pair: Effect) -> str:
@@ -185,7 +177,7 @@ def closing_sentence(run: Run) -> str | None:
         end = "" if _narrow(found) else ": too wide an interval to state a gain"
     return (
         f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
-        f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
+        f"{workload_name(case)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
         f"{end}."
     )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus, hosts, machines
 from gpubench.models import Purchase, Ranking
@@ -13,28 +11,16 @@ from gpubench.offers.dates import show_price_date
 from gpubench.recommend.buy_or_rent import assumptions
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import hours_words
 from gpubench.units import (
     UNKNOWN,
     capitalized,
-    format_duration,
     format_percent,
     format_price,
     format_usd,
 )
 
 MOST_ROWS = 12
-_S_PER_H = 3600.0
-
-
-def _render(data: ReportData) -> Block | None:
-    ranking = data.ranking
-    if ranking is None or not ranking.purchases:
-        return None
-    if ranking.max_purchase_usd is None and not any(each.cards_needed for each in ranking.purchases):
-        return None  # not asked for
-    said, shown = Paragraph(text=_sentence(ranking)), _table(ranking, ranking.purchases[:MOST_ROWS])
-    assumed = Paragraph(text=assumptions(ranking.purchases, "host"), tone="note")
-    return Block(title="What to buy", brief=(shown, said, assumed), parts=(said, shown, assumed))
 
 
 def _sentence(ranking: Ranking) -> str:
@@ -70,14 +56,26 @@ def _condition(each: Purchase) -> str:
     return {"quoted": "as quoted", "unstated": "new or used not stated"}.get(each.condition, each.condition)
 
 
-def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
+def _render(data: ReportData) -> Block | None:
+    ranking = data.ranking
+    if ranking is None or not ranking.purchases:
+        return None
+    if ranking.max_purchase_usd is None and not any(each.cards_needed for each in ranking.purchases):
+        return None  # not asked for
+    found = ranking.purchases[:MOST_ROWS]
     has_job = any(each.hours is not None for each in found)
     has_several = any(each.machine_count > 1 for each in found)
     has_month = any(each.cards_needed is not None for each in found)
     unit = capitalized(ranking.throughput_unit)
     if ranking.by_reference and ranking.reference_gpu_key:
         unit = f"× {gpu_name(ranking.reference_gpu_key)}"
-    return table(
+
+    def speed(each: Purchase) -> Interval:
+        if ranking.by_reference:
+            return Interval(each.score or 0.0, each.score_low, each.score_high)
+        return Interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
+
+    shown = table(
         "What the sum buys, best first",
         found,
         number("Machines", lambda each: str(each.machine_count)) if has_several else None,
@@ -86,11 +84,9 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("Cards cost", lambda each: format_price(each.cards_usd), 3),
         number("Host", lambda each: format_usd(each.host_usd), 4),
         number("In all", lambda each: format_price(each.purchase_usd)),
-        number(unit, lambda each: _throughput(ranking, each).text()),
+        number(unit, lambda each: speed(each).text()),
         number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
-        number("A job", lambda each: format_duration(each.hours and each.hours * _S_PER_H))
-        if has_job
-        else None,
+        number("A job", lambda each: hours_words(each.hours)) if has_job else None,
         number("At work", lambda each: format_percent(each.utilization)) if has_month else None,
         number("Cards needed", lambda each: str(each.cards_needed or UNKNOWN)) if has_month else None,
         number("Memory free", lambda each: format_percent(each.memory_free), 2),
@@ -98,12 +94,9 @@ def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
         number("Slots", lambda each: f"{each.slots:g}", 6),
         text("Price of", lambda each: show_price_date(each.price_date), 1),
     )
-
-
-def _throughput(ranking: Ranking, each: Purchase) -> Interval:
-    if ranking.by_reference:
-        return Interval(each.score or 0.0, each.score_low, each.score_high)
-    return Interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
+    said = Paragraph(text=_sentence(ranking))
+    assumed = Paragraph(text=assumptions(ranking.purchases, "host"), tone="note")
+    return Block(title="What to buy", brief=(shown, said, assumed), parts=(said, shown, assumed))
 
 
 SECTION = Section(key="buying", render=_render, place=105)

@@ -11,16 +11,8 @@ from gpubench.labels import gpu_name
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
 from gpubench.models.memory import without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
-from gpubench.units import (
-    count,
-    format_bytes,
-    format_duration,
-    format_number,
-    format_price,
-    format_usd,
-    listing,
-    plain,
-)
+from gpubench.sections.words import hours_words, in_stock_words
+from gpubench.units import count, format_bytes, format_number, format_price, format_usd, listing, plain
 
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU; JSON has five."""
@@ -116,17 +108,6 @@ def _if_busy(choice: Choice) -> str:
     return f", if busy {busy}" if at else ""
 
 
-def _paid(choice: Choice) -> str:
-    """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
-    cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
-    host = (
-        f" and {labels.hosts(choice.machine_count)} for {format_price(choice.host_usd)}"
-        if choice.host_usd
-        else ""
-    )
-    return f"{format_price(cards)} {_LABELS[choice.price_label]}{host}"
-
-
 _LABELS: Mapping[PriceLabel, str] = {
     "list": "list price",
     "single host": "one host's ask",
@@ -140,28 +121,17 @@ _LABELS: Mapping[PriceLabel, str] = {
 
 def offered(choice: Choice, *, aged: bool) -> str:
     """What to get, from whom, and for how much, with the date of the price: "own 1x RTX 5090 (used) ..."."""
-    conditions = f" ({listed})" if (listed := ", ".join(_conditions(choice, aged=aged))) else ""
     if choice.source == "own":
-        return f"own {gpus_and_where(choice)}{conditions}"
-    about = " for " if choice.is_expected_as_listed else ", ~"
-    price = f"{about}{format_usd(choice.expected_usd_per_hour)}/h"
-    return f"rent {gpus_and_where(choice)}{price}{conditions}"
-
-
-def _conditions(choice: Choice, *, aged: bool) -> Iterator[str]:
-    """Yield the date of a price, and what stands between asking a seller and having it."""
-    if choice.source == "own":
-        if choice.purchase_usd is not None:
-            yield _dated(choice, aged=aged)
-        return
-    yield _dated(choice, aged=aged)
-    listed_usd = choice.price_usd_per_hour
-    if not choice.is_expected_as_listed and listed_usd >= choice.expected_usd_per_hour:
-        yield f"asked {format_usd(listed_usd)}"  # the one price that anybody was seen to ask
-    if choice.price_label == "single host":
-        yield "single host"
-    if choice.needs_quota:
-        yield "quota"
+        day = "" if choice.purchase_usd is None else f" ({_dated(choice, aged=aged)})"
+        return f"own {gpus_and_where(choice)}{day}"
+    conditions = [_dated(choice, aged=aged)]
+    listed_usd, as_listed = choice.price_usd_per_hour, choice.is_expected_as_listed
+    if not as_listed and listed_usd >= choice.expected_usd_per_hour:
+        conditions.append(f"asked {format_usd(listed_usd)}")  # the one price that anybody was seen to ask
+    conditions += ["single host"] if choice.price_label == "single host" else []
+    conditions += ["quota"] if choice.needs_quota else []
+    price = f"{' for ' if as_listed else ', ~'}{format_usd(choice.expected_usd_per_hour)}/h"
+    return f"rent {gpus_and_where(choice)}{price} ({', '.join(conditions)})"
 
 
 def _dated(choice: Choice, *, aged: bool) -> str:
@@ -192,7 +162,14 @@ def _in_full(choice: Choice) -> str:
     age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
     dated = f"{plain(choice.price_date, 20)}{age}"
     if choice.source == "own":
-        paid = "" if choice.purchase_usd is None else f"{_paid(choice)} ({dated}), "
+        paid = ""
+        if choice.purchase_usd is not None:
+            host_usd = choice.host_usd or 0.0
+            host = (
+                f" and {labels.hosts(choice.machine_count)} for {format_price(host_usd)}" if host_usd else ""
+            )
+            cards = f"{format_price(choice.purchase_usd - host_usd)} {_LABELS[choice.price_label]}"
+            paid = f"{cards}{host} ({dated}), "
         price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(choice)}"
     else:
         label = _LABELS[choice.price_label]
@@ -201,7 +178,7 @@ def _in_full(choice: Choice) -> str:
         price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {dated})"
     job = []
     if choice.hours is not None:
-        job = [f"{format_duration(choice.hours * 3600)} and {format_usd(choice.cost_usd)}"]
+        job = [f"{hours_words(choice.hours)} and {format_usd(choice.cost_usd)}"]
     return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
 
 
@@ -228,7 +205,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.price_note:
         yield f"price: {plain(choice.price_note, 120)}"
     if choice.in_stock is not None:
-        yield f"{'in stock' if choice.in_stock else 'not seen in stock'} on {choice.stock_date}"
+        yield in_stock_words(choice)
 
 
 def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:

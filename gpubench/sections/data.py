@@ -208,7 +208,6 @@ def gather(
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.folders import results_root
-    from gpubench.recommend.rank import ranked
     from gpubench.recommend.request import RankRequest
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run, newest_runs, read_runs
@@ -218,33 +217,50 @@ def gather(
     root = results_root(results)
     stored = read_runs(root) if every_run else newest_runs(root)
     chosen = None if run is None else read_run(find_run(root, run))
-    ranking, problem = None, None
-    decisions: tuple[BuyOrRent, ...] = ()
-    unranked: tuple[RankedOffer, ...] = ()
-    profiles = load_profiles()
+    answer: dict[str, Any] = {}
     try:
-        asked = request_from(RankRequest, place | question, "rank")
-        ranking = ranked(asked, None if most_rows is None else lambda rows: rows.head(most_rows))
-        to_buy = None if ranking.buy_or_rent else _beside(asked, rent_or_buy="buy")
-        decisions = ranking.buy_or_rent if to_buy is None else to_buy.buy_or_rent
-        unranked = _unranked(asked, ranking, to_buy)
-        found = profiles_of(asked.workload_names, asked_recipe(asked))
-        profiles = {**profiles, **{profile.name: profile for profile in found.values()}}
+        answer = _answer(request_from(RankRequest, place | question, "rank"), most_rows)
     except GpuBenchError as error:
         if question:
             raise
-        problem = str(error)
+        answer["ranking_problem"] = str(error)
+    runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
     return ReportData(
         today=today,
-        runs=newest_first({r.run_id: r for r in (*stored.runs, *((chosen,) if chosen else ()))}.values()),
+        runs=newest_first(runs.values()),
         about=None if chosen is None else chosen.run_id,
-        ranking=ranking,
-        ranking_problem=problem,
         problems=tuple(stored.problems),
-        buy_or_rent=decisions,
-        unranked=unranked,
-        profiles=profiles,
+        **answer,
     )
+
+
+def _answer(asked: RankRequest, most_rows: int | None) -> dict[str, Any]:
+    """Rank, and find what could be paid for beside: every card to buy, and spot prices.
+
+    What was ruled out by ``--rent`` or ``--buy`` stays out.
+    """
+    from gpubench.recommend.decision import beside
+    from gpubench.recommend.rank import ranked
+
+    ranking = ranked(asked, None if most_rows is None else lambda rows: rows.head(most_rows))
+    to_buy = None if ranking.buy_or_rent else _beside(asked, rent_or_buy="buy")
+    found = [to_buy if asked.rent_or_buy is None else None]
+    if asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
+        found.append(_beside(asked, spot=True, limit=None))
+    known = {row.offer for row in ranking.rows}
+    traced = profiles_of(asked.workload_names, asked_recipe(asked)).values()
+    return {
+        "ranking": ranking,
+        "buy_or_rent": ranking.buy_or_rent if to_buy is None else to_buy.buy_or_rent,
+        "unranked": tuple(
+            msgspec.structs.replace(beside(row), pareto=False, dominated_by=None)  # which were among others
+            for each in found
+            if each is not None
+            for row in each.rows
+            if row.offer not in known
+        ),
+        "profiles": {**load_profiles(), **{profile.name: profile for profile in traced}},
+    }
 
 
 def _beside(asked: RankRequest, **changes: Any) -> Ranking | None:
@@ -257,30 +273,15 @@ def _beside(asked: RankRequest, **changes: Any) -> Ranking | None:
         return None
 
 
-def _unranked(asked: RankRequest, ranking: Ranking, to_buy: Ranking | None) -> tuple[RankedOffer, ...]:
-    """Return what could be paid for beside the ranking: every card to buy, and spot prices.
-
-    What was ruled out by ``--rent`` or ``--buy`` stays out.
-    """
-    from gpubench.recommend.decision import beside
-
-    found = [to_buy] if to_buy is not None and asked.rent_or_buy is None else []
-    if asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
-        with_spot = _beside(asked, spot=True, limit=None)
-        found += [with_spot] if with_spot is not None else []
-    known = {row.offer for row in ranking.rows}
-    return tuple(
-        msgspec.structs.replace(beside(row), pareto=False, dominated_by=None)  # which were among others
-        for each in found
-        for row in each.rows
-        if row.offer not in known
-    )
-
-
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
     """Leave out the rows at the largest batch that fits, where others are left: those are of another size."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
+
+
+def pace(result: Result) -> float:
+    """Samples a second, to put results in order; 0 where there is no figure."""
+    return result.measurement.samples_per_s or 0.0
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:

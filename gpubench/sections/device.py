@@ -17,6 +17,7 @@ from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.probe.preflight import limits
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import memory_words
 from gpubench.specs import load_specs
 from gpubench.units import (
     UNKNOWN,
@@ -100,37 +101,36 @@ def device_line(device: DeviceProfile, software: Environment) -> str:
 
 
 def _sentence(data: ReportData, device: DeviceProfile) -> Paragraph:
-    name = plain(device.name or "an unnamed device", 100)
+    name, spec = plain(device.name or "an unnamed device", 100), data.spec
     if data.is_cpu:
         return Paragraph(
             text=f"{name} is a CPU: every figure measured on this page is a CPU's, but for those that name "
             "another device."
         )
-    if data.spec is None:
+    if spec is None:
         return Paragraph(
             text=f"{name} has no row in the specification table, so no data sheet stands beside it.",
             tone="warning",
         )
-    year = "" if data.spec.release_year is None else f" of {data.spec.release_year}"
-    architecture = plain(data.spec.architecture or "unknown architecture", 40)
-    line = plain(data.spec.line or "", 40)
-    return Paragraph(text=f"{name}: {architecture} architecture, {line} line{year}. {_strength(data.spec)}")
-
-
-def _strength(spec: GpuSpec) -> str:
-    """What buyers compare, as the data sheet states it."""
-    known = [
-        _memory(spec) if spec.memory_bytes else "",
-        f"{format_si(spec.memory_bandwidth_bytes_per_s, 'B/s')} of bandwidth"
-        if spec.memory_bandwidth_bytes_per_s
-        else "",
-        f"{format_si(spec.fp32_flops_per_s, 'FLOP/s')} at fp32" if spec.fp32_flops_per_s else "",
-        f"{format_si(spec.bf16_tensor_flops_per_s, 'FLOP/s')} at bf16 on tensor cores"
-        if spec.bf16_tensor_flops_per_s
-        else "",
+    year = "" if spec.release_year is None else f" of {spec.release_year}"
+    architecture, line = plain(spec.architecture or "unknown architecture", 40), plain(spec.line or "", 40)
+    bandwidth, fp32, bf16 = (
+        format_si(rate, unit)
+        for rate, unit in (
+            (spec.memory_bandwidth_bytes_per_s, "B/s"),
+            (spec.fp32_flops_per_s, "FLOP/s"),
+            (spec.bf16_tensor_flops_per_s, "FLOP/s"),
+        )
+    )
+    known = (  # what buyers compare
+        memory_words(spec) if spec.memory_bytes else "",
+        f"{bandwidth} of bandwidth" if spec.memory_bandwidth_bytes_per_s else "",
+        f"{fp32} at fp32" if spec.fp32_flops_per_s else "",
+        f"{bf16} at bf16 on tensor cores" if spec.bf16_tensor_flops_per_s else "",
         _watts(spec.tdp_w) if spec.tdp_w else "",
-    ]
-    return f"By the data sheet {listing(part for part in known if part)}." if any(known) else ""
+    )
+    stated = f"By the data sheet {listing(filter(None, known))}." if any(known) else ""
+    return Paragraph(text=f"{name}: {architecture} architecture, {line} line{year}. {stated}")
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
@@ -171,7 +171,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ),
         ("Multiprocessors", format_whole(device.sm_count), format_whole(sheet.get("sm_count"))),
         ("CUDA cores", format_whole(device.cuda_core_count), format_whole(sheet.get("cuda_core_count"))),
-        ("Memory", format_bytes(device.memory_bytes), _memory(spec)),
+        ("Memory", format_bytes(device.memory_bytes), memory_words(spec)),
         (
             "Memory bandwidth",
             format_si(device.memory_bandwidth_bytes_per_s, "B/s"),
@@ -213,20 +213,20 @@ def _watts(value: float | None) -> str:
     return UNKNOWN if value is None else f"{format_number(value)} W"
 
 
-def _memory(spec: GpuSpec | None) -> str:
-    if spec is None:
-        return UNKNOWN
-    size = format_bytes(spec.memory_bytes)
-    return size if spec.memory_type is None else f"{size} {plain(spec.memory_type, 20)}"
-
-
 _Seen = tuple[DeviceProfile, DeviceState | None]
 
 
 def machine(report: ProbeReport) -> Block:
     """Return every device, the host, the problems and the next step; in brief one line a device."""
     seen = list(zip(report.devices, report.states, strict=True))
-    cpus = [device for device, _ in seen if device.is_cpu]
+    cpus = [device for device in report.devices if device.is_cpu]
+    alike: dict[bytes, list[_Seen]] = {}  # GPUs of one model together: they differ in place and state only
+    for device, state in seen:
+        if not device.is_cpu:
+            model = msgspec.structs.replace(
+                device, index=None, uuid=None, pci_bus_id=None, power_limit_w=None, pcie_width=None
+            )
+            alike.setdefault(msgspec.json.encode(model), []).append((device, state))
     step = "gpubench run" if len(cpus) < len(seen) else "gpubench run --quick"
     if any(problem.exit_code for problem in report.problems):
         step = "gpubench doctor"
@@ -237,7 +237,7 @@ def machine(report: ProbeReport) -> Block:
     return Block(
         title="What is in this machine",
         parts=(
-            *(part for alike in _alike([s for s in seen if not s[0].is_cpu]) for part in _gpus(alike)),
+            *(part for gpus in alike.values() for part in _gpus(gpus)),
             *(part for device in cpus for part in _cpu(device, report.host)),
             *_host(report.host),
             *problems,
@@ -265,17 +265,6 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     return [Paragraph(text=text) for text in (line, *limited)]
 
 
-def _alike(gpus: Sequence[_Seen]) -> list[list[_Seen]]:
-    """GPUs of one model together: they differ in place and state only."""
-    groups: dict[bytes, list[_Seen]] = {}
-    for device, state in gpus:
-        same = msgspec.structs.replace(
-            device, index=None, uuid=None, pci_bus_id=None, power_limit_w=None, pcie_width=None
-        )
-        groups.setdefault(msgspec.json.encode(same), []).append((device, state))
-    return list(groups.values())
-
-
 def _gpus(alike: Sequence[_Seen]) -> list[Part]:
     device = alike[0][0]
     spec = load_specs().get(device.gpu_key or "")
@@ -296,25 +285,24 @@ def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) ->
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
     reasons = limits(device, state) or ["nothing that the driver reports"]
     peak = fp32_flops_per_s(device)
+    now = []
+    if state is not None:
+        link = f"PCIe generation {state.pcie_generation_now} x{state.pcie_width_now}"
+        known = (
+            "" if state.temperature_c is None else f"{state.temperature_c:.0f} °C",
+            "" if state.power_w is None else f"{format_number(state.power_w)} W",
+            "" if state.utilization is None else f"{format_percent(state.utilization)} busy",
+            "" if state.memory_used_bytes is None else f"{format_bytes(state.memory_used_bytes)} used",
+            link if state.pcie_generation_now and state.pcie_width_now else "",
+        )
+        now = [Fact(term="now", value=", ".join(filter(None, known)) or "not told")]
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
         Fact(term="UUID", value=plain(place)),
         *((Fact(term="fp32 at highest clock", value=format_si(peak, "FLOP/s")),) if peak else ()),
-        *(() if state is None else (Fact(term="now", value=_now(state)),)),
+        *now,
         *(Fact(term="" if n else "limited by", value=reason) for n, reason in enumerate(reasons)),
     )
-
-
-def _now(state: DeviceState) -> str:
-    link = f"PCIe generation {state.pcie_generation_now} x{state.pcie_width_now}"
-    known = (
-        "" if state.temperature_c is None else f"{state.temperature_c:.0f} °C",
-        "" if state.power_w is None else f"{format_number(state.power_w)} W",
-        "" if state.utilization is None else f"{format_percent(state.utilization)} busy",
-        "" if state.memory_used_bytes is None else f"{format_bytes(state.memory_used_bytes)} used",
-        link if state.pcie_generation_now and state.pcie_width_now else "",
-    )
-    return ", ".join(part for part in known if part) or "not told"
 
 
 def _cpu(device: DeviceProfile, host: Host) -> list[Part]:

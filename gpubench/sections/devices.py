@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Series, bars, label, mark_of
+from gpubench.blocks.charts import BLUE, Look, Mark, bars, label
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result, ratio
-from gpubench.interval import stacked
+from gpubench.interval import Interval, stacked
 from gpubench.models import Case, DeviceProfile
-from gpubench.sections.data import ReportData, newest, same
+from gpubench.sections.data import ReportData, newest, pace, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import case_words, kinds_words
+from gpubench.sections.words import case_words, kinds_words, workload_name
 from gpubench.units import UNKNOWN, count, format_number, listing, plain, plural
 
 MOST_CHARTS = 6
@@ -61,7 +60,16 @@ def _render(data: ReportData) -> Block | None:
                     number(
                         "Samples/s, 95 % interval", lambda on: stacked(on.result.measurement.interval.words())
                     ),
-                    number("Against the first device", _against),
+                    number(
+                        "Against the first device",
+                        lambda on: (
+                            UNKNOWN
+                            if on.result is on.base
+                            else stacked(
+                                ratio(on.result.measurement, on.base.measurement).by(format_number, "×")
+                            )
+                        ),
+                    ),
                     text("Findings", lambda on: kinds_words(on.result.doubts)),
                 ),
                 caption=f"Of each workload the case that most devices have measured.{more}",
@@ -81,7 +89,7 @@ def _shared(data: ReportData) -> dict[Case, list[_On]]:
     return {
         case: sorted(
             (_On(name=name, result=result, base=known[0][1]) for name, result in known),
-            key=lambda on: -(on.result.measurement.samples_per_s or 0.0),
+            key=lambda on: -pace(on.result),
         )
         for case, known in found.items()
         if len(known) > 1
@@ -100,13 +108,9 @@ def _names(devices: Sequence[DeviceProfile]) -> list[str]:
 def _charted(shared: dict[Case, list[_On]]) -> list[Case]:
     """Of each workload the case on most devices, at its fastest."""
     best: dict[str, Case] = {}
-    for case in sorted(shared, key=lambda c: (-len(shared[c]), -_rate(shared[c][0]))):
+    for case in sorted(shared, key=lambda c: (-len(shared[c]), -pace(shared[c][0].result))):
         best.setdefault(case.workload, case)
     return list(best.values())[:MOST_CHARTS]
-
-
-def _rate(on: _On) -> float:
-    return on.result.measurement.samples_per_s or 0.0
 
 
 def _sentence(shared: dict[Case, list[_On]]) -> str:
@@ -114,54 +118,38 @@ def _sentence(shared: dict[Case, list[_On]]) -> str:
     texts = []
     for case in _charted(shared):
         fastest, second, *_ = shared[case]
-        tied = [on.name for on in takewhile(partial(_is_equal, fastest), shared[case][1:])]
+        times = [
+            ratio(fastest.result.measurement, on.result.measurement) if pace(on.result) else Interval(None)
+            for on in shared[case][1:]
+        ]
+        others = zip(shared[case][1:], times, strict=True)
+        tied = [on.name for on, _ in takewhile(lambda other: other[1].holds(1), others)]
         if tied:
             said = f"{listing((fastest.name, *tied), most=4)}, statistically equal"
-        else:
-            said = f"{fastest.name}, {_times(fastest, second)} {second.name}"
-        texts.append(f"{plain(case.workload, 40)}: {said}")
+        else:  # in three digits; in as many as there are where three would say 1.00
+            in_three = times[0].by(format_number, " times")
+            known = times[0].text(" times") if "1.00 " in in_three else in_three
+            said = f"{fastest.name}, {known} {second.name}"
+        texts.append(f"{workload_name(case)}: {said}")
     return f"Fastest of those measured. {'; '.join(texts)}."
-
-
-def _times(one: _On, other: _On) -> str:
-    """How many times as fast, in three digits; in as many as there are where three would say 1.00."""
-    if not _rate(other):
-        return f"{UNKNOWN} times"
-    times = ratio(one.result.measurement, other.result.measurement)
-    in_three = times.by(format_number, " times")
-    return times.text(" times") if "1.00 " in in_three else in_three
-
-
-def _is_equal(one: _On, other: _On) -> bool:
-    """Whether the interval of the ratio of two holds 1."""
-    return bool(_rate(other)) and ratio(one.result.measurement, other.result.measurement).holds(1) is True
 
 
 def _figure(case: Case, measured: Sequence[_On]) -> Figure:
     unit = plural(plain(case.sample_unit, 20))
-    marks = tuple(
-        mark_of(
-            row,
-            on.result.measurement.interval,
-            label(f"{on.name}: {on.result.measurement.interval.text()}", 90),
-            format_number(_rate(on)),
+    marks = [
+        Mark(
+            row=label(on.name, 36),
+            interval=on.result.measurement.interval,
+            hover=label(f"{on.name}: {on.result.measurement.interval.text()}", 90),
+            text=format_number(pace(on.result)),
+            told=f"{on.name} {format_number(pace(on.result))}",
         )
-        for row, on in enumerate(measured)
-    )
-    alt = "; ".join(f"{on.name} {format_number(_rate(on))}" for on in measured)
-    rows = [label(on.name, 36) for on in measured]
-    return Figure(
-        figure=bars([Series(name=unit, marks=marks, color=BLUE)], rows, f"{unit}/s"),
-        title=case_words(case),
-        alt=f"Bar chart of {case_words(case)} in {unit} per second: {alt}.",
-        height_px=76 + 27 * len(measured),
-    )
-
-
-def _against(on: _On) -> str:
-    if on.result is on.base:
-        return UNKNOWN
-    return stacked(ratio(on.result.measurement, on.base.measurement).by(format_number, "×"))
+        for on in measured
+    ]
+    title = case_words(case)
+    alt = f"Bar chart of {title} in {unit} per second"
+    looks = {None: Look(name=unit, color=BLUE)}
+    return bars(marks, looks, f"{unit}/s", alt, title=title, head_px=76, row_px=27)
 
 
 SECTION = Section(key="devices", render=_render, place=28, printed=True)

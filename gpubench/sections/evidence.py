@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
 from gpubench.labels import gpus_of, offer_name, price_of
-from gpubench.models import Pricing, Ranking
+from gpubench.models import Pricing
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.section import Section
@@ -18,26 +20,21 @@ def _render(data: ReportData) -> Block:
     facts = measured_facts(data.results)
     if data.ranking is not None and data.ranking.rows:
         parts.append(Paragraph(text=plain(data.ranking.verdict, 1500)))
-        facts = (*facts, _fastest(data.ranking))
+        fastest = max(data.ranking.rows, key=partial(speed_of, data.ranking))
+        dated = price_date_words(fastest)
+        if fastest.offer.pricing is not Pricing.OWNED and fastest.is_expected_as_listed:
+            dated = f"price of {dated}"
+        detail = (
+            f"rank {rank_words(data.ranking)(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
+            f"{dated}, {basis_words(fastest.estimate)}"
+        )
+        facts = (*facts, Fact(term="Fastest offer", value=gpus_of(fastest.offer), detail=detail))
     if facts:
         parts.append(Facts(rows=facts, prominent=True))
     parts.append(_evidence(data))
     if data.ranking is not None and data.ranking.notes:
         parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in data.ranking.notes)))
     return Block(title="What the answer rests on", parts=tuple(parts))
-
-
-def _fastest(ranking: Ranking) -> Fact:
-    fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
-    dated = price_date_words(fastest)
-    if fastest.offer.pricing is not Pricing.OWNED and fastest.is_expected_as_listed:
-        dated = f"price of {dated}"
-    return Fact(
-        term="Fastest offer",
-        value=gpus_of(fastest.offer),
-        detail=f"rank {rank_words(ranking)(fastest)}: {offer_name(fastest.offer)}, {price_of(fastest)}, "
-        f"{dated}, {basis_words(fastest.estimate)}",
-    )
 
 
 def _evidence(data: ReportData) -> Paragraph:

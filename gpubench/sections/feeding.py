@@ -8,14 +8,19 @@ from gpubench.effects import Result
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.sections.data import ReportData, at_named_batches
+from gpubench.sections.data import ReportData, at_named_batches, pace
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
-from gpubench.units import UNKNOWN, format_percent, format_si, plain
+from gpubench.sections.words import rate_of, workload_name
+from gpubench.units import UNKNOWN, format_percent, format_si
 
 
 def _render(data: ReportData) -> Block | None:
-    shown = [] if data.is_cpu else _hungriest(data)
+    cases: dict[str, list[Result]] = {}  # of each image workload, those of training
+    for result in () if data.is_cpu else data.results:
+        profile = load_profiles().get(result.case.workload)
+        if profile is not None and profile.is_image and result.case.task is TaskKind.TRAIN:
+            cases.setdefault(result.case.workload, []).append(result)
+    shown = [max(at_named_batches(cases[name]), key=pace) for name in sorted(cases)]
     if not shown:
         return None
     micro = (m for run in data.device_runs for m in run.micro)
@@ -48,32 +53,17 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _hungriest(data: ReportData) -> list[Result]:
-    """The fastest training case of each image workload, at a named batch where there is one."""
-    profiles = load_profiles()
-    cases: dict[str, list[Result]] = {}
-    for result in data.results:
-        profile = profiles.get(result.case.workload)
-        if profile is not None and profile.is_image and result.case.task is TaskKind.TRAIN:
-            cases.setdefault(result.case.workload, []).append(result)
-    return [max(at_named_batches(cases[name]), key=_speed) for name in sorted(cases)]
-
-
 def _demand(result: Result) -> tuple[float, float]:
     """Bytes per second that the result takes in: as float32 tensors, and as 8-bit images."""
     shape = load_profiles()[result.case.workload].sample_shape
-    return _speed(result) * tensor_bytes(shape), _speed(result) * eight_bit_bytes(shape)
-
-
-def _speed(result: Result) -> float:
-    return result.measurement.samples_per_s or 0.0
+    return pace(result) * tensor_bytes(shape), pace(result) * eight_bit_bytes(shape)
 
 
 def _sentence(shown: list[Result], link: MicroResult | None) -> str:
     result = max(shown, key=lambda each: _demand(each)[0])
     tensors, eight_bit = _demand(result)
     text = (
-        f"{plain(result.case.workload, 40)} takes most: {format_si(tensors, 'B/s')} as float32 tensors, "
+        f"{workload_name(result.case)} takes most: {format_si(tensors, 'B/s')} as float32 tensors, "
         f"{format_si(eight_bit, 'B/s')} as 8-bit images that the device prepares."
     )
     if link is None:

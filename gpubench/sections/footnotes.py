@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, table, text
 from gpubench.labels import gpu_name
-from gpubench.models import GpuSpec
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -13,7 +12,10 @@ from gpubench.units import plain
 
 
 def _render(data: ReportData) -> Block | None:
-    doubtful = [spec for spec in _used(data) if spec.doubt]
+    keys = [] if data.spec is None else [data.spec.key]
+    if data.ranking is not None:  # and those behind the chart of offers
+        keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
+    doubtful = [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs and data.specs[key].doubt]
     if not doubtful:
         return None
     return Block(
@@ -35,14 +37,6 @@ def _render(data: ReportData) -> Block | None:
             ),
         ),
     )
-
-
-def _used(data: ReportData) -> list[GpuSpec]:
-    """The device's own row, and those behind the chart of offers."""
-    keys = [] if data.spec is None else [data.spec.key]
-    if data.ranking is not None:
-        keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
-    return [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs]
 
 
 SECTION = Section(key="footnotes", render=_render, place=190)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, GREEN, ORANGE, SLATE, Series, dots, mark_of, series_of, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
+from gpubench.blocks.charts import BLUE, GREEN, ORANGE, SLATE, Look, Mark, dots, two_lines
+from gpubench.blocks.parts import Charts, Paragraph, number, table, text
 from gpubench.effects import Effect, framework_effects
 from gpubench.interval import stacked
 from gpubench.models import Case, Framework
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import kinds_words, rate_of
+from gpubench.sections.words import FINDINGS, rate_of, workload_name
 from gpubench.units import format_duration, plain
 
 _LOOKS = {
-    framework: Series(name=framework.value, color=color, symbol=symbol)
+    framework: Look(name=framework.value, color=color, symbol=symbol)
     for framework, color, symbol in (
         (Framework.TORCH, SLATE, "circle"),
         (Framework.KERAS_TORCH, ORANGE, "circle"),
@@ -33,25 +33,41 @@ def _render(data: ReportData) -> Block | None:
     pairs = framework_effects(data.results)
     if not pairs:
         return None
-    sentence = Paragraph(text=_sentence(pairs))
+    best, worst = max(pairs, key=lambda p: p.value), min(pairs, key=lambda p: p.value)
+    told = (
+        f"{_name(p.of.case)} runs {workload_name(p.of.case)} at {p.words} the throughput of "
+        f"{_name(p.to.case)}"
+        for p in ((best,) if best is worst else (best, worst))
+    )
+    sentence = Paragraph(text=f"{'; '.join(told)}.")
     twin = table(
         "The same work in each framework",
         pairs,
         text(
             "Workload",
-            lambda p: f"{plain(p.of.case.workload, 40)}\n{p.of.case.precision.value} {p.of.batch_words}",
+            lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {p.of.batch_words}",
         ),
         text("Framework", lambda p: _name(p.of.case)),
         text("Baseline", lambda p: _name(p.to.case)),
         number("Over the baseline, 95 % interval", lambda p: stacked(p.words)),
         number("Throughput, 95 % interval", lambda p: rate_of(p.of.measurement), optional=1),
         number("Step", lambda p: format_duration(p.of.measurement.step_time_s), optional=2),
-        text("Findings", lambda p: kinds_words(p.doubts)),
+        FINDINGS,
+    )
+    chart = dots(
+        [_mark(pair) for pair in pairs],
+        _LOOKS,
+        "throughput over the baseline's",
+        "Dot chart of throughput over that of the baseline",
+        head_px=110,
+        row_px=40,
+        shared=True,
+        line_at=1.0,
     )
     return Block(
         title="What the framework costs on this device",
         brief=(sentence, twin),
-        parts=(sentence, Charts(figures=(_figure(pairs),), twin=twin, caption=_CAPTION)),
+        parts=(sentence, Charts(figures=(chart,), twin=twin, caption=_CAPTION)),
     )
 
 
@@ -59,39 +75,17 @@ def _name(case: Case) -> str:
     return f"{case.framework.value} {case.execution.value}"
 
 
-def _sentence(pairs: tuple[Effect, ...]) -> str:
-    best, worst = max(pairs, key=lambda p: p.value), min(pairs, key=lambda p: p.value)
-    told = [
-        f"{_name(p.of.case)} runs {plain(p.of.case.workload, 40)} at {p.words} the throughput of "
-        f"{_name(p.to.case)}"
-        for p in ((best,) if best is worst else (best, worst))
-    ]
-    return "; ".join(told) + "."
-
-
-def _figure(pairs: tuple[Effect, ...]) -> Figure:
-    rows = list(dict.fromkeys(map(_row, pairs)))
-    marked = [
-        (
-            p.of.case.framework,
-            mark_of(
-                rows.index(_row(p)), p.interval, f"{_name(p.of.case)} over {_name(p.to.case)}: {p.words}"
-            ),
-        )
-        for p in pairs
-    ]
-    told = "; ".join(f"{plain(p.of.case.workload, 40)} {_name(p.of.case)}: {p.words}" for p in pairs)
-    return Figure(
-        figure=dots(series_of(_LOOKS, marked), rows, "throughput over the baseline's", line_at=1.0),
-        alt=f"Dot chart of throughput over that of the baseline: {told}.",
-        height_px=110 + 40 * len(rows),
-    )
-
-
-def _row(pair: Effect) -> str:
-    case = pair.of.case
-    return two_lines(
-        f"{plain(case.workload, 24)} {case.execution.value}", f"{case.precision.value} {pair.of.batch_words}"
+def _mark(pair: Effect) -> Mark:
+    case, name = pair.of.case, _name(pair.of.case)
+    return Mark(
+        row=two_lines(
+            f"{plain(case.workload, 24)} {case.execution.value}",
+            f"{case.precision.value} {pair.of.batch_words}",
+        ),
+        interval=pair.interval,
+        hover=f"{name} over {_name(pair.to.case)}: {pair.words}",
+        told=f"{workload_name(case)} {name}: {pair.words}",
+        kind=case.framework,
     )
 
 

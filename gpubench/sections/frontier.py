@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Point, label, plane, spaced
+from gpubench.blocks.charts import BASIS_LOOKS, Point, label, plane, spaced
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.labels import gpus_of, offer_lines, offer_name, price_of
@@ -41,12 +41,24 @@ def _render(data: ReportData) -> Block | None:
     if ranking is None or len(ranking.rows) < 2:
         return None
     line = frontier(ranking)
+    cheapest, fastest = line[0], line[-1]
+    if cheapest is fastest:
+        name = f"{gpus_of(cheapest.offer)} ({offer_name(cheapest.offer)})"
+        said = f"{name} is both the cheapest for the work and the fastest."
+    else:
+        faster = Interval(speed_of(ranking, fastest) / speed_of(ranking, cheapest))
+        dearer = Interval(cost_of(ranking, fastest) / cost_of(ranking, cheapest))
+        said = (
+            f"From the cheapest work ({gpus_of(cheapest.offer)}) to the highest throughput "
+            f"({gpus_of(fastest.offer)}) speed grows {faster.text('×')} "
+            f"and its price {dearer.text('×')}, by best estimates."
+        )
     few = len(ranking.rows) <= MOST_POINTS
     shown = "Every ranked offer" if few else f"The first {MOST_POINTS} ranked offers"
     return Block(
         title="What speed costs",
         parts=(
-            Paragraph(text=_sentence(ranking, line)),
+            Paragraph(text=said),
             Charts(
                 figures=(_figure(ranking, line),),
                 twin=table(
@@ -68,30 +80,11 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(ranking: Ranking, line: Sequence[RankedOffer]) -> str:
-    cheapest, fastest = line[0], line[-1]
-    if cheapest is fastest:
-        name = f"{gpus_of(cheapest.offer)} ({offer_name(cheapest.offer)})"
-        return f"{name} is both the cheapest for the work and the fastest."
-    faster = speed_of(ranking, fastest) / speed_of(ranking, cheapest)
-    dearer = cost_of(ranking, fastest) / cost_of(ranking, cheapest)
-    return (
-        f"From the cheapest work ({gpus_of(cheapest.offer)}) to the highest throughput "
-        f"({gpus_of(fastest.offer)}) speed grows {Interval(faster).text('×')} "
-        f"and its price {Interval(dearer).text('×')}, by best estimates."
-    )
-
-
 def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
     shown = ranking.rows[:MOST_POINTS]
     clouds = [
-        (
-            str(basis),
-            color,
-            BASIS_SYMBOLS[basis],
-            [_point(ranking, row, "") for row in shown if row.estimate.basis == basis],
-        )
-        for basis, color in BASIS_COLORS.items()
+        (look, [_point(ranking, row, "") for row in shown if row.estimate.basis == basis])
+        for basis, look in BASIS_LOOKS.items()
     ]
     words_of = spaced([(speed_of(ranking, row), cost_of(ranking, row)) for row in line])
     named = [

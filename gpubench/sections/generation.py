@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
-from gpubench.effects import Result
 from gpubench.models import Measurement
 from gpubench.models.measurement import LEAST_GAPS
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.units import UNKNOWN, format_duration, format_number, plain
+from gpubench.sections.words import workload_name
+from gpubench.units import UNKNOWN, format_duration, format_number
 
 P50, P99 = 0.50, 0.99
 
@@ -21,7 +21,13 @@ def _render(data: ReportData) -> Block | None:
     figures = table(
         "Tokens of a generation",
         timed,
-        text("Workload", _work),
+        text(
+            "Workload",
+            lambda r: (
+                f"{workload_name(r.case)}\n{r.batch_words}, "
+                f"{r.case.prompt_tokens:,} + {r.case.new_tokens:,} tokens"
+            ),
+        ),
         text("Weights", lambda r: r.case.weight_type.value, optional=2),
         text("Execution", lambda r: r.case.execution.value, optional=1),
         number("First token", lambda r: format_duration(r.measurement.first_token_s)),
@@ -45,12 +51,6 @@ def _render(data: ReportData) -> Block | None:
             figures,
         ),
     )
-
-
-def _work(result: Result) -> str:
-    case = result.case
-    tokens = f"{case.prompt_tokens:,} + {case.new_tokens:,} tokens"
-    return f"{plain(case.workload, 40)}\n{result.batch_words}, {tokens}"
 
 
 def _gap(measurement: Measurement, share: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Series, dots, label, mark_of, series_of
+from gpubench.blocks.charts import BASIS_LOOKS, Mark, dots, label
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_lines, offer_name
@@ -14,8 +14,11 @@ from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import also_at, here, marks, rank_words
 from gpubench.sections.section import Section
-from gpubench.sections.words import basis_words, merit_unit
-from gpubench.units import UNKNOWN, capitalized, format_bytes, listing, plain
+from gpubench.sections.words import basis_words, memory_words, merit_unit
+from gpubench.units import UNKNOWN, capitalized, listing, plain
+
+MOST_TOLD = 8
+"""GPUs that are told to those who do not see the chart."""
 
 WIDE = 30.0
 """Ends that lie further apart than this, as a ratio, stand on a logarithmic axis."""
@@ -39,7 +42,7 @@ def _render(data: ReportData) -> Block | None:
         text("GPU and offer", lambda r: offer_lines(r.offer, here(data, r))),
         number("Rank", rank_words(ranking)),
         number(capitalized(merit_unit(ranking)), lambda r: stacked(ranking.merit_of(r).words())),
-        text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
+        text("Memory", lambda r: memory_words(data.specs.get(r.offer.gpu_key), "\n")),
         text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),
         text("Basis", lambda r: stacked(basis_words(r.estimate))),
         text("Also at", also_at(ranking)),
@@ -51,35 +54,28 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
-    labels = [label(f"{gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
-    merits = [ranking.merit_of(row) for row in rows]
-    marked = []
-    for i, (row, merit) in enumerate(zip(rows, merits, strict=True)):
-        hover = "<br>".join((merit.words(), label(offer_name(row.offer), 90), row.estimate.basis))
-        marked.append((str(row.estimate.basis), mark_of(i, merit, hover)))
-    looks = {
-        basis: Series(name=basis, color=color, symbol=BASIS_SYMBOLS[basis])
-        for basis, color in BASIS_COLORS.items()
-    }
-    ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]
-    alt = "; ".join(f"{gpus_of(row.offer)} {ranking.merit_of(row).words()}" for row in rows[:8])
-    return Figure(
-        figure=dots(
-            series_of(looks, marked),
-            labels,
-            merit_unit(ranking),
-            band_rows=tied,
-            logarithmic=max(ends) > WIDE * min(ends),
-        ),
-        alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
-        height_px=80 + 19 * len(rows),
+    unit, marks, ends = merit_unit(ranking), [], []
+    for i, row in enumerate(rows):
+        merit = ranking.merit_of(row)
+        marks.append(
+            Mark(
+                row=label(f"{gpus_of(row.offer)}{here(data, row)}", 44),
+                interval=merit,
+                hover="<br>".join((merit.words(), label(offer_name(row.offer), 90), row.estimate.basis)),
+                told=f"{gpus_of(row.offer)} {merit.words()}" if i < MOST_TOLD else "",
+                kind=str(row.estimate.basis),
+            )
+        )
+        ends += [end for end in (merit.low, merit.value, merit.high) if end]
+    return dots(
+        marks,
+        BASIS_LOOKS,
+        unit,
+        f"Dot chart of {unit} with intervals, best first",
+        row_px=19,
+        band_rows=tied,
+        logarithmic=max(ends) > WIDE * min(ends),
     )
-
-
-def _memory(spec: GpuSpec | None) -> str:
-    if spec is None:
-        return UNKNOWN
-    return format_bytes(spec.memory_bytes) + (f"\n{plain(spec.memory_type, 20)}" if spec.memory_type else "")
 
 
 def _architecture(spec: GpuSpec | None) -> str:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import Series, dots, mark_of, series_of, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
-from gpubench.effects import Effect, Result, execution_effects
+from gpubench.blocks.charts import Look, Mark, dots, two_lines
+from gpubench.blocks.parts import Charts, Paragraph, number, table, text
+from gpubench.effects import Effect, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
+from gpubench.measure.checks import EAGER_OVER_GRAPH
 from gpubench.models import Execution, Framework
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.throughput import LOOKS
-from gpubench.sections.words import rate_of
+from gpubench.sections.words import rate_of, workload_name
 from gpubench.units import count, format_percent, plain
 
-HOST_BOUND_RATIO = 1.10
-"""Graph over eager above which the host, not the device, paces the eager step (protocol gpubench/1)."""
-
-_LOOKS: dict[Execution, Series] = {
+_LOOKS: dict[Execution, Look] = {
     execution: replace(look, name=f"{execution.value} against eager", pattern="")
     for execution, look in LOOKS.items()
     if execution is not Execution.EAGER
@@ -31,13 +29,21 @@ def _render(data: ReportData) -> Block | None:
     pairs = execution_effects(data.results)
     if not pairs:
         return None
-    labels = list(dict.fromkeys(_label(pair.of) for pair in pairs))
+    chart = dots(
+        [_mark(pair) for pair in pairs],
+        _LOOKS,
+        "times as fast as eager",
+        "Dot chart of graph or compile against eager",
+        head_px=100,
+        shared=True,
+        line_at=EAGER_OVER_GRAPH,
+    )
     return Block(
         title="What limits speed: the host or the device",
         parts=(
             Paragraph(text=_sentence(pairs)),
             Charts(
-                figures=(_figure(pairs, labels),),
+                figures=(chart,),
                 twin=table(
                     "Eager beside graph and compile",
                     pairs,
@@ -50,7 +56,7 @@ def _render(data: ReportData) -> Block | None:
                 ),
                 caption=(
                     "A graph replays the whole step as one launch, so it shows what the device can do; "
-                    f"eager is what most programs run. Above {HOST_BOUND_RATIO:.2f} (dotted) the host is the "
+                    f"eager is what most programs run. Above {EAGER_OVER_GRAPH:.2f} (dotted) the host is the "
                     "limit."
                 ),
             ),
@@ -60,7 +66,7 @@ def _render(data: ReportData) -> Block | None:
 
 def _sentence(pairs: tuple[Effect, ...]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH]
-    bound = [pair for pair in graphs if pair.value > HOST_BOUND_RATIO]
+    bound = [pair for pair in graphs if pair.value > EAGER_OVER_GRAPH]
     if not graphs:
         others = [
             execution.value for execution in _LOOKS if any(p.of.case.execution is execution for p in pairs)
@@ -72,7 +78,7 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
             "faster GPU would help."
         )
     worst = max(bound, key=lambda pair: (not pair.doubts, pair.value))
-    names = dict.fromkeys(plain(pair.of.case.workload, 40) for pair in bound)
+    names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
     return (
         f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
         f"when run eagerly ({', '.join(names)}); run as a graph they gain up to {worst.words}. "
@@ -80,26 +86,19 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
     )
 
 
-def _label(result: Result) -> str:
-    best = "best " if result.measurement.at_largest_batch else ""
-    batch = f"{result.case.precision.value} {best}batch {result.case.batch_size:,}"
-    framework = "" if result.case.framework is Framework.TORCH else f", {result.case.framework.value}"
-    return two_lines(f"{plain(result.case.workload, 30)}{framework}", batch)
-
-
-def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
-    marked = [
-        (
-            p.of.case.execution,
-            mark_of(labels.index(_label(p.of)), p.interval, f"{_LOOKS[p.of.case.execution].name}: {p.words}"),
-        )
-        for p in pairs
-    ]
-    alt = "; ".join(f"{plain(p.of.measurement.label, 100)}: {p.words}" for p in pairs)
-    return Figure(
-        figure=dots(series_of(_LOOKS, marked), labels, "times as fast as eager", line_at=HOST_BOUND_RATIO),
-        alt=f"Dot chart of graph or compile against eager: {alt}.",
-        height_px=100 + 38 * len(labels),
+def _mark(pair: Effect) -> Mark:
+    case = pair.of.case
+    best = "best " if pair.of.measurement.at_largest_batch else ""
+    framework = "" if case.framework is Framework.TORCH else f", {case.framework.value}"
+    return Mark(
+        row=two_lines(
+            f"{plain(case.workload, 30)}{framework}",
+            f"{case.precision.value} {best}batch {case.batch_size:,}",
+        ),
+        interval=pair.interval,
+        hover=f"{_LOOKS[case.execution].name}: {pair.words}",
+        told=f"{plain(pair.of.measurement.label, 100)}: {pair.words}",
+        kind=case.execution,
     )
 
 
@@ -107,7 +106,7 @@ def _pace(pair: Effect) -> str:
     flagged = any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings)
     if pair.of.case.execution is Execution.COMPILE:
         return "the host, when eager" if flagged else "—"
-    return "the host, when eager" if flagged or pair.value > HOST_BOUND_RATIO else "the device"
+    return "the host, when eager" if flagged or pair.value > EAGER_OVER_GRAPH else "the device"
 
 
 SECTION = Section(key="host", render=_render, place=50)

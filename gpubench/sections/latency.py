@@ -7,15 +7,15 @@ from collections.abc import Iterable
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Series, dots, mark_of, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
+from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
+from gpubench.blocks.parts import Charts, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.interval import Interval
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
+from gpubench.sections.words import rate_of, workload_name
 from gpubench.units import UNKNOWN, format_duration, plain
 
 
@@ -28,13 +28,19 @@ def _render(data: ReportData) -> Block | None:
     twin = table(
         "Latency at batch 1, and throughput of the main batch",
         timed,
-        text("Workload", lambda r: plain(r.case.workload, 40)),
+        text("Workload", lambda r: workload_name(r.case)),
         text("Precision", lambda r: r.case.precision.words),
         text("Execution", lambda r: r.case.execution.value, optional=1),
         number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
         number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
         number("p99", _p99),
         number("Throughput", lambda r: _at_main_batch(r, data.results), optional=2),
+    )
+    chart = dots(
+        [_mark(result) for result in timed],
+        {None: Look(name="median", color=BLUE)},
+        "latency, ms",
+        "Dot chart of the median latency of one pass",
     )
     return Block(
         title="How long one answer takes",
@@ -47,7 +53,7 @@ def _render(data: ReportData) -> Block | None:
                 )
             ),
             Charts(
-                figures=(_figure(timed),),
+                figures=(chart,),
                 twin=twin,
                 caption="The mark is the median; the line reaches to the slowest pass of a hundred.",
             ),
@@ -55,23 +61,13 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _figure(timed: list[Result]) -> Figure:
-    labels = [
-        two_lines(plain(r.case.workload, 30), f"{r.case.precision.value} {r.case.execution.value}")
-        for r in timed
-    ]
-    marks = []
-    for i, result in enumerate(timed):
-        p50, p99 = result.measurement.latency_p50_s or 0.0, result.measurement.latency_p99_s
-        to_p99 = Interval(p50 * 1e3, p50 * 1e3, None if p99 is None else p99 * 1e3)
-        marks.append(mark_of(i, to_p99, f"median {format_duration(p50)}, p99 {format_duration(p99)}"))
-    alt = "; ".join(
-        f"{plain(r.measurement.label, 100)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
-    )
-    return Figure(
-        figure=dots([Series(name="median", marks=tuple(marks), color=BLUE)], labels, "latency, ms"),
-        alt=f"Dot chart of the median latency of one pass: {alt}.",
-        height_px=80 + 38 * len(labels),
+def _mark(result: Result) -> Mark:
+    case, p50, p99 = result.case, result.measurement.latency_p50_s or 0.0, result.measurement.latency_p99_s
+    return Mark(
+        row=two_lines(plain(case.workload, 30), f"{case.precision.value} {case.execution.value}"),
+        interval=Interval(p50 * 1e3, p50 * 1e3, None if p99 is None else p99 * 1e3),
+        hover=f"median {format_duration(p50)}, p99 {format_duration(p99)}",
+        told=f"{plain(result.measurement.label, 100)} {format_duration(p50)}",
     )
 
 
@@ -90,14 +86,16 @@ def _at_main_batch(single: Result, results: Iterable[Result]) -> str:
     """
     profile = load_profiles().get(single.case.workload)
     main = None if profile is None else profile.main_batch
-    found = []
-    for result in results:
-        case = result.case
-        alike = msgspec.structs.replace(
-            single.case, batch_size=case.batch_size, memory_format=case.memory_format
+    found = [
+        result
+        for result in results
+        if result.case.batch_size > 1
+        and not result.measurement.at_largest_batch
+        and result.case
+        == msgspec.structs.replace(
+            single.case, batch_size=result.case.batch_size, memory_format=result.case.memory_format
         )
-        if case == alike and case.batch_size > 1 and not result.measurement.at_largest_batch:
-            found.append(result)
+    ]
     if not found:
         return UNKNOWN
     nearest = min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size))

@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.curves import Level, band_over_batch
+from gpubench.blocks.charts import BAND, BLUE, QUIET, dress, label, log_axis
 from gpubench.blocks.parts import Bullets, Charts, Column, Figure, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
 from gpubench.models import Case, MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
 from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
-from gpubench.predict.memory_answer import MOST_NAMES, CardAnswer, MemoryAnswer, MemoryAnswers, answer_memory
+from gpubench.predict.memory_answer import (
+    MOST_NAMES,
+    CardAnswer,
+    MemoryAnswer,
+    MemoryAnswers,
+    answer_memory,
+    usual_cards,
+)
 from gpubench.predict.question import Question
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.units import GIB, format_bytes, plain
+from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, workload_name
+from gpubench.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from gpubench.predict.capacity import Capacity
@@ -29,7 +37,7 @@ MOST_CASES = 3
 LEVELS_GIB = (8, 16, 24, 48, 80, 141)
 DOUBLINGS = 3
 """The curve reaches from an eighth of the batch to eight times it."""
-FIGURES = ("Allocated by tensors", "Reserved by torch", "In use on the device")
+FIGURES = (ALLOCATED, RESERVED, IN_USE)
 _SHARED = {
     ParallelMode.DDP: "one job that holds all weights on each GPU (--jobs ddp)",
     ParallelMode.FSDP: "one job that holds a share of the weights on each GPU (--jobs fsdp)",
@@ -57,7 +65,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         task=case.task,
         batch_size=case.batch_size,
     )
-    specs = [s for s in data.specs.values() if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
+    specs = usual_cards(data.specs.values())
     if not specs:
         return
     answer = answer_memory(question, specs, own=data.runs, fixes=False)
@@ -69,11 +77,15 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         memory.need_of(question, msgspec.structs.replace(case, batch_size=batch), spec, readings)
         for batch in batches
     ]
-    name = f"{plain(case.workload, 40)}, {case.precision.words}"
+    name = f"{workload_name(case)}, {case.precision.words}"
     yield Paragraph(text=f"{name}: {_rests_on(answer.need)}.", tone="note")
     yield Charts(
         figures=(_figure(name, batches, needs),),
-        twin=_twin(name, batches, needs),
+        twin=Table(
+            caption=f"{name}: memory by batch size",
+            columns=(Column(title="Batch"), *(Column(title=title, numeric=True) for title in FIGURES)),
+            rows=tuple((f"{batch:,}", *_figures(need)) for batch, need in zip(batches, needs, strict=True)),
+        ),
         caption="Memory in use on a card with GDDR memory; on one with HBM some 0.5 GiB more.",
     )
     yield _made_of(f"{name}: the parts at batch {case.batch_size:,}", answer.need.parts)
@@ -94,7 +106,7 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
             "Memory of one step on a card with GDDR memory",
             answers,
             text("Case", lambda each: each.label),
-            number("In use on the device", lambda each: stacked(each.need.device.by(format_bytes))),
+            number(IN_USE, lambda each: stacked(each.need.device.by(format_bytes))),
             text("Where", lambda each: each.fits_on()),
         )
         return
@@ -111,24 +123,16 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
         yield _made_of("Of which, at the highest moment of the step", answer.need.parts)
         yield _by_card("By size of card", answer, most=None if by_name else MOST_NAMES)
         if by_name:
-            yield from _what_helps(answer)
-
-
-def _what_helps(answer: MemoryAnswer) -> Iterator[Part]:
-    """What would make the step fit where it does not, and the cards without an answer."""
-    fixes = [(card, fix) for card in answer.cards for fix in card.fixes]
-    if fixes:
-        yield table(
-            "What would help",
-            fixes,
-            text("Cards", lambda row: row[0].names(None)),
-            text("Change", lambda row: row[1].what),
-            text("Answer", lambda row: _verdict(row[1].fit)),
-        )
-    if answer.refused:
-        yield Bullets(
-            items=tuple(f"{gpu_name(each.gpu_key)}: no answer: {each.reason}" for each in answer.refused)
-        )
+            if fixes := [(card, fix) for card in answer.cards for fix in card.fixes]:
+                yield table(
+                    "What would help",
+                    fixes,
+                    text("Cards", lambda row: row[0].names(None)),
+                    text("Change", lambda row: row[1].what),
+                    text("Answer", lambda row: _verdict(row[1].fit)),
+                )
+            if refused := [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]:
+                yield Bullets(items=tuple(refused))
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
@@ -161,12 +165,23 @@ def _figures(need: MemoryNeed) -> tuple[str, str, str]:
     return allocated, reserved, device
 
 
+_PARTS = (
+    ("weights", "weights_bytes"),
+    ("gradients", "gradients_bytes"),
+    ("optimizer state", "optimizer_bytes"),
+    ("activations, saved", "saved_bytes"),
+    ("activations, transient", "transient_bytes"),
+    ("workspace and context", "workspace_bytes"),
+    ("margin", "margin_bytes"),
+)
+
+
 def _made_of(caption: str, parts: MemoryParts) -> Table:
     return table(
         caption,
-        _part_rows(parts),
-        text("Part", lambda row: row[0]),
-        number("Memory", lambda row: format_bytes(row[1])),
+        _PARTS,
+        text("Part", lambda part: part[0]),
+        number("Memory", lambda part: format_bytes(getattr(parts, part[1]))),
         folded=True,
     )
 
@@ -192,27 +207,40 @@ def _verdict(fit: MemoryFit) -> str:
 
 
 def _figure(name: str, batches: list[int], needs: list[MemoryNeed]) -> Figure:
-    bands = [_ends(need) for need in needs]
-    highest = max(band[2] for band in bands)
-    levels = [Level(value=gib, name=f"{gib} GiB card") for gib in LEVELS_GIB if gib <= 4 * highest]
+    """Draw memory in use over the batch size, with its ends as a band and cards as lines across."""
+    ends = [(need.device.low, need.device.value, need.device.high) for need in needs]
+    low, value, high = ([(x or 0.0) / GIB for x in each] for each in zip(*ends, strict=True))
+    levels = [gib for gib in LEVELS_GIB if gib <= 4 * max(high)]
     hovers = [f"batch {b}: {n.device.by(format_bytes)}" for b, n in zip(batches, needs, strict=True)]
+    edge = {"type": "scatter", "x": batches, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    band = {"name": "from low to high end", "y": high, "fill": "tonexty", "fillcolor": BAND}
+    traces = [
+        edge | {"y": low, "showlegend": False},
+        edge | band,
+        {
+            "type": "scatter", "name": "likely", "x": batches, "y": value, "mode": "lines+markers",
+            "line": {"color": BLUE, "width": 2}, "marker": {"color": BLUE, "size": 7},
+            "hovertext": hovers, "hoverinfo": "text",
+        },
+        *(
+            {
+                "type": "scatter", "x": [batches[0], batches[-1]], "y": [gib] * 2, "mode": "lines+text",
+                "text": [label(f"{gib} GiB card"), ""], "textposition": "top right",
+                "textfont": {"size": 11, "color": QUIET}, "hoverinfo": "skip", "showlegend": False,
+                "line": {"color": QUIET, "width": 1, "dash": "dot"},
+            }
+            for gib in levels
+        ),
+    ]  # fmt: skip
+    layout = dress() | {
+        "xaxis": log_axis(batches, "batch size, samples on one GPU", room=0.03),
+        "yaxis": log_axis([*low, *value, *high, *levels], "memory in use, GiB", room=0.06),
+        "showlegend": True,
+    }
     return Figure(
-        figure=band_over_batch(batches, bands, levels, "memory in use, GiB", hovers),
+        figure={"data": traces, "layout": layout},
         alt=f"Line chart of the memory in use of {name} over the batch size: {'; '.join(hovers)}.",
         title=name,
-    )
-
-
-def _ends(need: MemoryNeed) -> tuple[float, float, float]:
-    low, value, high = ((x or 0.0) / GIB for x in (need.device.low, need.device.value, need.device.high))
-    return low, value, high
-
-
-def _twin(name: str, batches: list[int], needs: list[MemoryNeed]) -> Table:
-    return Table(
-        caption=f"{name}: memory by batch size",
-        columns=(Column(title="Batch"), *(Column(title=title, numeric=True) for title in FIGURES)),
-        rows=tuple((f"{batch:,}", *_figures(need)) for batch, need in zip(batches, needs, strict=True)),
     )
 
 
@@ -224,50 +252,25 @@ _AS_PUBLISHED = (
 
 def _rests_on(need: MemoryNeed) -> str:
     """What the figures rest on and what they hold, in a sentence without its end."""
-    return "; ".join(filter(None, (_basis_words(need), _algorithm_words(need), _compiled_loss_words(need))))
-
-
-def _basis_words(need: MemoryNeed) -> str:
-    bent = "" if need.not_linear is None else f"; {need.not_linear}"
-    bent += f"; {_AS_PUBLISHED}" if need.as_published else ""
-    return {
+    words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
-        MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
+        MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
-    }[need.basis]
-
-
-def _algorithm_words(need: MemoryNeed) -> str | None:
-    """What of the upper ends is cuDNN's, in a sentence without its end; None where nothing is."""
-    if not need.algorithm_bytes:
-        return None
-    return (
-        f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
-        "fastest convolution in strict fp32"
-    )
-
-
-def _compiled_loss_words(need: MemoryNeed) -> str | None:
-    """What a loop takes that compiles its loss as well, in a sentence without its end; None if untold."""
-    if need.compiled_loss is None:
-        return None
-    return (
-        f"a loop of your own that compiles its loss too reserves some {need.compiled_loss.by(format_bytes)}; "
-        "gpubench does not compile it, and judges no card by that"
-    )
-
-
-def _part_rows(parts: MemoryParts) -> tuple[tuple[str, float], ...]:
-    """Name and size of each part [B], as the terminal and the page show them."""
-    return (
-        ("weights", parts.weights_bytes),
-        ("gradients", parts.gradients_bytes),
-        ("optimizer state", parts.optimizer_bytes),
-        ("activations, saved", parts.saved_bytes),
-        ("activations, transient", parts.transient_bytes),
-        ("workspace and context", parts.workspace_bytes),
-        ("margin", parts.margin_bytes),
-    )
+    }
+    said = [words[need.basis]]
+    if need.basis is MemoryBasis.TRACED:
+        said += filter(None, (need.not_linear, _AS_PUBLISHED if need.as_published else None))
+    if need.algorithm_bytes:
+        said.append(
+            f"of the upper ends up to {format_bytes(need.algorithm_bytes)} are what cuDNN may take for its "
+            "fastest convolution in strict fp32"
+        )
+    if need.compiled_loss is not None:
+        said.append(
+            "a loop of your own that compiles its loss too reserves some "
+            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it, and judges no card by that"
+        )
+    return "; ".join(said)
 
 
 SECTION = Section(key="memory", render=_render, place=125)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe, what_and_action
 from gpubench.measure.checks import unique
-from gpubench.models import Launch, Measurement, Run, StartState, Switches
+from gpubench.models import Launch, Measurement, Run, StartState
 from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import case_words, moment_words
+from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, case_words, moment_words
 from gpubench.units import (
     UNKNOWN,
     capitalized,
@@ -25,7 +25,7 @@ from gpubench.units import (
     plain,
 )
 
-MOST_PLACES = 6
+MOST_PLACES, MOST_RUNS = 6, 6
 
 _WORDS = (
     (
@@ -55,7 +55,7 @@ def _render(data: ReportData) -> Block | None:
             )
         ),
         Facts(rows=tuple(Fact(term=term, value=words) for term, words in _WORDS)),
-        _runs_table(data.used_runs or (data.run,)),
+        _runs_table((data.used_runs or (data.run,))[:MOST_RUNS]),
         _findings(data),
     ]
     if data.results:
@@ -86,14 +86,13 @@ def _unread(data: ReportData) -> list[Part]:
     ]
 
 
-def _runs_table(runs: Iterable[Run]) -> Table:
+def _runs_table(runs: Sequence[Run]) -> Table:
     """One column of facts a run; several runs stand side by side, so that what differs is seen."""
-    listed_runs = tuple(runs)[:6]
-    facts = [_run_facts(run) for run in listed_runs]
+    facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
         caption="Protocol and environment",
-        columns=(Column(title="Run"), *(Column(title=plain(run.run_id, 60)) for run in listed_runs)),
+        columns=(Column(title="Run"), *(Column(title=plain(run.run_id, 60)) for run in runs)),
         rows=tuple((term, *(fact[term] for fact in facts)) for term in terms),
     )
 
@@ -163,21 +162,28 @@ def _findings(data: ReportData) -> Part:
     seen = _seen(data)
     if not seen:
         return Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")
-    rows = []
-    for kind, found in sorted(seen.items()):
-        what, action = what_and_action(kind)
-        places = list(dict.fromkeys(_where(place, finding) for finding, place in found))
-        more = len(places) - MOST_PLACES  # the table of cases names the findings of every one
-        where = "; ".join(places[:MOST_PLACES]) + (f"; and {more} more" if more > 0 else "")
-        rows.append((capitalized(what), str(kind), where, action))
     return table(
         "Findings, and what to do about each",
-        rows,
-        text("What was seen", lambda row: row[0]),
-        text("Finding", lambda row: row[1]),
-        text("Where", lambda row: row[2]),
-        text("What to do", lambda row: row[3]),
+        sorted(seen.items()),
+        text("What was seen", lambda row: capitalized(what_and_action(row[0])[0])),
+        text("Finding", lambda row: str(row[0])),
+        text("Where", lambda row: _places(row[1])),
+        text("What to do", lambda row: what_and_action(row[0])[1]),
     )
+
+
+def _places(found: Sequence[tuple[Finding, str]]) -> str:
+    """Where a kind of finding was seen, each with its value and limit; the table of cases names every one."""
+    places: dict[str, None] = {}
+    for finding, place in found:
+        value, limit = (
+            x if x is None else plain(x, 80) if isinstance(x, str) else f"{x:.3g}"
+            for x in (finding.value, finding.limit)
+        )
+        against = "" if limit is None else f", limit {limit}"
+        places[place if value is None else f"{place} ({value}{against})"] = None
+    more = len(places) - MOST_PLACES
+    return "; ".join([*list(places)[:MOST_PLACES], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _brief(data: ReportData) -> tuple[Part, ...]:
@@ -202,17 +208,6 @@ def _cold(data: ReportData) -> dict[str, tuple[float, float]]:
     return cold_costs(result.measurement for result in data.results)
 
 
-def _where(place: str, finding: Finding) -> str:
-    if finding.value is None:
-        return place
-    limit = "" if finding.limit is None else f", limit {_show(finding.limit)}"
-    return f"{place} ({_show(finding.value)}{limit})"
-
-
-def _show(value: float | str) -> str:
-    return plain(value, 80) if isinstance(value, str) else f"{value:.3g}"
-
-
 def _rounds_table(results: Sequence[Result]) -> Table:
     return table(
         "Launches, rounds and switches of every case",
@@ -223,10 +218,15 @@ def _rounds_table(results: Sequence[Result]) -> Table:
         number("Left out", lambda m: str(sum(len(x.rounds) - len(x.accepted) for x in m.launches))),
         number("Warm-up", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.warmup))),
         number("Timed", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.accepted))),
-        number("Half-width", _half_width),
-        number("Allocated by tensors", lambda m: format_bytes(m.peak_memory_bytes)),
-        number("Reserved by torch", lambda m: format_bytes(m.peak_reserved_bytes)),
-        number("In use on the device", lambda m: format_bytes(m.device_bytes)),
+        number(
+            "Half-width",
+            lambda m: (
+                "unknown" if m.relative_half_width is None else f"± {format_percent(m.relative_half_width)}"
+            ),
+        ),
+        number(ALLOCATED, lambda m: format_bytes(m.peak_memory_bytes)),
+        number(RESERVED, lambda m: format_bytes(m.peak_reserved_bytes)),
+        number(IN_USE, lambda m: format_bytes(m.device_bytes)),
         text("TF32 as read back", lambda m: _switches(m.launches)),
         folded=True,
     )
@@ -238,10 +238,6 @@ def _rounds(m: Measurement) -> str:
         return f"0 × {UNKNOWN}"
     least, most = min(steps), max(steps)
     return f"{len(steps)} × {least}" if least == most else f"{len(steps)} × {least} to {most}"
-
-
-def _half_width(m: Measurement) -> str:
-    return "unknown" if m.relative_half_width is None else f"± {format_percent(m.relative_half_width)}"
 
 
 def _spread_table(results: Sequence[Result]) -> Table:
@@ -269,17 +265,12 @@ def _range(least: float | None, most: float | None) -> str:
 
 def _switches(launches: tuple[Launch, ...]) -> str:
     """Whether TF32 was in force, as the five switches say."""
-    known = [launch.switches for launch in launches if launch.switches is not None]
-    if not known:
-        return UNKNOWN
-    states = {_tf32(switches) for switches in known}
-    return states.pop() if len(states) == 1 else "differs between launches"
-
-
-def _tf32(s: Switches) -> str:
-    read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)
-    on = {s.cudnn_allow_tf32, s.matmul_allow_tf32, *(value == "tf32" for value in read if value is not None)}
-    return "mixed" if len(on) > 1 else "on" if on.pop() else "off"
+    states = set()
+    for s in (launch.switches for launch in launches if launch.switches is not None):
+        read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)
+        told = {s.cudnn_allow_tf32, s.matmul_allow_tf32, *(x == "tf32" for x in read if x is not None)}
+        states.add("mixed" if len(told) > 1 else "on" if told.pop() else "off")
+    return (states.pop() if len(states) == 1 else "differs between launches") if states else UNKNOWN
 
 
 def _failures_table(failures: Sequence[Result]) -> Table:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Series, dots, mark_of, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
+from gpubench.blocks.parts import Charts, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
 from gpubench.models import MicroResult, Run
@@ -38,31 +36,29 @@ def _render(data: ReportData) -> Block | None:
             "says how near this device comes."
         )
     )
-    shown = Charts(figures=(_figure(compared),), twin=made) if compared else made
+    shown: Part = made
+    if compared:
+        marks = [
+            Mark(
+                row=two_lines(_name(m), plain(m.size, 30)),
+                interval=m.interval.over(peak),
+                hover=f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}",
+                told=f"{_name(m)} {plain(m.size, 30)} {format_percent(m.value / peak)}",
+            )
+            for m, peak in compared
+        ]
+        chart = dots(
+            marks,
+            {None: Look(name="measured", color=BLUE)},
+            "share of the data sheet (1 is the stated rate)",
+            "Dot chart of measured rates as a share of the data sheet",
+            row_px=37,
+            line_at=1.0,
+        )
+        shown = Charts(figures=(chart,), twin=made)
     link = (Paragraph(text=NO_LINK),) if run.device.core_count is not None else ()
     title = made.caption if run.device.runs_steps else f"{made.caption} through OpenCL"
     return Block(title=title, parts=(what, shown, *link), brief=(made, *link))
-
-
-def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
-    labels = [two_lines(_name(m), plain(m.size, 30)) for m, _ in compared]
-    marks = tuple(
-        mark_of(i, m.interval.over(peak), f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}")
-        for i, (m, peak) in enumerate(compared)
-    )
-    alt = "; ".join(
-        f"{_name(m)} {plain(m.size, 30)} {format_percent(m.value / peak)}" for m, peak in compared
-    )
-    return Figure(
-        figure=dots(
-            [Series(name="measured", marks=marks, color=BLUE)],
-            labels,
-            "share of the data sheet (1 is the stated rate)",
-            line_at=1.0,
-        ),
-        alt=f"Dot chart of measured rates as a share of the data sheet: {alt}.",
-        height_px=80 + 37 * len(labels),
-    )
 
 
 def _table(run: Run) -> Table:

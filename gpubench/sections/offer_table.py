@@ -30,6 +30,8 @@ from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (
     basis_words,
+    hours_words,
+    in_stock_words,
     per_s_unit,
     per_usd_unit,
     price_date_words,
@@ -74,23 +76,10 @@ def offers(
         one_a_gpu: Each row stands for its GPU: P(best) is that of the GPU, and a column says who else has it.
         filters: By what the page narrows it.
     """
-    timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
     batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
-    paces: tuple[Cell[RankedOffer], ...] = (
-        number(
-            capitalized(per_s_unit(ranking)),
-            lambda r: stacked(ranking.throughput_of(r).words()),
-            optional=(6 if one_a_gpu else 4) if timed else 3,
-        ),
-        number(
-            capitalized(per_usd_unit(ranking)),
-            lambda r: stacked(ranking.value_of(r).words()),
-            optional=7 * timed,
-        ),
-    )
     paid_first = _paid_first(data)
     return table(
         caption,
@@ -99,11 +88,7 @@ def offers(
         text("Memory", _gpus_needed) if shared else None,
         number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
-        *(() if timed and ranking.by_reference else paces),
-        number("Time", lambda r: stacked(r.job_hours.by(lambda hours: format_duration(hours * 3600))))
-        if timed
-        else None,
-        number("Cost", lambda r: stacked(r.job_cost_usd.by(format_usd))) if timed else None,
+        *_paces(ranking, one_a_gpu=one_a_gpu),
         number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(ranking, one_a_gpu=one_a_gpu)),
         *_token_columns(rows),
         text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
@@ -122,6 +107,25 @@ def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
     """Return what says a rank, and whether another row shares it: as tied, or as dearer than one that is."""
     shared = ranking.shared_ranks
     return lambda row: f"{row.rank}{'=' if row.rank in shared else ''}"
+
+
+def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[RankedOffer]]:
+    """Yield throughput and value, and of a job its time and cost, which stand for both of a ratio."""
+    timed = any(row.hours is not None for row in ranking.rows)
+    if not (timed and ranking.by_reference):
+        yield number(
+            capitalized(per_s_unit(ranking)),
+            lambda r: stacked(ranking.throughput_of(r).words()),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
+        )
+        yield number(
+            capitalized(per_usd_unit(ranking)),
+            lambda r: stacked(ranking.value_of(r).words()),
+            optional=7 * timed,
+        )
+    if timed:
+        yield number("Time", lambda r: stacked(r.job_hours.by(hours_words)))
+        yield number("Cost", lambda r: stacked(r.job_cost_usd.by(format_usd)))
 
 
 def _gpus_needed(row: RankedOffer) -> str:
@@ -206,26 +210,24 @@ def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
 def _remarks(row: RankedOffer) -> str:
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
-    if row.offer.kind == "marketplace":
-        remarks.append("one host's ask")
-    if row.offer.note:
-        remarks.append(plain(row.offer.note, NOTE_CHARACTERS))
-    if row.offer.in_stock is not None:
-        seen = "in stock" if row.offer.in_stock else "not seen in stock"
-        remarks.append(f"{seen} on {row.offer.stock_date}")
-    if row.pareto:
-        remarks.append("not dominated")
-    if row.fits_memory is None:
-        remarks.append("memory not checked")
-    if row.latency_s is not None:
-        each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
-        remarks.append(f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
-    if row.spot_break_even is not None:
-        lost = format_chance(row.spot_break_even)
-        pays = f"while less than {lost} of the work is lost" if row.spot_break_even else "at no share"
-        remarks.append(f"spot pays {pays}")
-    if row.offer.gpu_count > 1:
-        remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
+    offer, lost = row.offer, row.spot_break_even
+    each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
+    batch = f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}"
+    pays = f"while less than {format_chance(lost)} of the work is lost" if lost else "at no share"
+    remarks += [
+        words
+        for holds, words in (
+            (offer.kind == "marketplace", "one host's ask"),
+            (offer.note, plain(offer.note or "", NOTE_CHARACTERS)),
+            (offer.in_stock is not None, in_stock_words(offer)),
+            (row.pareto, "not dominated"),
+            (row.fits_memory is None, "memory not checked"),
+            (row.latency_s is not None, batch),
+            (lost is not None, f"spot pays {pays}"),
+            (offer.gpu_count > 1, f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}"),
+        )
+        if holds
+    ]
     return ", ".join(dict.fromkeys(remarks)) or "none"
 
 

@@ -9,8 +9,8 @@ from gpubench.interval import stacked
 from gpubench.models import TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
-from gpubench.units import UNKNOWN, format_bytes, format_percent, plain
+from gpubench.sections.words import rate_of, workload_name
+from gpubench.units import UNKNOWN, format_bytes, format_percent
 
 _WHAT = (
     "The error is that of all outputs of at most four samples against float32 on the CPU, from the same "
@@ -28,7 +28,7 @@ def _render(data: ReportData) -> Block | None:
     twin = table(
         "Inference at a lower precision",
         shown,
-        text("Case", lambda r: f"{plain(r.case.workload, 40)}\n{r.case.execution.value} {r.batch_words}"),
+        text("Case", lambda r: f"{workload_name(r.case)}\n{r.case.execution.value} {r.batch_words}"),
         text("Precision", lambda r: r.case.precision.words),
         number("Error of outputs", lambda r: format_percent(r.measurement.output_error, 2)),
         number(

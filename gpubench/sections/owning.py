@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, Series, dots, mark_of, two_lines
+from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import PRICING_WORDS, gpus_of
@@ -16,6 +16,11 @@ from gpubench.sections.section import Section
 from gpubench.units import format_number, format_price, format_usd, listing, plain
 
 MOST_ROWS = 12
+_VERDICTS = {
+    "buy": "buying is the cheaper over the whole range of assumptions.",
+    "depends": "it depends on how many hours the card works.",
+    "rent": "renting is the cheaper over the whole range of assumptions.",
+}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -25,11 +30,17 @@ def _render(data: ReportData) -> Block | None:
     assumed = assumptions(decisions, "price")
     own = " `gpubench rank --own` takes your own figures." if assumed_of(decisions) else ""
     note = Paragraph(text=f"{assumed}{own}", tone="note")
+    names = {
+        verdict: [gpus_of(each) for each in decisions if each.verdict == verdict] for verdict in _VERDICTS
+    }
+    verdicts = (
+        f"{listing(names[each], most=3)}: {words}" for each, words in _VERDICTS.items() if names[each]
+    )
     return Block(
         title="Buy or rent",
         brief=(_table(decisions, narrow=True), note),
         parts=(
-            Paragraph(text=_sentence(decisions)),
+            Paragraph(text=" ".join(verdicts)),
             Charts(
                 figures=(_figure(decisions),),
                 twin=_table(decisions, narrow=False),
@@ -44,44 +55,24 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(decisions: Sequence[BuyOrRent]) -> str:
-    names: dict[str, list[str]] = {"buy": [], "rent": [], "depends": []}
-    for each in decisions:
-        names[each.verdict].append(gpus_of(each))
-    parts = [
-        f"{listing(names[verdict], most=3)}: {words}"
-        for verdict, words in (
-            ("buy", "buying is the cheaper over the whole range of assumptions."),
-            ("depends", "it depends on how many hours the card works."),
-            ("rent", "renting is the cheaper over the whole range of assumptions."),
-        )
-        if names[verdict]
-    ]
-    return " ".join(parts)
-
-
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
-    labels = [two_lines(gpus_of(each), f"{format_price(each.purchase_usd)} to buy") for each in decisions]
-    marks = tuple(
-        mark_of(
-            i,
-            each.hourly_usd.over(each.equivalent_usd_per_hour),
-            f"owned {_hourly(each)}, rented {format_usd(each.equivalent_usd_per_hour)}",
+    marks = []
+    for each in decisions:
+        owned, rented = _hourly(each), format_usd(each.equivalent_usd_per_hour)
+        marks.append(
+            Mark(
+                row=two_lines(gpus_of(each), f"{format_price(each.purchase_usd)} to buy"),
+                interval=each.hourly_usd.over(each.equivalent_usd_per_hour),
+                hover=f"owned {owned}, rented {rented}",
+                told=f"{gpus_of(each)} {owned} against {rented}",
+            )
         )
-        for i, each in enumerate(decisions)
-    )
-    alt = "; ".join(
-        f"{gpus_of(e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
-    )
-    return Figure(
-        figure=dots(
-            [Series(name="owned", marks=marks, color=BLUE)],
-            labels,
-            "cost of owning over renting the same work",
-            line_at=1.0,
-        ),
-        alt=f"Dot chart of the cost of an hour of work, owned against rented: {alt}.",
-        height_px=80 + 38 * len(labels),
+    return dots(
+        marks,
+        {None: Look(name="owned", color=BLUE)},
+        "cost of owning over renting the same work",
+        "Dot chart of the cost of an hour of work, owned against rented",
+        line_at=1.0,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gpubench.blocks.block import Block
@@ -10,7 +10,7 @@ from gpubench.blocks.parts import Bullets, Cell, Paragraph, Part, number, table,
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of
-from gpubench.models import Estimate, RankedOffer, Ranking
+from gpubench.models import Estimate
 from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
 from gpubench.recommend.decision import best_of_each_gpu
@@ -26,7 +26,8 @@ def _render(data: ReportData) -> Block | None:
     ranking = data.ranking
     if ranking is None:
         return None
-    rows = [row for row in best_of_each_gpu(ranking.rows) if row.estimate.basis == "predicted"]
+    best = best_of_each_gpu(ranking.rows)
+    rows = [row for row in best if row.estimate.basis == "predicted"]
     if not rows:
         return None
     calibration = load_calibration()
@@ -38,7 +39,18 @@ def _render(data: ReportData) -> Block | None:
         f"{plain(calibration.fitted, 20)}); docs/prediction.md of the project "
         "gives the errors by GPU, model and precision, on GPUs that were held out."
     )
-    parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=meaning)]
+    said = f"{len(rows)} of {count(len(best), 'kind')} of GPU in the ranking are predicted"
+    anchored = sum(row.estimate.anchored is True for row in rows)
+    if anchored == len(rows):
+        said += ", each as a ratio from a measurement of the same case on a GPU."
+    elif anchored:
+        said += f"; {anchored} start from a measurement of the same case, the rest from data sheets."
+    else:
+        said += (
+            ", all from data sheets alone: no GPU measurement of the same case is at hand. Measuring any "
+            "one GPU with `gpubench run` narrows every interval."
+        )
+    parts: list[Part] = [Paragraph(text=said), Paragraph(text=meaning)]
     far = [gpus_of(row.offer) for row in rows if FindingKind.OUT_OF_DOMAIN in _kinds(row.estimate)]
     if far:
         words = f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
@@ -56,20 +68,6 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     return Block(title="Accuracy of the predictions", parts=tuple(parts))
-
-
-def _sentence(ranking: Ranking, rows: Sequence[RankedOffer]) -> str:
-    known = [row for row in best_of_each_gpu(ranking.rows) if row.estimate.basis != "predicted"]
-    anchored = sum(row.estimate.anchored is True for row in rows)
-    text = f"{len(rows)} of {count(len(rows) + len(known), 'kind')} of GPU in the ranking are predicted"
-    if anchored == len(rows):
-        return f"{text}, each as a ratio from a measurement of the same case on a GPU."
-    if anchored:
-        return f"{text}; {anchored} start from a measurement of the same case, the rest from data sheets."
-    return (
-        f"{text}, all from data sheets alone: no GPU measurement of the same case is at hand. Measuring any "
-        "one GPU with `gpubench run` narrows every interval."
-    )
 
 
 def answered(answers: Predictions) -> tuple[Part, ...]:
@@ -104,17 +102,17 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     if document.get("inference") is not None:
         scores["inference"] = document["inference"]
 
-    def error(name: str, *path: str) -> Cell[tuple[str, Mapping[str, Any]]]:
+    def error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
         def cell(item: tuple[str, Mapping[str, Any]]) -> str:
-            found: Any = item[1]
-            for key in path:
-                found = found.get(key) or {}
-            return format_percent(found or None)
+            found = item[1] if within is None else item[1].get(within) or {}
+            return format_percent(found.get(key) or None)
 
         return number(name, cell)
 
-    names = {"throughput": "throughput", "per dollar": "per_usd", "stress": "stress"}
-    lost = ", ".join(f"{name} {format_percent(regret[key])}" for name, key in names.items())
+    lost = ", ".join(
+        f"{name} {format_percent(regret[key])}"
+        for name, key in (("throughput", "throughput"), ("per dollar", "per_usd"), ("stress", "stress"))
+    )
     mape, median = format_percent(owned["mape"]), format_percent(owned["median_ape"])
     said = [
         f"no GPU owned: {owned['rows']} rows, MAPE {mape}, median {median}",
@@ -145,8 +143,8 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
             number(
                 "Half-width", lambda item: f"×{format_number(item[1].get('half_width_factor'))}", optional=2
             ),
-            error("MAPE of peak and bandwidth", "geometric_mean", "mape"),
-            error("its median", "geometric_mean", "median_ape"),
+            error("MAPE of peak and bandwidth", "mape", "geometric_mean"),
+            error("its median", "median_ape", "geometric_mean"),
         ),
         Bullets(items=tuple(said)),
     )
@@ -177,8 +175,7 @@ def _kinds(e: Estimate) -> list[FindingKind]:
 
 
 def _remarks(e: Estimate) -> str:
-    remarks = [plain(describe(f), 200) for f in e.findings if f.kind in _kinds(e)]
-    return "; ".join(remarks) or "none"
+    return "; ".join(plain(describe(f), 200) for f in e.findings if f.kind in _kinds(e)) or "none"
 
 
 def _width(estimate: Estimate) -> str:

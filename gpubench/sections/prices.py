@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
@@ -18,7 +17,10 @@ from gpubench.units import UNKNOWN, count, listing, plain
 def _render(data: ReportData) -> Block | None:
     if data.ranking is None or not data.ranking.rows:
         return None
-    rows = [row for row in data.ranking.rows if row.offer.pricing is not Pricing.OWNED]
+    rows = sorted(
+        (row for row in data.ranking.rows if row.offer.pricing is not Pricing.OWNED),
+        key=lambda row: (row.price_age_days is None, row.price_age_days or 0),
+    )
     if not rows:
         return None
     by_provider: defaultdict[str, list[RankedOffer]] = defaultdict(list)
@@ -26,10 +28,17 @@ def _render(data: ReportData) -> Block | None:
     for row in rows:
         by_provider[row.offer.provider].append(row)
         read[plain(row.offer.source, 200)].add(plain(row.offer.provider, 40))
+    said = (
+        "Prices are of the whole instance, in US dollars, without tax, storage or traffic. They move "
+        "both ways and differ between regions: ask the provider before you sign. A date without its day "
+        "counts as the oldest day that it can mean."
+    )
+    if stale := sum(age > STALE_AFTER_DAYS for age in _ages(rows)):
+        said += f" {stale} of {count(len(rows), 'price')} are more than {STALE_AFTER_DAYS} days old."
     return Block(
         title="Prices and their dates",
         parts=(
-            Paragraph(text=_sentence(rows)),
+            Paragraph(text=said),
             table(
                 "Prices used, by provider",
                 sorted(by_provider.items()),
@@ -38,10 +47,10 @@ def _render(data: ReportData) -> Block | None:
                 text(
                     "Pricing", lambda item: listing(sorted({PRICING_WORDS[r.offer.pricing] for r in item[1]}))
                 ),
-                text("Oldest price", lambda item: plain(_by_age(item[1])[-1].offer.price_date, 20)),
-                text("Newest price", lambda item: plain(_by_age(item[1])[0].offer.price_date, 20)),
+                text("Oldest price", lambda item: plain(item[1][-1].offer.price_date, 20)),
+                text("Newest price", lambda item: plain(item[1][0].offer.price_date, 20)),
                 number("Age in days", lambda item: _span(_ages(item[1]))),
-                text("Standing", lambda item: _standing(max(_ages(item[1]), default=None))),
+                text("Standing", lambda item: _standing(_ages(item[1]))),
             ),
             table(
                 "Where the prices were read",
@@ -54,23 +63,6 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(rows: Iterable[RankedOffer]) -> str:
-    ages = [row.price_age_days for row in rows]
-    stale = sum(age is not None and age > STALE_AFTER_DAYS for age in ages)
-    text = (
-        "Prices are of the whole instance, in US dollars, without tax, storage or traffic. They move "
-        "both ways and differ between regions: ask the provider before you sign. A date without its day "
-        "counts as the oldest day that it can mean."
-    )
-    if stale:
-        text += f" {stale} of {count(len(ages), 'price')} are more than {STALE_AFTER_DAYS} days old."
-    return text
-
-
-def _by_age(rows: list[RankedOffer]) -> list[RankedOffer]:
-    return sorted(rows, key=lambda row: (row.price_age_days is None, row.price_age_days or 0))
-
-
 def _ages(rows: list[RankedOffer]) -> list[int]:
     return [row.price_age_days for row in rows if row.price_age_days is not None]
 
@@ -81,8 +73,8 @@ def _span(ages: list[int]) -> str:
     return str(ages[0]) if min(ages) == max(ages) else f"{min(ages)} to {max(ages)}"
 
 
-def _standing(age_days: int | None) -> str:
-    return "age unknown" if age_days is None else freshness(age_days)
+def _standing(ages: list[int]) -> str:
+    return freshness(max(ages)) if ages else "age unknown"
 
 
 SECTION = Section(key="prices", render=_render, place=180)

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
-from gpubench.models import Case, Estimate, RankedOffer, TaskKind
-from gpubench.sections.data import ReportData, at_named_batches, same
+from gpubench.models import Case, TaskKind
+from gpubench.sections.data import ReportData, at_named_batches, pace, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import basis_words, rate_of
-from gpubench.units import UNKNOWN, count, format_duration, listing, plain
+from gpubench.sections.words import basis_words, rate_of, workload_name
+from gpubench.units import UNKNOWN, count, format_duration, listing
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
@@ -43,7 +43,9 @@ class CpuGpuPair:
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Set CPU and GPU side by side, workload by workload; at equal batch where both measured one."""
-    cpus, gpus = (_of_first(data, is_cpu=is_cpu) for is_cpu in (True, False))
+    of_kind = [[r for r in data.everything if r.run.device.is_cpu is is_cpu] for is_cpu in (True, False)]
+    # of each the page's own device, else the one with the newest run
+    cpus, gpus = ([r for r in kind if same(r.run.device, kind[0].run.device)] for kind in of_kind)
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
         mine, theirs = (
@@ -58,71 +60,72 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     return tuple(found)
 
 
-def _of_first(data: ReportData, *, is_cpu: bool) -> list[Result]:
-    """What was measured on one CPU, or on one GPU: the page's own, else the one with the newest run."""
-    kind = [result for result in data.everything if result.run.device.is_cpu is is_cpu]
-    return [result for result in kind if same(result.run.device, kind[0].run.device)]
-
-
 def _key(case: Case) -> tuple[str, int, str]:
     return (case.workload, case.workload_version, case.task.value)
 
 
 def _fastest(results: Iterable[Result], batches: set[int]) -> Result:
     able = [r for r in results if not batches or r.case.batch_size in batches]
-    return max(able, key=lambda r: r.measurement.samples_per_s or 0.0)
+    return max(able, key=pace)
 
 
 def _render(data: ReportData) -> Block | None:
     found = cpu_gpu_pairs(data)
     if not found:
         return None
-    expected = [] if any(pair.gpu for pair in found) else _expected(data, found)
+    compared = [pair for pair in found if pair.factor is not None]
+    texts = _needs([pair for pair in found if pair.cpu.case.task is TaskKind.TRAIN])
+    if compared:
+        texts += [_headline(compared), *_fix(compared)]
     return Block(
         title="Is a GPU needed at all",
         parts=(
-            *(Paragraph(text=said) for said in _sentences(found)),
+            *(Paragraph(text=said) for said in texts),
             table(
                 "CPU and GPU on the same workload, each at its fastest",
                 found,
                 text("Workload", _workload),
                 number("CPU", lambda pair: _result(pair.cpu)),
                 number("GPU", lambda pair: UNKNOWN if pair.gpu is None else _result(pair.gpu)),
-                number("GPU over CPU", _factor),
-                number("A million samples", _times),
+                number(
+                    "GPU over CPU",
+                    lambda pair: (
+                        UNKNOWN
+                        if pair.factor is None
+                        else stacked(pair.factor.words) + "\nbatches differ" * (not pair.equal)
+                    ),
+                ),
+                number(
+                    "A million samples",
+                    lambda pair: "\n".join(
+                        f"{format_duration(_job_s(result))} on the {name}"
+                        for name, result in (("CPU", pair.cpu), ("GPU", pair.gpu))
+                        if result is not None
+                    ),
+                ),
             ),
-            *([_predicted(expected)] if expected else []),
+            *([] if any(pair.gpu for pair in found) else _expected(data, found)),
         ),
     )
 
 
-def _expected(
-    data: ReportData, found: Sequence[CpuGpuPair]
-) -> list[tuple[CpuGpuPair, RankedOffer, Estimate]]:
+def _expected(data: ReportData, found: Sequence[CpuGpuPair]) -> list[Part]:
     """Where no GPU was measured: each workload on the best offer of the ranking, by its own estimate."""
     if data.ranking is None or not data.ranking.rows:
         return []
     best = data.ranking.rows[0]
     estimates = {_key(e.case): e for e in best.estimates}
-    return [(c, best, estimates[_key(c.cpu.case)]) for c in found if _key(c.cpu.case) in estimates]
-
-
-def _predicted(expected: Sequence[tuple[CpuGpuPair, RankedOffer, Estimate]]) -> Table:
-    return table(
-        f"The CPU measured here, and what one {gpu_name(expected[0][1].offer.gpu_key)} would do",
-        expected,
+    known = [(c, estimates[_key(c.cpu.case)]) for c in found if _key(c.cpu.case) in estimates]
+    expected = table(
+        f"The CPU measured here, and what one {gpu_name(best.offer.gpu_key)} would do",
+        known,
         text("Workload", lambda row: _workload(row[0])),
         number("CPU, a million samples", lambda row: format_duration(_job_s(row[0].cpu))),
-        number("GPU, a million samples", lambda row: format_duration(JOB_SAMPLES / row[2].samples_per_s)),
-        number("GPU throughput, samples/s", lambda row: stacked(row[2].interval.words())),
-        text("Basis", lambda row: basis_words(row[2])),
+        number("GPU, a million samples", lambda row: format_duration(JOB_SAMPLES / row[1].samples_per_s)),
+        number("GPU throughput, samples/s", lambda row: stacked(row[1].interval.words())),
+        text("Basis", lambda row: basis_words(row[1])),
     )
-
-
-def _sentences(found: tuple[CpuGpuPair, ...]) -> list[str]:
-    compared = [c for c in found if c.factor is not None]
-    texts = _needs([c for c in found if c.cpu.case.task is TaskKind.TRAIN])
-    return [*texts, _headline(compared), *_fix(compared)] if compared else texts
+    return [expected] if known else []
 
 
 def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
@@ -131,38 +134,29 @@ def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
     Not needed, or too slow, is said only where both ends of the interval say it. Where the likely time is
     over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
     """
-    limit = f"{SMALL_JOB_S / 60:.0f} min"
     if not trained:
         return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]
+    limit = f"{SMALL_JOB_S / 60:.0f} min"
     easy = [c for c in trained if _surely_within_s(c.cpus) <= SMALL_JOB_S]
     far = [c for c in trained if _job_s(_fastest(c.cpus, set())) > FAR_OFF * SMALL_JOB_S]
     hard = [c for c in trained if _at_least_s(c.cpus) > SMALL_JOB_S and c not in far]
     untold = [
         c for c in trained if _at_least_s(c.cpus) <= SMALL_JOB_S < _surely_within_s(c.cpus) and c not in far
     ]
-    texts = []
-    if easy:
-        texts.append(
-            f"For {_names(easy)} no GPU is needed: this CPU trains on a million samples in "
-            f"{format_duration(max(_surely_within_s(c.cpus) for c in easy))} or less."
-        )
-    if far:
-        least = min(_job_s(_fastest(c.cpus, set())) for c in far)
-        texts.append(
-            f"For {_names(far)} a GPU is needed: a million samples take this CPU {format_duration(least)} or "
-            f"more, over {FAR_OFF:.0f} times {limit}."
-        )
-    if hard:
-        texts.append(
-            f"For {_names(hard)} this CPU is too slow to train on a million samples within {limit}: it takes "
-            f"{format_duration(min(_at_least_s(c.cpus) for c in hard))} or more."
-        )
-    if untold:
-        texts.append(
-            f"For {_names(untold)} it is undecided whether this CPU trains on a million samples within "
-            f"{limit}: the interval of its throughput holds that pace, or is not known."
-        )
-    return texts
+    surely_s = max((_surely_within_s(c.cpus) for c in easy), default=None)
+    likely_s = min((_job_s(_fastest(c.cpus, set())) for c in far), default=None)
+    least_s = min((_at_least_s(c.cpus) for c in hard), default=None)
+    said = {
+        "no GPU is needed: this CPU trains on a million samples in "
+        f"{format_duration(surely_s)} or less.": easy,
+        f"a GPU is needed: a million samples take this CPU {format_duration(likely_s)} or "
+        f"more, over {FAR_OFF:.0f} times {limit}.": far,
+        f"this CPU is too slow to train on a million samples within {limit}: it takes "
+        f"{format_duration(least_s)} or more.": hard,
+        "it is undecided whether this CPU trains on a million samples within "
+        f"{limit}: the interval of its throughput holds that pace, or is not known.": untold,
+    }
+    return [f"For {_names(of)} {words}" for words, of in said.items() if of]
 
 
 def _names(found: Iterable[CpuGpuPair]) -> str:
@@ -170,7 +164,7 @@ def _names(found: Iterable[CpuGpuPair]) -> str:
     texts = []
     for pair in found:
         flags = sorted({flag for result in pair.cpus for flag in result.doubts})
-        name = plain(pair.cpu.case.workload, 40)
+        name = workload_name(pair.cpu.case)
         texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
     return listing(texts)
 
@@ -197,7 +191,7 @@ def _headline(compared: list[CpuGpuPair]) -> str:
     flags = f"; flagged {', '.join(best.doubts)}" if best.doubts else ""
     return (
         f"The GPU is up to {best.words} as fast as the CPU{_threads(best.to, ' with ')} on "
-        f"{plain(best.of.case.workload, 40)}, {batches}, each at its fastest precision and execution{flags}."
+        f"{workload_name(best.of.case)}, {batches}, each at its fastest precision and execution{flags}."
     )
 
 
@@ -206,7 +200,7 @@ def _fix(compared: list[CpuGpuPair]) -> list[str]:
     by_batch: dict[int, list[str]] = {}
     for pair in compared:
         if not pair.equal:
-            by_batch.setdefault(pair.cpu.case.batch_size, []).append(plain(pair.cpu.case.workload, 40))
+            by_batch.setdefault(pair.cpu.case.batch_size, []).append(workload_name(pair.cpu.case))
     if not by_batch:
         return []
     commands = (
@@ -227,18 +221,7 @@ def _job_s(result: Result) -> float:
 
 def _workload(pair: CpuGpuPair) -> str:
     task = "" if pair.cpu.case.task is TaskKind.TRAIN else ", inference"
-    return f"{plain(pair.cpu.case.workload, 40)}{task}"
-
-
-def _factor(pair: CpuGpuPair) -> str:
-    if pair.factor is None:
-        return UNKNOWN
-    return stacked(pair.factor.words) + ("" if pair.equal else "\nbatches differ")
-
-
-def _times(pair: CpuGpuPair) -> str:
-    gpu = "" if pair.gpu is None else f"\n{format_duration(_job_s(pair.gpu))} on the GPU"
-    return f"{format_duration(_job_s(pair.cpu))} on the CPU{gpu}"
+    return f"{workload_name(pair.cpu.case)}{task}"
 
 
 def _result(result: Result) -> str:

@@ -9,6 +9,7 @@ from gpubench.models import Precision
 from gpubench.models.run import TimeToQuality
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import workload_name
 from gpubench.units import UNKNOWN, format_number, plain
 
 _WHAT = (
@@ -16,6 +17,8 @@ _WHAT = (
     "of the steps alone; 95 % intervals are of the mean over seeds. Energy is told where a seed takes 10 s "
     "or more. Steps over fp32's pair the seeds: an interval that holds 1 shows no difference in learning."
 )
+
+_SIGNS = {"accuracy": "at least", "loss": "at most"}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -26,8 +29,8 @@ def _render(data: ReportData) -> Block | None:
     twin = table(
         "Time to quality",
         rows,
-        text("Workload", lambda r: f"{plain(r.case.workload, 40)}\n{r.case.precision.value}"),
-        text("Quality", _goal),
+        text("Workload", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value}"),
+        text("Quality", lambda r: f"{r.metric} {_SIGNS[r.metric]} {format_number(r.target)}"),
         text("Result", _result),
         number("Steps, 95 % interval", lambda r: _told(r, r.steps)),
         number("Time [s], 95 % interval", lambda r: _told(r, r.train_s)),
@@ -35,11 +38,6 @@ def _render(data: ReportData) -> Block | None:
         number("Steps over fp32's", lambda r: _told(r, _over_fp32(r, rows))),
     )
     return Block(title="Time to a stated quality", parts=(Paragraph(text=_WHAT), twin), brief=(twin,))
-
-
-def _goal(row: TimeToQuality) -> str:
-    sign = "at least" if row.metric == "accuracy" else "at most"
-    return f"{row.metric} {sign} {format_number(row.target)}"
 
 
 def _result(row: TimeToQuality) -> str:
@@ -56,14 +54,9 @@ def _told(row: TimeToQuality, value: Interval) -> str:
 
 
 def _over_fp32(row: TimeToQuality, rows: tuple[TimeToQuality, ...]) -> Interval:
-    for other in rows:
-        if (
-            other.case.workload == row.case.workload
-            and other.case.precision is Precision.FP32
-            and other is not row
-        ):
-            return row.steps_over(other)
-    return Interval(None)
+    of_same = (each for each in rows if each.case.workload == row.case.workload and each is not row)
+    other = next((each for each in of_same if each.case.precision is Precision.FP32), None)
+    return Interval(None) if other is None else row.steps_over(other)
 
 
 SECTION = Section(key="quality", render=_render, place=73)

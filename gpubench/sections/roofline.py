@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle, groupby
+from itertools import cycle
 from typing import Any
 
 from gpubench.blocks.block import Block
@@ -17,7 +17,7 @@ from gpubench.blocks.charts import (
     PURPLE,
     QUIET,
     SLATE,
-    Series,
+    Look,
     dress,
     label,
     log_axis,
@@ -38,7 +38,7 @@ TERA = 1e12
 _COLORS = (QUIET, GREEN, ORANGE, BLUE, PURPLE, SLATE, INK)
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
 LOOKS = {
-    precision: Series(name=precision.value, color=color, symbol=symbol)
+    precision: Look(name=precision.value, color=color, symbol=symbol)
     for precision, color, symbol in zip(Precision, cycle(_COLORS), cycle(_SYMBOLS), strict=False)
 }
 """How each precision is drawn, in the order of their table; one beyond the colors begins them again."""
@@ -65,12 +65,14 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
     bandwidth = _bandwidth(data)
     found = []
     for result in at_named_batches(data.results):
-        rate, moved = result.measurement.achieved_flops_per_s, _moved_bytes(result)
-        flops = result.measurement.flops_per_sample
+        case, flops = result.case, result.measurement.flops_per_sample
+        rate = result.measurement.achieved_flops_per_s
+        half = case.precision.in_half
+        moved = _moved_bytes(case.workload, case.workload_version, case.task, half, case.batch_size)
         if rate is None or moved is None or not flops:
             continue
-        intensity = flops * result.case.batch_size / moved
-        peak = None if data.device is None else peak_flops_per_s(data.device, result.case.precision)
+        intensity = flops * case.batch_size / moved
+        peak = None if data.device is None else peak_flops_per_s(data.device, case.precision)
         roof = None if peak is None or bandwidth is None else min(peak, bandwidth * intensity)
         found.append(Point(result=result, intensity=intensity, rate=rate, roof=roof))
     return tuple(found)
@@ -82,18 +84,13 @@ def _bandwidth(data: ReportData) -> float | None:
     return told or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
 
 
-def _moved_bytes(result: Result) -> float | None:
-    """Bytes that the operators of the step read and write, each once; None for a model that is not listed."""
-    case = result.case
-    return _traffic(case.workload, case.workload_version, case.task, case.precision.in_half, case.batch_size)
-
-
 @cache
-def _traffic(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
+def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
+    """Bytes that the operators of the step read and write, each once; None for a model that is not listed."""
     profile = load_profiles().get(name)
     if profile is None or profile.version != version:
         return None
-    work = work_of(profile.train if task is TaskKind.TRAIN else profile.infer, batch_size)
+    work = work_of(profile.operators_of(task), batch_size)
     return float(moved_bytes(work, half)[0]) or None
 
 
@@ -131,68 +128,51 @@ def _render(data: ReportData) -> Block | None:
 
 def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
     bandwidth, device = _bandwidth(data), data.device
-    xs = [point.intensity for point in points]
-    left, right = min(xs) / 2, max(xs) * 2
+    assert device is not None  # else no point has a roof
+    assert bandwidth is not None
+    left = min(point.intensity for point in points) / 2
+    right = max(point.intensity for point in points) * 2
     roofs: dict[float, list[str]] = {}
     for precision in Precision:
-        peak = None if device is None else peak_flops_per_s(device, precision)
+        peak = peak_flops_per_s(device, precision)
         if peak is not None and any(point.result.case.precision is precision for point in points):
             roofs.setdefault(peak, []).append(precision.value)
-    traces = [_roof(left, right, peak, bandwidth, names) for peak, names in roofs.items() if bandwidth]
-    by_precision = sorted(points, key=lambda point: list(Precision).index(point.result.case.precision))
-    for precision, group in groupby(by_precision, key=lambda point: point.result.case.precision):
-        traces.append(_dots(precision, list(group)))
+    traces: list[dict[str, Any]] = []
+    for peak, names in roofs.items():
+        xs = [left, min(max(peak / bandwidth, left), right), right]
+        traces.append({
+            "type": "scatter", "mode": "lines+text", "x": xs,
+            "y": [min(peak, bandwidth * x) / TERA for x in xs],
+            "text": ["", "", label(f"peak, {', '.join(names)}")], "textposition": "top left",
+            "textfont": {"size": 11, "color": QUIET}, "line": {"color": INK, "width": 1.2},
+            "hoverinfo": "skip", "showlegend": False,
+        })  # fmt: skip
+    for precision, look in LOOKS.items():
+        if found := [point for point in points if point.result.case.precision is precision]:
+            traces.append({
+                "type": "scatter", "mode": "markers", "name": label(look.name),
+                "x": [point.intensity for point in found], "y": [point.rate / TERA for point in found],
+                "marker": {"color": look.color, "symbol": look.symbol, "size": 10},
+                "hovertext": [
+                    f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
+                    for point in found
+                ],
+                "hoverinfo": "text",
+            })  # fmt: skip
     heights = [rate / TERA for rate in (*(point.rate for point in points), *roofs)]
     alt = "; ".join(
         f"{case_words(point.result.case)} {format_si(point.rate, 'FLOP/s')}" for point in points[:8]
     )
+    layout = dress() | {
+        "xaxis": log_axis([left, right], "FLOP for each byte moved", room=0.0),
+        "yaxis": log_axis(heights, "TFLOP/s", room=0.08),
+        "showlegend": True,
+    }
     return Figure(
-        figure={
-            "data": traces,
-            "layout": dress()
-            | {
-                "xaxis": log_axis([left, right], "FLOP for each byte moved", room=0.0),
-                "yaxis": log_axis(heights, "TFLOP/s", room=0.08),
-                "showlegend": True,
-            },
-        },
+        figure={"data": traces, "layout": layout},
         alt=f"Roofline chart of FLOP per second over FLOP per byte: {alt}.",
         height_px=420,
     )
-
-
-def _roof(left: float, right: float, peak: float, bandwidth: float, names: Sequence[str]) -> dict[str, Any]:
-    bend = min(max(peak / bandwidth, left), right)
-    xs = [left, bend, right]
-    return {
-        "type": "scatter",
-        "mode": "lines+text",
-        "x": xs,
-        "y": [min(peak, bandwidth * x) / TERA for x in xs],
-        "text": ["", "", label(f"peak, {', '.join(names)}")],
-        "textposition": "top left",
-        "textfont": {"size": 11, "color": QUIET},
-        "line": {"color": INK, "width": 1.2},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-
-
-def _dots(precision: Precision, points: Sequence[Point]) -> dict[str, Any]:
-    look = LOOKS[precision]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": label(look.name),
-        "x": [point.intensity for point in points],
-        "y": [point.rate / TERA for point in points],
-        "marker": {"color": look.color, "symbol": look.symbol, "size": 10},
-        "hovertext": [
-            f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
-            for point in points
-        ],
-        "hoverinfo": "text",
-    }
 
 
 SECTION = Section(key="roofline", render=_render, place=55)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "gpubench.sections"
+_KEY = re.compile(r"[A-Za-z0-9-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Se
                 f"report section {point.name!r} ({point.value}) does not load: {error}; "
                 "repair or uninstall the package that brings it"
             ) from error
-        if not isinstance(section, Section) or not _is_key(section.key):
+        if not isinstance(section, Section) or not _KEY.fullmatch(section.key):
             raise MisuseError(
                 f"report section {point.name!r} ({point.value}) is no gpubench.sections.section.Section "
                 "with a key of letters, digits and hyphens"
@@ -87,7 +89,3 @@ def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Se
             )
         sections.append(section)
     return tuple(sections)
-
-
-def _is_key(key: str) -> bool:
-    return key.isascii() and bool(key) and all(c.isalnum() or c == "-" for c in key)

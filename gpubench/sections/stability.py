@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, INK, QUIET, QUIET_AXIS, dress, label
@@ -65,51 +64,31 @@ def _figure(rows: Sequence[tuple[Result, list[float]]]) -> Figure:
         label(f"{plain(r.case.workload, 24)} {r.case.precision.value} {r.case.execution.value}", 48)
         for r, _ in rows
     ]
-    traces: list[dict[str, Any]] = []
+    traces = []
     for row, (_, found) in enumerate(rows):
         drawn = found[:: -(-len(found) // MOST_ROUNDS)]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [100 * each for each in drawn],
-                "y": [row] * len(drawn),
-                "marker": {
-                    "symbol": "line-ns",
-                    "size": 12,
-                    "opacity": 0.6,
-                    "line": {"width": 1.5, "color": BLUE},
-                },
-                "hoverinfo": "skip",
-                "showlegend": False,
-            }
-        )
+        line = {"width": 1.5, "color": BLUE}
+        traces.append({
+            "type": "scatter", "mode": "markers", "x": [100 * each for each in drawn],
+            "y": [row] * len(drawn),
+            "marker": {"symbol": "line-ns", "size": 12, "opacity": 0.6, "line": line},
+            "hoverinfo": "skip", "showlegend": False,
+        })  # fmt: skip
     alt = "; ".join(
         f"{name} {format_percent(min(found))} to {format_percent(max(found))}"
         for name, (_, found) in list(zip(names, rows, strict=True))[:8]
     )
+    title = {"text": "% slower than the median round", "font": {"color": QUIET, "size": 12}}
     layout = dress() | {
         "xaxis": QUIET_AXIS
-        | {
-            "title": {"text": "% slower than the median round", "font": {"color": QUIET, "size": 12}},
-            "zeroline": True,
-            "zerolinecolor": QUIET,
-            "fixedrange": True,
-            "nticks": 7,
-        },
+        | {"title": title, "zeroline": True, "zerolinecolor": QUIET, "fixedrange": True, "nticks": 7},
         "yaxis": {
-            "tickmode": "array",
-            "tickvals": list(range(len(rows))),
-            "ticktext": names,
-            "tickfont": {"color": INK},
-            "range": [len(rows) - 0.5, -0.5],
-            "automargin": True,
-            "showgrid": False,
-            "zeroline": False,
-            "fixedrange": True,
+            "tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": names,
+            "tickfont": {"color": INK}, "range": [len(rows) - 0.5, -0.5], "automargin": True,
+            "showgrid": False, "zeroline": False, "fixedrange": True,
         },
         "meta": {"labels_above_where_narrow": True},
-    }
+    }  # fmt: skip
     return Figure(
         figure={"data": traces, "layout": layout},
         alt=f"Strip chart of rounds against their median: {alt}.",

@@ -14,7 +14,7 @@ from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Launch, TelemetrySample
-from gpubench.sections.data import ReportData
+from gpubench.sections.data import ReportData, pace
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, plain
 
@@ -26,13 +26,21 @@ def _render(data: ReportData) -> Block | None:
     idle_w = data.run.start.idle_power_w if data.run and data.run.start else None
     # What it draws with nothing on it is what the power of the work is held against.
     idle = "" if idle_w is None else f" Idle, just before the run, it drew {format_number(idle_w)} W."
+    launches = [launch for r in known for launch in r.measurement.launches]
+    sources = sorted({each.telemetry_source for each in launches if each.telemetry_source})
+    reasons = sorted({why for s in _samples(launches) for why in s.clock_event_reasons or ()})
+    said = f"Read while the rounds were timed, by {listing(sources) or 'an unnamed source'}. "
+    if reasons:
+        said += f"Reasons that the driver gave for holding the clock: {listing(reasons)}."
+    else:
+        said += "In no sample did the driver give a reason for holding the clock."
     fastest: dict[tuple[str, str], Result] = {}
-    for result in sorted(known, key=lambda r: -(r.measurement.samples_per_s or 0.0)):
+    for result in sorted(known, key=pace, reverse=True):
         fastest.setdefault((result.case.workload, result.case.task.value), result)
     return Block(
         title="Telemetry",
         parts=(
-            Paragraph(text=_sentence(known) + idle),
+            Paragraph(text=f"{said}{idle}"),
             Charts(
                 figures=tuple(_figure(fastest[key], data) for key in sorted(fastest)),
                 twin=table(
@@ -55,20 +63,6 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(results: Sequence[Result]) -> str:
-    sources = {x.telemetry_source for r in results for x in r.measurement.launches if x.telemetry_source}
-    reasons = {
-        reason
-        for r in results
-        for s in _samples(r.measurement.launches)
-        for reason in s.clock_event_reasons or ()
-    }
-    text = f"Read while the rounds were timed, by {listing(sorted(sources)) or 'an unnamed source'}. "
-    if not reasons:
-        return text + "In no sample did the driver give a reason for holding the clock."
-    return text + f"Reasons that the driver gave for holding the clock: {listing(sorted(reasons))}."
-
-
 def _figure(result: Result, data: ReportData) -> Figure:
     limit = None if data.device is None else data.device.power_limit_w
     figure, height_px = strip(result.measurement.launches, limit)
@@ -85,18 +79,24 @@ def _figure(result: Result, data: ReportData) -> Figure:
 
 
 def _clock(result: Result) -> str:
-    clocks = [s.sm_clock_hz / 1e9 for s in _samples(result.measurement.launches) if s.sm_clock_hz is not None]
+    clocks = _read(result, CLOCK)
     return f"{median(clocks):.2f} GHz\n{min(clocks):.2f} to {max(clocks):.2f}" if clocks else UNKNOWN
 
 
 def _power(result: Result) -> str:
-    watts = [s.power_w for s in _samples(result.measurement.launches) if s.power_w is not None]
+    watts = _read(result, POWER)
     return f"{format_number(fmean(watts))} W\nat most {format_number(max(watts))}" if watts else UNKNOWN
 
 
 def _heat(result: Result) -> str:
-    heat = [s.temperature_c for s in _samples(result.measurement.launches) if s.temperature_c is not None]
+    heat = _read(result, HEAT)
     return f"{min(heat):.0f} to {max(heat):.0f} °C" if heat else UNKNOWN
+
+
+def _read(result: Result, channel: Channel) -> list[float]:
+    """What was read of a quantity while the rounds of a case were timed."""
+    values = map(channel.read, _samples(result.measurement.launches))
+    return [value for value in values if value is not None]
 
 
 def _energy(result: Result) -> str:
@@ -143,11 +143,12 @@ class Channel:
     read: Callable[[TelemetrySample], float | None]
 
 
-CHANNELS = (
-    Channel(name="core clock", unit="GHz", color=BLUE, read=lambda s: s.sm_clock_hz and s.sm_clock_hz / 1e9),
-    Channel(name="power", unit="W", color=PURPLE, read=lambda s: s.power_w),
-    Channel(name="temperature", unit="°C", color=GREEN, read=lambda s: s.temperature_c),
+CLOCK = Channel(
+    name="core clock", unit="GHz", color=BLUE, read=lambda s: s.sm_clock_hz and s.sm_clock_hz / 1e9
 )
+POWER = Channel(name="power", unit="W", color=PURPLE, read=lambda s: s.power_w)
+HEAT = Channel(name="temperature", unit="°C", color=GREEN, read=lambda s: s.temperature_c)
+CHANNELS = (CLOCK, POWER, HEAT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,35 +186,35 @@ def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tup
     layout = dress() | {"showlegend": False, "annotations": [], "shapes": _event_shapes(line)}
     traces = []
     for i, channel in enumerate(shown):
-        axis = "" if i == 0 else str(i + 1)
-        traces.append(_trace(line, channel, axis))
-        top = 1 - i / len(shown)
-        layout[f"yaxis{axis}"] = _y_axis(top - 0.92 / len(shown), top - 0.3 / len(shown))
-        layout["annotations"].append(_name(channel, top))
-    if power_limit_w is not None and any(channel.name == "power" for channel in shown):
-        row = [channel.name for channel in shown].index("power")
-        layout["shapes"].append(_limit(power_limit_w, "y" if row == 0 else f"y{row + 1}"))
+        axis, top = "" if i == 0 else str(i + 1), 1 - i / len(shown)
+        times, values = _binned(line, channel)
+        traces.append({
+            "type": "scatter", "mode": "lines", "x": times, "y": values, "yaxis": f"y{axis}",
+            "line": {"color": channel.color, "width": 1.5}, "name": channel.name,
+            "hovertemplate": f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
+        })  # fmt: skip
+        layout[f"yaxis{axis}"] = {
+            "domain": [top - 0.92 / len(shown), top - 0.3 / len(shown)], "nticks": 3,
+            "tickfont": {"color": QUIET, "size": 11}, "gridcolor": RULE, "zeroline": False,
+            "automargin": True, "fixedrange": True,
+        }  # fmt: skip
+        layout["annotations"].append({
+            "text": label(f"{channel.name}, {channel.unit}"), "x": 0, "xref": "paper", "xanchor": "left",
+            "y": top, "yref": "paper", "yanchor": "top", "showarrow": False,
+            "font": {"size": 11, "color": QUIET},
+        })  # fmt: skip
+        if channel is POWER and power_limit_w is not None:
+            layout["shapes"].append({
+                "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": f"y{axis}", "y0": power_limit_w,
+                "y1": power_limit_w, "line": {"color": INK, "width": 1, "dash": "dot"},
+            })  # fmt: skip
+    title = {"text": "seconds of timed rounds, launches one after the other", "standoff": 6}
     layout["xaxis"] = {
-        "title": {"text": "seconds of timed rounds, launches one after the other", "standoff": 6},
-        "tickfont": {"color": QUIET}, "linecolor": RULE, "showgrid": False, "zeroline": False,
-        "automargin": True, "fixedrange": True, "anchor": f"y{len(shown)}" if len(shown) > 1 else "y",
+        "title": title | {"font": {"color": QUIET, "size": 11}}, "tickfont": {"color": QUIET},
+        "linecolor": RULE, "showgrid": False, "zeroline": False, "automargin": True, "fixedrange": True,
+        "anchor": f"y{len(shown)}" if len(shown) > 1 else "y",
     }  # fmt: skip
-    layout["xaxis"]["title"]["font"] = {"color": QUIET, "size": 11}
     return {"data": traces, "layout": layout}, HEAD_PX + PANEL_PX * len(shown)
-
-
-def _trace(line: Timeline, channel: Channel, axis: str) -> dict[str, Any]:
-    times, values = _binned(line, channel)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": times,
-        "y": values,
-        "yaxis": f"y{axis}",
-        "line": {"color": channel.color, "width": 1.5},
-        "hovertemplate": f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
-        "name": channel.name,
-    }
 
 
 def _binned(line: Timeline, channel: Channel) -> tuple[list[float], list[float | None]]:
@@ -251,27 +252,6 @@ def _event_shapes(line: Timeline) -> list[dict[str, Any]]:
         }
         for start, end in spans[:200]
     ]  # fmt: skip
-
-
-def _limit(power_limit_w: float, axis: str) -> dict[str, Any]:
-    return {
-        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": power_limit_w,
-        "y1": power_limit_w, "line": {"color": INK, "width": 1, "dash": "dot"},
-    }  # fmt: skip
-
-
-def _y_axis(bottom: float, top: float) -> dict[str, Any]:
-    return {
-        "domain": [bottom, top], "nticks": 3, "tickfont": {"color": QUIET, "size": 11}, "gridcolor": RULE,
-        "zeroline": False, "automargin": True, "fixedrange": True,
-    }  # fmt: skip
-
-
-def _name(channel: Channel, top: float) -> dict[str, Any]:
-    return {
-        "text": label(f"{channel.name}, {channel.unit}"), "x": 0, "xref": "paper", "xanchor": "left",
-        "y": top, "yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11, "color": QUIET},
-    }  # fmt: skip
 
 
 SECTION = Section(key="telemetry", render=_render, place=160)

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import msgspec
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import (
-    BASIS_COLORS,
-    BASIS_SYMBOLS,
-    SLATE,
-    Series,
-    dots,
-    mark_of,
-    series_of,
-    two_lines,
-)
+from gpubench.blocks.charts import BASIS_LOOKS, SLATE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect
 from gpubench.interval import Interval, stacked
@@ -26,12 +17,11 @@ from gpubench.labels import gpu_name
 from gpubench.models import Basis, Case
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import rate_of
+from gpubench.sections.words import rate_of, workload_name
 from gpubench.units import UNKNOWN, count, format_percent, plain, plural
 
-_LOOKS = {"CPU": Series(name="CPU", color=SLATE)} | {
-    basis: Series(name=f"GPU, {basis}", color=color, symbol=BASIS_SYMBOLS[basis])
-    for basis, color in BASIS_COLORS.items()
+_LOOKS = {"CPU": Look(name="CPU", color=SLATE)} | {
+    basis: replace(look, name=f"GPU, {basis}") for basis, look in BASIS_LOOKS.items()
 }
 MOST_GPUS = 3
 """Beside the threads of a CPU: so many that were measured, else so many of the ranking."""
@@ -56,7 +46,7 @@ def _render(data: ReportData) -> Block | None:
     twin = table(
         "Throughput by threads, and how many times that of one it is (95 % interval)",
         pairs,
-        text("Case", lambda p: f"{plain(p.of.case.workload, 40)}\n{_case(p.of.case)}"),
+        text("Case", lambda p: f"{workload_name(p.of.case)}\n{_case(p.of.case)}"),
         number("Threads", lambda p: f"{p.of.threads}{'' if p.of.case.threads else ', all'}"),
         number("Throughput", lambda p: rate_of(p.of.measurement)),
         number("Times one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
@@ -66,7 +56,7 @@ def _render(data: ReportData) -> Block | None:
     beside = table(
         "GPUs on the same work",
         [(group[0].to.case, gpu) for group, found in zip(groups, gpus, strict=True) for gpu in found],
-        text("Workload", lambda row: plain(row[0].workload, 40)),
+        text("Workload", lambda row: workload_name(row[0])),
         text("GPU", lambda row: f"{row[1].name}\n{_case(row[1].case)}"),
         number("Throughput", lambda row: stacked(row[1].interval.text())),
         text("Basis", lambda row: row[1].basis),
@@ -106,16 +96,12 @@ def _gpus(data: ReportData, case: Case) -> tuple[Beside, ...]:
         for r in data.everything
         if not r.run.device.is_cpu and _same_work(r.case, case) and not r.measurement.at_largest_batch
     )
-    return measured or _best(_ranked(data, case))
-
-
-def _ranked(data: ReportData, case: Case) -> Iterator[Beside]:
-    rows = () if data.ranking is None else data.ranking.rows
-    for row in rows:
-        for estimate in row.estimates:
-            if row.offer.gpu_count == 1 and _same_work(estimate.case, case):
-                name = gpu_name(row.offer.gpu_key)
-                yield Beside(name=name, case=estimate.case, interval=estimate.interval, basis=estimate.basis)
+    return measured or _best(
+        Beside(name=gpu_name(row.offer.gpu_key), case=e.case, interval=e.interval, basis=e.basis)
+        for row in (() if data.ranking is None else data.ranking.rows)
+        for e in row.estimates
+        if row.offer.gpu_count == 1 and _same_work(e.case, case)
+    )
 
 
 def _same_work(one: Case, other: Case) -> bool:
@@ -139,20 +125,24 @@ def _best(found: Iterable[Beside]) -> tuple[Beside, ...]:
 
 def _figure(group: Sequence[Effect], gpus: Sequence[Beside]) -> Figure:
     case = msgspec.structs.replace(group[0].to.case, threads=0)
-    rows = [two_lines(count(p.of.threads or 0, "thread"), "of the CPU") for p in group]
-    rows += [two_lines(gpu.name, _case(gpu.case)) for gpu in gpus]
-    values = [("CPU", p.of.measurement.interval) for p in group] + [(gpu.basis, gpu.interval) for gpu in gpus]
-    marked = [(of, mark_of(row, found, found.text())) for row, (of, found) in enumerate(values)]
-    title = f"{plain(case.workload, 40)}, {_case(case)}"
+    named = [
+        (count(p.of.threads or 0, "thread"), "of the CPU", p.of.measurement.interval, "CPU") for p in group
+    ]
+    named += [(gpu.name, _case(gpu.case), gpu.interval, gpu.basis) for gpu in gpus]
+    marks = [
+        Mark(
+            row=two_lines(name, below),
+            interval=interval,
+            hover=interval.text(),
+            told=f"{name} {interval.text()}",
+            kind=kind,
+        )
+        for name, below, interval, kind in named
+    ]
+    title = f"{workload_name(case)}, {_case(case)}"
     unit = plural(plain(case.sample_unit, 20))
-    told = [f"{count(p.of.threads or 0, 'thread')} {p.of.measurement.interval.text()}" for p in group]
-    told += [f"{gpu.name} {gpu.interval.text()}" for gpu in gpus]
-    return Figure(
-        figure=dots(series_of(_LOOKS, marked), rows, f"{unit}/s", logarithmic=bool(gpus)),
-        title=title,
-        alt=f"Dot chart, {title} in {unit} per second: {'; '.join(told)}.",
-        height_px=100 + 38 * len(rows),
-    )
+    alt = f"Dot chart, {title} in {unit} per second"
+    return dots(marks, _LOOKS, f"{unit}/s", alt, title=title, head_px=100, logarithmic=bool(gpus))
 
 
 SECTION = Section(key="threads", render=_render, place=71)

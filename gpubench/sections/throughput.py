@@ -6,26 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, groupby
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import (
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    QUIET,
-    SLATE,
-    Series,
-    bars,
-    mark_of,
-    series_of,
-    two_lines,
-)
+from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLATE, Look, Mark, bars, two_lines
 from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Execution, Framework, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import Apart, kinds_words, rate_of, told_apart
+from gpubench.sections.words import kinds_words, rate_of, told_apart, workload_name
 from gpubench.units import (
     UNKNOWN,
     format_bytes,
@@ -36,12 +23,11 @@ from gpubench.units import (
     plural,
 )
 
-EXECUTION_ORDER = tuple(Execution)
 _COLORS = (SLATE, BLUE, ORANGE, GREEN, PURPLE, INK, QUIET)
 _SYMBOLS = ("triangle-up", "circle", "diamond", "square", "x", "cross", "star")
 _PATTERNS = ("", "", "/", "", "\\", "x", ".")
 LOOKS = {
-    execution: Series(name=execution.value, color=color, symbol=symbol, pattern=pattern)
+    execution: Look(name=execution.value, color=color, symbol=symbol, pattern=pattern)
     for execution, color, symbol, pattern in zip(
         Execution, cycle(_COLORS), cycle(_SYMBOLS), cycle(_PATTERNS), strict=False
     )
@@ -53,7 +39,7 @@ def _render(data: ReportData) -> Block | None:
     if not data.results:
         return None
     results = sorted(data.results, key=_order)
-    groups = [tuple(group) for _, group in groupby(results, key=_workload)]
+    groups = [tuple(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
         "interval as a whisker. Where a whisker cannot be seen, it is narrower than its line. Scales differ "
@@ -74,12 +60,8 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _workload(result: Result) -> tuple[str, str, str, bool]:
-    case = result.case
-    return (case.workload, case.framework.value, case.task.value, result.measurement.at_largest_batch)
-
-
 def _order(result: Result) -> tuple[object, ...]:
+    """By what results stand in a row: first by what a chart is of."""
     case = result.case
     return (
         case.workload,
@@ -89,7 +71,7 @@ def _order(result: Result) -> tuple[object, ...]:
         case.batch_size,
         list(Precision).index(case.precision),
         case.memory_format or "",
-        EXECUTION_ORDER.index(case.execution),
+        list(Execution).index(case.execution),
         case.gpu_count,
         case.workload_version,
     )
@@ -98,23 +80,32 @@ def _order(result: Result) -> tuple[object, ...]:
 def _figure(group: Sequence[Result]) -> Figure:
     """One workload: a row for each precision, batch, layout, job and recipe, a bar for each execution."""
     apart = told_apart([result.case for result in group])
-    labels = [_row_label(result, apart) for result in group]
-    rows = list(dict.fromkeys(labels))
     marks = []
-    for r, name in zip(group, labels, strict=True):
-        words = r.measurement.interval.text()
-        hover = f"{r.case.precision.value}, {r.case.execution.value}: {words}"
-        mark = mark_of(rows.index(name), r.measurement.interval, hover, text=words.partition(" ")[0])
-        marks.append((r.case.execution, mark))
-    series = series_of(LOOKS, marks)
-    unit = plural(plain(group[0].case.sample_unit, 20))
-    title = _title(group[0])
-    told = "; ".join(f"{r.how}: {r.measurement.interval.text()}" for r in group)
-    return Figure(
-        figure=bars(series, rows, f"{unit}/s"),
+    for r in group:
+        case, words = r.case, r.measurement.interval.text()
+        version = f", version {case.workload_version}" if case.workload_version != 1 else ""
+        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says which is the best
+        layout = ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
+        marks.append(
+            Mark(
+                row=two_lines(f"{case.precision.value}{layout}", f"{below}{version}"),
+                interval=r.measurement.interval,
+                hover=f"{case.precision.value}, {case.execution.value}: {words}",
+                text=words.partition(" ")[0],
+                told=f"{r.how}: {words}",
+                kind=case.execution,
+            )
+        )
+    unit, title = plural(plain(group[0].case.sample_unit, 20)), _title(group[0])
+    return bars(
+        marks,
+        LOOKS,
+        f"{unit}/s",
+        f"Bar chart, {title} in {unit} per second",
         title=title,
-        alt=f"Bar chart, {title} in {unit} per second: {told}.",
-        height_px=86 + len(rows) * (22 + 21 * len(series)),
+        head_px=86,
+        row_px=22 + 21 * len({mark.kind for mark in marks}),
+        shared=True,
     )
 
 
@@ -123,16 +114,7 @@ def _title(result: Result) -> str:
     best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
     framework = "" if case.framework is Framework.TORCH else f", {case.framework.value}"
-    return f"{plain(case.workload, 40)}{framework}{task}{best}"
-
-
-def _row_label(result: Result, apart: Apart) -> str:
-    """What tells the rows of one chart apart; that a batch is the best one stands in its title."""
-    case = result.case
-    version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-    below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))
-    layout = ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
-    return two_lines(f"{case.precision.value}{layout}", f"{below}{version}")
+    return f"{workload_name(case)}{framework}{task}{best}"
 
 
 def _twin(results: Sequence[Result]) -> Table:

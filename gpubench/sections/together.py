@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
-from gpubench.effects import Effect, scaling_effects
+from gpubench.effects import scaling_effects
 from gpubench.interval import stacked
 from gpubench.models import ParallelMode
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import kinds_words, rate_of
-from gpubench.units import format_percent, plain
+from gpubench.sections.words import FINDINGS, rate_of, workload_name
+from gpubench.units import format_percent
 
 
 def _render(data: ReportData) -> Block | None:
@@ -21,7 +21,7 @@ def _render(data: ReportData) -> Block | None:
     found = table(
         "Throughput of several GPUs, and how many times that of one it is (95 % interval)",
         pairs,
-        text("Workload", lambda pair: plain(pair.of.case.workload, 40)),
+        text("Workload", lambda pair: workload_name(pair.of.case)),
         text("Precision", lambda pair: pair.of.case.precision.words),
         number("GPUs", lambda pair: str(pair.of.case.gpu_count)),
         text(
@@ -32,11 +32,19 @@ def _render(data: ReportData) -> Block | None:
             ),
             optional=2,
         ),
-        number("Batch per GPU", _batch, optional=1),
+        number(
+            "Batch per GPU",
+            lambda pair: (
+                f"{pair.of.case.batch_size}"
+                if pair.of.case.batch_size == pair.to.case.batch_size
+                else f"{pair.of.case.batch_size}\none GPU: {pair.to.case.batch_size}"
+            ),
+            optional=1,
+        ),
         number("Throughput", lambda pair: rate_of(pair.of.measurement)),
         number("Times one GPU", lambda pair: stacked(pair.words)),
         number("Efficiency", lambda pair: format_percent(pair.value / pair.of.case.gpu_count)),
-        text("Findings", lambda pair: kinds_words(pair.doubts)),
+        FINDINGS,
     )
     what = Paragraph(
         text=(
@@ -47,11 +55,6 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     return Block(title="What more GPUs of this kind add", parts=(what, found), brief=(found,))
-
-
-def _batch(pair: Effect) -> str:
-    one, each = pair.to.case.batch_size, pair.of.case.batch_size
-    return str(each) if one == each else f"{each}\none GPU: {one}"
 
 
 _MODES = {

@@ -177,17 +177,13 @@ def _legend(ranking: Ranking, rows: Sequence[RankedOffer], shown: Table, *, one_
 
 def _legend_in_short(shown: Table) -> list[str]:
     """The marks of the table that no heading explains, in a line."""
-    ranks = [row[i] for i, column in enumerate(shown.columns) if column.title == RANK for row in shown.rows]
-    chances = [
-        row[i]
-        for i, column in enumerate(shown.columns)
-        if column.title.startswith(P_BEST)
-        for row in shown.rows
-    ]
-    marks = [
-        *(["=: shared rank"] if any("=" in rank for rank in ranks) else []),
-        *([f"{P_BEST} in brackets: with independent errors"] if any("(" in each for each in chances) else []),
-    ]
+
+    def among(title: str, mark: str) -> bool:
+        columns = [i for i, column in enumerate(shown.columns) if column.title.startswith(title)]
+        return any(mark in row[i] for row in shown.rows for i in columns)
+
+    marks = ["=: shared rank"] if among(RANK, "=") else []
+    marks += [f"{P_BEST} in brackets: with independent errors"] if among(P_BEST, "(") else []
     return [f"{'; '.join(marks)}."] if marks else []
 
 
@@ -249,6 +245,9 @@ def factor_table(rows: Sequence[RankedOffer]) -> Table:
     def whole(value: float) -> str:
         return f"{value:,.0f}"
 
+    def share(value: float) -> str:  # of the FP32 rate: "1/2", "1/64"
+        return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
+
     return table(
         "What these GPUs are",
         list({row.offer.gpu_key: row for row in rows}.values()),
@@ -262,16 +261,11 @@ def factor_table(rows: Sequence[RankedOffer]) -> Table:
         text("Architecture", known("architecture"), optional=2),
         text("Line", known("line"), optional=7),
         text("ECC", known("ecc", {True: "yes", False: "no"}.__getitem__), optional=5),
-        text("FP64", known("fp64_share", _share), optional=6),
+        text("FP64", known("fp64_share", share), optional=6),
         text("Link", known("link"), optional=3),
         text("Cooling", known("cooling"), optional=8),
         number("W", known("board_power_w", whole)),
     )
-
-
-def _share(value: float) -> str:
-    """A rate as a share of the FP32 rate: "1/2", "1/64"."""
-    return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
 
 
 SECTION = Section(key="value", render=_render, place=25, printed=True)

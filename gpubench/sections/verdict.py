@@ -33,8 +33,8 @@ from gpubench.recommend.verdict import (
 from gpubench.sections.choices import beside_words, fits_in_short, if_bought, offered, rival_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import measured_facts, merit_unit
-from gpubench.units import format_duration, format_number, format_percent, format_usd, listing, plain
+from gpubench.sections.words import hours_words, measured_facts, merit_unit
+from gpubench.units import format_number, format_percent, format_usd, listing, plain
 
 JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "First"
 """How the terms end of what the job takes, of the next best, and of what to do before paying."""
@@ -142,15 +142,23 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     yield _job(ranking, decision, named=named)
     weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
     if decision.rather_rent is not None and weighed is not None:
-        yield _promised(Fact(term=SURENESS, value=_how_sure_against_buying(weighed)))
-        share = weighed.break_even_utilization
-        change = "never pays" if share is None else f"better above {format_percent(share)} use"
-        yield _promised(Fact(term=RUNNER_UP, value=rival_words(decision.choice), detail=change))
+        yield from _against_buying(decision, weighed)
     else:
-        yield from _sureness(ranking, decision)
+        sureness = {ONLY_OFFER: None}
+        if ranking.offer_count != 1:  # of the GPU as well where the table says so, if there is room
+            said = (how_sure(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
+            sureness = dict.fromkeys(said)
+        yield _promised(*(Fact(term=SURENESS, value=value) for value in sureness))
         yield from _runner_up(decision)
-    yield from _caution(decision)
-    yield from _measured(decision)
+    if found := decisive_doubts(decision):  # where room is short the first few in a word, all below the table
+        words = [each.in_a_word for each in found]
+        shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
+        values = ("; ".join(each.text for each in found), *shorter)
+        yield _promised(*(Fact(term=CAUTION, value=value) for value in values))
+    shown = {each.gpu_key for each in (to_pay(decision), second_best(decision)) if each is not None}
+    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
+    if measured is not None and measured.gpu_key not in shown:
+        yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
     yield from _first(ranking, decision)
     yield from _winners(decision)
 
@@ -166,32 +174,19 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     batch = ["at largest batch"] if largest else []
     hows = ["; ".join([str(choice.basis), *batch, fits]) for fits in fits_in_short(choice)]
     if decision.job is None or choice.hours is None:
-        value = _without_a_job(ranking, decision)
+        if decision.rather_rent is None:  # by what the rows are ranked
+            value = f"{ranking.merit_of(ranking.rows[0]).words()} {merit_unit(ranking)}"
+        else:  # no row of the ranking: its price beside that of an hour owned
+            own = format_usd(decision.choice.expected_usd_per_hour)
+            value = f"{format_usd(decision.rather_rent.expected_usd_per_hour)}/h, owned {own}/h of work"
         return _promised(*(Fact(term=JOB, value=value, detail=how) for how in hows))
-    hours, work = format_duration(choice.hours * 3600), plain(decision.job.words, 80) if named else "the job"
+    hours, work = hours_words(choice.hours), plain(decision.job.words, 80) if named else "the job"
     interval, point = (
         f"{hours}, {cost} for {work}"
         for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
     )
     in_words = ((interval, hows[0]), *((point, how) for how in hows))
     return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
-
-
-def _without_a_job(ranking: Ranking, decision: Decision) -> str:
-    """What the rows are ranked by; of rent that is none of them, its price beside that of an hour owned."""
-    if decision.rather_rent is None:
-        return f"{ranking.merit_of(ranking.rows[0]).words()} {merit_unit(ranking)}"
-    rent, own = (format_usd(each.expected_usd_per_hour) for each in (decision.rather_rent, decision.choice))
-    return f"{rent}/h, owned {own}/h of work"
-
-
-def _sureness(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
-    """How sure the offer is; where the table has the chance of its GPU, that one too, if there is room."""
-    if ranking.offer_count == 1:
-        yield _promised(Fact(term=SURENESS, value=ONLY_OFFER))
-        return
-    words = dict.fromkeys(how_sure(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
-    yield _promised(*(Fact(term=SURENESS, value=value) for value in words))
 
 
 def _runner_up(decision: Decision) -> Iterator[_Line]:
@@ -207,30 +202,15 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
         yield _promised(*(Fact(term=RUNNER_UP, value=value, detail=detail) for detail in details))
 
 
-def _how_sure_against_buying(weighed: BuyOrRent) -> str:
-    """From which use on a purchase pays at the end that favors it, beside the use that is planned."""
+def _against_buying(decision: Decision, weighed: BuyOrRent) -> Iterator[_Line]:
+    """From which use on a purchase pays at the end that favors it, and at the likely one."""
     share, planned = weighed.break_even_utilization_low, weighed.utilization
     use = "" if planned is None else f"; planned {format_percent(planned)}"
     pays = "never pays" if share is None else f"pays from {format_percent(share)} use"
-    return f"at best, buying {pays}{use}"
-
-
-def _caution(decision: Decision) -> Iterator[_Line]:
-    """The doubts that decide; where room is short the first few in a word, and all below the table."""
-    found = decisive_doubts(decision)
-    if found:
-        words = [each.in_a_word for each in found]
-        shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
-        values = ("; ".join(each.text for each in found), *shorter)
-        yield _promised(*(Fact(term=CAUTION, value=value) for value in values))
-
-
-def _measured(decision: Decision) -> Iterator[_Line]:
-    """The best of what was measured, where that is neither the choice nor the runner-up."""
-    named = {each.gpu_key for each in (to_pay(decision), second_best(decision)) if each is not None}
-    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
-    if measured is not None and measured.gpu_key not in named:
-        yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
+    yield _promised(Fact(term=SURENESS, value=f"at best, buying {pays}{use}"))
+    likely = weighed.break_even_utilization
+    change = "never pays" if likely is None else f"better above {format_percent(likely)} use"
+    yield _promised(Fact(term=RUNNER_UP, value=rival_words(decision.choice), detail=change))
 
 
 def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
@@ -279,21 +259,18 @@ def _winners(decision: Decision) -> Iterator[_Line]:
     named = {
         _key(each) for each in (to_pay(decision), decision.choice, decision.runner_up) if each is not None
     }
+    own = decision.best_to_own
+    # whether the job is so small a share of the life of a machine that nobody buys it for that
+    if own and own.cost_usd is not None and own.purchase_usd is not None:
+        own = None if own.cost_usd < LEAST_OF_A_PURCHASE * own.purchase_usd else own
     for term, winner in (
         ("Best cloud", decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),
-        ("Or own", None if _is_for_more_work(decision.best_to_own) else decision.best_to_own),
+        ("Or own", own),
     ):
         if winner is not None and _key(winner) not in named:
             fact = Fact(term=term, value=f"{beside_words(winner)}{if_bought(winner)}")
             yield _Line(_Tier.BESIDE, (fact,))
-
-
-def _is_for_more_work(choice: Choice | None) -> bool:
-    """Whether the job is so small a share of the life of a machine that nobody buys it for that."""
-    if choice is None or choice.cost_usd is None or choice.purchase_usd is None:
-        return False
-    return choice.cost_usd < LEAST_OF_A_PURCHASE * choice.purchase_usd
 
 
 def _key(choice: Choice) -> tuple[object, ...]:

@@ -6,20 +6,23 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from gpubench.blocks.charts import BASIS_GLYPHS
-from gpubench.blocks.parts import Fact
-from gpubench.effects import Result
+from gpubench.blocks.parts import Cell, Fact, text
+from gpubench.effects import Effect, Result
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
+    Choice,
     Estimate,
+    GpuSpec,
     Measurement,
     MemoryFormat,
+    Offer,
     Pricing,
     RankedOffer,
     Ranking,
 )
-from gpubench.units import count, format_usd, listing, plain, plural
+from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain, plural
 
 MOST_OF_A_NOTE = 400
 """Characters of a note of a ranking that are shown."""
@@ -97,9 +100,21 @@ def cases_words(cases: Iterable[Case]) -> str:
     )
 
 
+def workload_name(case: Case) -> str:
+    """The name of a workload in a sentence or a table: a model of the user's own may have any."""
+    return plain(case.workload, 40)
+
+
 def kinds_words(kinds: Iterable[FindingKind]) -> str:
     """Kinds of finding in a cell of a table, each once."""
     return ", ".join(sorted(set(kinds))) or "none"
+
+
+ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In use on the device"
+"""The three figures of memory, by which the same bytes are counted."""
+
+FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
+"""The column of what casts doubt on a figure, or on either of two."""
 
 
 def rate_of(measurement: Measurement) -> str:
@@ -115,17 +130,13 @@ def case_words(case: Case) -> str:
     layout = "" if case.memory_format is not MemoryFormat.CHANNELS_LAST else ", channels_last"
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
-        f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
+        f"{workload_name(case)}, {'training' if case.task == 'train' else 'inference'}, "
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
         f"{''.join(f', {word}' for word in case.setup_words)}"
     )
 
 
-Apart = Callable[[Case], tuple[str, ...]]
-"""Says of a case what of its job and recipe not all cases of its workload share."""
-
-
-def told_apart(cases: Iterable[Case]) -> Apart:
+def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
     """Return what tells jobs and recipes of these cases apart where precision, execution and batch do not.
 
     What all cases of a workload share is left out: a table of one recipe need not repeat it.
@@ -196,6 +207,24 @@ def price_date_words(row: RankedOffer) -> str:
     if len(offer.price_date) < len("2026-01-01"):
         return f"{date}, up to {row.price_age_days} days old"
     return f"{date}, {count(row.price_age_days, 'day')} old"
+
+
+def hours_words(hours: float | None) -> str:
+    """The time of a job, in the unit that suits it."""
+    return format_duration(None if hours is None else hours * 3600)
+
+
+def in_stock_words(offer: Choice | Offer) -> str:
+    """Whether hardware was seen in stock, and when."""
+    return f"{'in stock' if offer.in_stock else 'not seen in stock'} on {offer.stock_date}"
+
+
+def memory_words(spec: GpuSpec | None, between: str = " ") -> str:
+    """The memory of a GPU and its type, as the data sheet says: "24 GiB GDDR6X"."""
+    if spec is None:
+        return UNKNOWN
+    kind = "" if spec.memory_type is None else f"{between}{plain(spec.memory_type, 20)}"
+    return f"{format_bytes(spec.memory_bytes)}{kind}"
 
 
 def moment_words(stamp: str) -> str:

@@ -25,7 +25,7 @@ from gpubench.folders import results_root
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.capability import need_frameworks, profiles_in
-from gpubench.measure.child import STOPPING_S, Control, answering, module_of
+from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.events import say_nothing
@@ -266,7 +266,7 @@ def _measure(
             trainings=len(made.quality),
         )
     )
-    launcher = Launcher(made, device, on_event, control, module=module_of(device), meeting=prepared.meeting)
+    launcher = Launcher(made, device, on_event, control, module=MODULE, meeting=prepared.meeting)
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:

@@ -9,7 +9,7 @@ import pytest
 from report import samples
 
 from gpubench.cli.progress import LiveProgress, line_of
-from gpubench.cli.run import tell
+from gpubench.cli.verbs.run import tell
 from gpubench.measure.budget import budget_of
 from gpubench.measure.events import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
 from gpubench.measure.plan import Plan, PlannedCase

@@ -100,7 +100,7 @@ def test_the_help_reads_what_verbs_are_asked_and_no_room():
         "from gpubench.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "rooms = {'models', 'specs', 'stats', 'workload', 'profile', 'record', 'probe.backend', 'measure.plan'}\n"
+        "rooms = {'models', 'specs', 'stats', 'workload', 'profile', 'record.store', 'probe.backend', 'measure.plan'}\n"
         "found = {f'gpubench.{room}' for room in rooms} | {'numpy', 'scipy', 'plotly', 'pandas', 'torch'}\n"
         "sys.exit(' '.join(found & set(sys.modules)) or None)\n"
     )

@@ -45,7 +45,8 @@ def test_a_reader_that_leaves_early_gets_no_traceback(fake_nvml) -> None:
 
 BROKEN = """
 import sys
-from gpubench.cli import app, probe
+from gpubench.cli import app
+from gpubench.cli.verbs import probe
 
 def broken(*args, **kwargs):
     raise RuntimeError("the flux \\x1b[31mcapacitor")

@@ -92,10 +92,10 @@ class TestVast(SourceContract):
     answers = ("vast.json",)
 
     def quotes(self):
-        from gpubench.offers.sources.vast import VastSource
+        from gpubench.offers.sources.vast import fetch_model
 
         body = (ANSWERS / "vast.json").read_bytes()
-        return self.only_quotes(VastSource(models=("RTX 4090",)).fetch(lambda url, **_kwargs: body))
+        return self.only_quotes(fetch_model("RTX 4090", lambda url, **_kwargs: body))
 
 
 class TestRunpod(SourceContract):

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from golden import produce
 
-from gpubench.cli import run as run_verb
+from gpubench.cli.verbs import run as run_verb
 from gpubench.folders import FOLDER_VARIABLE
 from gpubench.measure import plan
 from gpubench.measure.budget import QUICK

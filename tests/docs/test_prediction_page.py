@@ -22,12 +22,13 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.conformal import level_weights
 from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
-from gpubench.predict.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_median
+from gpubench.predict.evaluate import evaluate, scored_table
 from gpubench.predict.fit import batch_spread
 from gpubench.predict.published import fitted_on, shipped
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, case_for, question_of
 from gpubench.predict.scaling import SHARES, scaling
 from gpubench.predict.scaling_fit import scaling_figures
+from gpubench.predict.scores import Outcome, figures, report, weighted_median
 from gpubench.predict.table import Table, model_profiles
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import need_of

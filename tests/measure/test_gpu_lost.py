@@ -6,10 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import typer
 from nvml.script import Fault
 
-from gpubench.cli import run as run_verb
+from gpubench.cli.verbs import run as run_verb
 from gpubench.errors import NoDeviceError
 from gpubench.measure import events
 from gpubench.measure.budget import DEFAULT
@@ -88,13 +87,11 @@ def command(gpu, plan, inside_nvml, monkeypatch, tmp_path, capsys):  # noqa: PLR
             return stored(state, measurement)
 
         monkeypatch.setattr(session, "prepare", lambda *_: prepared)
-        monkeypatch.setattr(session, "module_of", lambda device: "falls_off")
+        monkeypatch.setattr(session, "MODULE", "falls_off")
         monkeypatch.setattr(session, "with_measurement", lose)
         code, words = 0, ""
         try:
-            run_verb.tell(run_verb._measure(prepared), prepared, RunRequest(), None, as_json=False)
-        except typer.Exit as ended:
-            code = ended.exit_code
+            code = run_verb.tell(run_verb._measure(prepared), prepared, RunRequest(), None, as_json=False)
         except NoDeviceError as error:
             code, words = error.exit_code, str(error)
         (run,) = store.read_runs(tmp_path).runs

@@ -89,7 +89,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
     assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
     assert sum(isinstance(e, events.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
-    program = "import sys, gpubench.session.session, gpubench.cli.run; print('torch' in sys.modules)"
+    program = "import sys, gpubench.session.session, gpubench.cli.verbs.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpubench.measure import checks, micro
+from gpubench.measure import checks, micro, probes
 from gpubench.measure.budget import DEFAULT, LEAST_REPETITIONS, LEAST_ROUNDS, QUICK, Budget
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import GEMM_SIZES, best_gemm, best_products, datasheet_share, peak_flops_per_s
@@ -39,7 +39,7 @@ class Wall:
         return self.now
 
 
-def measured(probe: micro.Probe, times: Iterable[float], **options) -> MicroResult:
+def measured(probe: probes.Probe, times: Iterable[float], **options) -> MicroResult:
     wall = Wall(times)
     return micro.measure_probe(probe, CPU, QUICK, timer=wall.timer, now_s=wall.now_s, **options)
 
@@ -100,7 +100,7 @@ class Card:
     def now_s(self) -> float:
         return self.now
 
-    def device_s(self, probe: micro.Probe) -> float:
+    def device_s(self, probe: probes.Probe) -> float:
         if probe.name == "gemm":
             return probe.work / self.flops_per_s[probe.precision]
         if probe.name == "device copy":
@@ -109,7 +109,7 @@ class Card:
             return probe.work / self.link_bytes_per_s
         return self.kernel_s if probe.on_device else self.issue_s * probe.repeats
 
-    def measure(self, probe: micro.Probe, budget: Budget) -> MicroResult:
+    def measure(self, probe: probes.Probe, budget: Budget) -> MicroResult:
         """Where events time the kernel, the cache is cleared before it and the device waited for after it."""
         rng = np.random.default_rng(0)
         kernel_s = self.device_s(probe)
@@ -139,17 +139,17 @@ SLOW = Card(2.0e11, {"fp32": 2.5e12, "fp16": 5e12})
 @pytest.mark.parametrize("card", [H200, T4, SLOW], ids=["H200", "T4", "200 GB/s"])
 def test_no_probe_takes_long_on_any_card(card, budget):
     """The kernel of a launch is 4 us, and the clearing before it 62 us to 1.3 ms: on the wall all end."""
-    probes = [micro.gemm(name, n) for name in card.flops_per_s for n in GEMM_SIZES[name]]
-    probes += micro.other_probes(alone=False)
+    wanted = [micro.gemm(name, n) for name in card.flops_per_s for n in GEMM_SIZES[name]]
+    wanted += micro.other_probes(alone=False)
     walls = {}
 
-    def measure(probe: micro.Probe) -> MicroResult:
+    def measure(probe: probes.Probe) -> MicroResult:
         began_s = card.now
         found = card.measure(probe, budget)
         walls[probe.name, probe.precision, probe.size] = card.now - began_s
         return found
 
-    found = list(micro.one_by_one(probes, measure))
+    found = list(probes.one_by_one(wanted, measure))
     assert max(walls.values()) < max(0.75 + budget.micro_s, 0.2 + 6 * 0.5)
     assert sum(walls.values()) < 25 * (0.25 + budget.micro_s)
     kernel = next(r for r in found if r.name == "launch device")
@@ -168,10 +168,10 @@ def test_a_restless_kernel_of_microseconds_is_repeated_no_longer_than_its_time_o
 
 def test_a_product_that_the_size_before_shows_to_be_too_slow_is_left_out():
     """1.5 s for 16384 at half precision on a card of 200 GB/s, 0.2 s for 8192."""
-    probes = [micro.gemm("fp16", n) for n in GEMM_SIZES["fp16"]]
-    found = micro.one_by_one(probes, lambda probe: SLOW.measure(probe, QUICK))
+    wanted = [micro.gemm("fp16", n) for n in GEMM_SIZES["fp16"]]
+    found = probes.one_by_one(wanted, lambda probe: SLOW.measure(probe, QUICK))
     assert [r.size for r in found] == ["4096", "8192"]
-    found = micro.one_by_one(probes, lambda probe: H200.measure(probe, QUICK))
+    found = probes.one_by_one(wanted, lambda probe: H200.measure(probe, QUICK))
     assert [r.size for r in found] == ["4096", "8192", "16384"]
 
 
@@ -196,7 +196,7 @@ def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
 def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     monkeypatch.setattr(micro, "CPU_GEMM_SIZES", (64,))
     monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(micro, "MICRO_WARM_S", 0.0)
+    monkeypatch.setattr(probes, "MICRO_WARM_S", 0.0)
     budget = msgspec.structs.replace(QUICK, micro_s=0.01)
     found = list(micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True))
     assert [r.name for r in found] == ["gemm", "device copy", "launch wall"]
@@ -260,16 +260,16 @@ def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):
 
 
 def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_says_its_size(h100):
-    small = micro.MEMORY_SHARE * 8 * GIB
+    small = probes.MEMORY_SHARE * 8 * GIB
     card = [micro.device_copy(micro.COPY_BYTES), *micro.gemm_probes(h100, strict=False)]
-    found = list(micro.fitting(card, small))
+    found = list(probes.fitting(card, small))
     assert found[0].size == "1024 MiB"
     assert found[0].work == 2.0 * GIB
     assert [p.size for p in found if p.precision == "tf32"] == ["4096", "8192", "16384"]
-    found = list(micro.fitting(micro.gemm_probes(h100, strict=False), GIB // 2))
+    found = list(probes.fitting(micro.gemm_probes(h100, strict=False), GIB // 2))
     assert [p.size for p in found if p.precision == "tf32"] == ["4096"]  # 16384 comes down to 4096 too
     assert all(p.memory_bytes <= GIB // 2 for p in found)
-    assert list(micro.fitting([micro.gemm("fp32", 4096), micro.device_copy(GIB)], 1000)) == []
+    assert list(probes.fitting([micro.gemm("fp32", 4096), micro.device_copy(GIB)], 1000)) == []
 
 
 def test_repetitions_and_telemetry_stay_beside_the_figure():
@@ -290,7 +290,7 @@ def test_repetitions_and_telemetry_stay_beside_the_figure():
 
 
 def test_the_repetitions_of_a_very_short_kernel_are_kept_in_part(monkeypatch):
-    monkeypatch.setattr(micro, "MOST_TIMES", 7)
+    monkeypatch.setattr(probes, "MOST_TIMES", 7)
     found = measured(micro.launch(), repeat(1e-2))
     assert len(found.times_s) == 7 < found.n
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpubench.errors import MisuseError, NoDeviceError
-from gpubench.measure import micro
+from gpubench.measure import micro, probes
 from gpubench.measure.budget import QUICK
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -105,7 +105,7 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
     (copied,) = opencl.run_micro(opened, lies, BRIEF, strict=False)
     assert copied.size == "128 MiB"
     (said,) = (f for f in copied.findings if f.kind is FindingKind.MEMORY_REFUSED)
-    assert f"device copy of {micro.mebibytes(size)}" in str(said.value)
+    assert f"device copy of {probes.mebibytes(size)}" in str(said.value)
 
 
 def test_a_device_that_has_gone_is_named(profile) -> None:

@@ -108,14 +108,15 @@ def test_the_probe_sees_operands_that_were_rounded():
 LOWERED = """
 import json, torch
 from torch.nn import functional
-from gpubench.measure.precision import PROBE_CHANNELS, PROBE_IMAGE, PROBE_SIZE, probe_errors
+from gpubench.measure.precision import probe_errors
+from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 
 NOT_IN_BF16 = 1 + 2**-12
-kernel = torch.zeros(PROBE_CHANNELS, PROBE_CHANNELS, 3, 3)
-kernel[:, :, 1, 1] = torch.eye(PROBE_CHANNELS)
-images = torch.full((4, PROBE_CHANNELS, PROBE_IMAGE, PROBE_IMAGE), NOT_IN_BF16)
+kernel = torch.zeros(PROOF_CHANNELS, PROOF_CHANNELS, 3, 3)
+kernel[:, :, 1, 1] = torch.eye(PROOF_CHANNELS)
+images = torch.full((4, PROOF_CHANNELS, PROOF_IMAGE, PROOF_IMAGE), NOT_IN_BF16)
 same = {
-    "matmul": torch.full((PROBE_SIZE, PROBE_SIZE), NOT_IN_BF16) @ torch.eye(PROBE_SIZE),
+    "matmul": torch.full((PROOF_SIZE, PROOF_SIZE), NOT_IN_BF16) @ torch.eye(PROOF_SIZE),
     "conv": functional.conv2d(images, kernel, padding=1),
 }
 lowered = [name for name, found in same.items() if (found != NOT_IN_BF16).any()]

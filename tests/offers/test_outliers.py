@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.models import Offer, Pricing
-from gpubench.offers.outliers import Market
+from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers
 
 B300, V100, UNSTATED = "nvidia-b300-sxm-270gb", "nvidia-tesla-v100-sxm2-16gb", "nvidia-h100-unstated-80gb"
@@ -35,7 +35,7 @@ def offer(provider: str, usd_per_hour: float, gpu_key: str = B300, **changes) ->
 
 
 def doubt(suspect: Offer, *others: Offer) -> str | None:
-    return Market([suspect, *others]).doubt(suspect)
+    return AskedPrices([suspect, *others]).doubt(suspect)
 
 
 CLOUDS = (offer("a", 7.0), offer("b", 8.0), offer("c", 18.0))
@@ -159,14 +159,14 @@ def test_a_form_factor_left_open_is_held_to_the_cards_that_it_can_be():
 def test_no_shipped_price_is_far_below_the_others_and_the_v100_at_twenty_cents_bear_one_another_out():
     """Verda asks 0.196 where AWS and Lambda ask 3.06 and 0.79; Runpod's 0.23 and 0.19 bear it out."""
     offers = embedded_offers().offers
-    market = Market(offers)
+    market = AskedPrices(offers)
     doubted = [o for o in offers if market.doubt(o)]
     # Far above: one T4 with 64 vCPUs, whose price is the host's, and a V100 that two others ask less for.
     assert {o.instance for o in doubted} <= {"g4dn.16xlarge", "p3.2xlarge"}
     assert not any(market.is_below(o) for o in doubted)
     cheap = [o for o in offers if o.instance == "1V100.6V"]
     assert cheap
-    alone = Market([o for o in offers if o.provider != "runpod"])
+    alone = AskedPrices([o for o in offers if o.provider != "runpod"])
     assert any(alone.doubt(o) for o in cheap)
 
 
@@ -179,7 +179,7 @@ prices = st.floats(0.01, 100)
 )
 def test_a_lower_price_is_never_believed_sooner_unless_somebody_bears_it_out(listed, usd, share):
     others = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
-    market = Market(others)
+    market = AskedPrices(others)
     lower = offer("feed", usd * share)
     high = offer("feed", usd)
     if market.is_below(high) and market.doubt(high) and market.doubt(lower) is None:
@@ -191,5 +191,5 @@ def test_a_lower_price_is_never_believed_sooner_unless_somebody_bears_it_out(lis
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), prices), min_size=1, max_size=12))
 def test_the_order_of_the_table_is_nothing(listed):
     offers = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
-    there, back = Market(offers), Market(offers[::-1])
+    there, back = AskedPrices(offers), AskedPrices(offers[::-1])
     assert [there.doubt(each) for each in offers] == [back.doubt(each) for each in offers]

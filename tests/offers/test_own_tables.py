@@ -12,9 +12,9 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
-from gpubench.offers import rows
+from gpubench.offers import text_table
 from gpubench.offers.columns import CODED
-from gpubench.offers.own import read_own
+from gpubench.offers.price_table import read_own
 from gpubench.units import GIB
 
 
@@ -247,7 +247,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
 
 
 def test_too_many_rows_are_refused(write_table, monkeypatch):
-    monkeypatch.setattr(rows, "MAX_ROWS", 3)
+    monkeypatch.setattr(text_table, "MAX_ROWS", 3)
     assert len(read_own(write_table(*({"instance": str(n)} for n in range(3)))).offers) == 3
     with pytest.raises(MisuseError, match="more than 3 rows"):
         read_own(write_table(*({"instance": str(n)} for n in range(4))))
@@ -300,6 +300,6 @@ def test_a_table_is_the_same_with_and_without_quotes(lines, end):
     """A quote anywhere sends the table to the library; without one it is taken apart at once where it can be."""
     plain = end.join([HEADER, *lines]) + end
     quoted = plain.replace("provider", '"provider"', 1)
-    found, expected = (rows.csv_columns(text, "prices.csv") for text in (plain, quoted))
+    found, expected = (text_table.csv_columns(text, "prices.csv") for text in (plain, quoted))
     assert [*found.numbers] == [*expected.numbers]
     assert {k: [*v] for k, v in found.cells.items()} == {k: [*v] for k, v in expected.cells.items()}

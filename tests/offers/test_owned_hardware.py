@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
-from gpubench.offers.owned import Owned, parse_owned
+from gpubench.offers.hardware import Owned, parse_owned
 
 
 def test_the_short_form():

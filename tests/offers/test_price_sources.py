@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from gpubench.models import Pricing
 from gpubench.offers.quotes import sort_quotes
-from gpubench.offers.sources import SourceError, SourceSkippedError
-from gpubench.offers.sources.aws import AwsSource
-from gpubench.offers.sources.azure import AzureSource
-from gpubench.offers.sources.gpuhunt_catalog import GpuhuntSource
-from gpubench.offers.sources.lambda_cloud import LambdaSource
-from gpubench.offers.sources.runpod import RunpodSource
-from gpubench.offers.sources.vast import VastSource
+from gpubench.offers.sources import Source, SourceError, SourceSkippedError, aws, azure, lambda_cloud, runpod
+from gpubench.offers.sources.gpuhunt_catalog import SOURCES as GPUHUNT
+from gpubench.offers.sources.vast import fetch_model
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("httpx")
@@ -44,6 +41,18 @@ def refuse(url, **_kwargs):
     pytest.fail(f"asked {url}")
 
 
+def vast_of(*models):
+    """Vast, asked for these models alone."""
+    return Source(
+        "vast", "vast", lambda transport: chain.from_iterable(fetch_model(each, transport) for each in models)
+    )
+
+
+def gpuhunt_of(catalog):
+    """gpuhunt's catalog of one cloud."""
+    return next(source for source in GPUHUNT if source.name == f"gpuhunt-{catalog}")
+
+
 def offers(source, transport):
     return sort_quotes(source.fetch(transport), NOW).table
 
@@ -54,7 +63,7 @@ def short(table):
 
 def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
     replay = Replay("azure_1.json", "azure_2.json", "azure_reserved.json")
-    table = offers(AzureSource(), replay)
+    table = offers(azure.SOURCE, replay)
     assert short(table) == {
         ("Standard_NC24ads_A100_v4", "on_demand", None): 3.673,
         ("Standard_NC24ads_A100_v4", "spot", None): 0.68,
@@ -79,7 +88,7 @@ def test_azure_never_follows_a_next_page_on_another_host():
     page = json.loads((ANSWERS / "azure_1.json").read_text()) | {"NextPageLink": "https://evil.example/p"}
     replay = Replay(json.dumps(page).encode())
     with pytest.raises(SourceError, match="another host"):
-        offers(AzureSource(), replay)
+        offers(azure.SOURCE, replay)
     assert len(replay.asked) == 1
 
 
@@ -90,19 +99,19 @@ def test_azure_pages_without_end_are_stopped(monkeypatch):
         json.dumps(page | {"NextPageLink": f"{page['NextPageLink']}{number}"}).encode() for number in range(9)
     ]
     with pytest.raises(SourceError, match="more than 5 pages"):
-        offers(AzureSource(), Replay(*pages))
+        offers(azure.SOURCE, Replay(*pages))
 
 
 def test_azure_pages_that_lead_back_are_a_failure_at_the_second_time():
     replay = Replay("azure_1.json")
     with pytest.raises(SourceError, match="already read"):
-        offers(AzureSource(), replay)
+        offers(azure.SOURCE, replay)
     assert len(replay.asked) == 2
 
 
 def test_vast_gives_the_cheapest_verified_host_of_each_count():
     replay = Replay("vast.json")
-    table = offers(VastSource(models=("RTX 4090",)), replay)
+    table = offers(vast_of("RTX 4090"), replay)
     assert short(table) == {("RTX 4090", "on_demand", None): 0.40, ("8x RTX 4090", "on_demand", None): 3.60}
     assert table.offers[0].kind == "marketplace"
     assert "2 verified hosts" in table.offers[0].note
@@ -118,7 +127,7 @@ def _vast_host(name, gib, price, count=1, **change):
 
 
 def _vast(*hosts):
-    return offers(VastSource(models=("A100 SXM4",)), Replay(json.dumps({"offers": hosts}).encode()))
+    return offers(vast_of("A100 SXM4"), Replay(json.dumps({"offers": hosts}).encode()))
 
 
 def test_two_sizes_under_one_name_are_two_instances_told_apart_by_memory():
@@ -140,7 +149,8 @@ def test_two_sizes_under_one_name_are_two_instances_told_apart_by_memory():
 def test_stock_is_said_where_a_source_says_it(monkeypatch):
     monkeypatch.setenv("LAMBDA_API_KEY", "k")
     stock = {
-        o.instance: (o.in_stock, o.stock_date) for o in offers(LambdaSource(), Replay("lambda.json")).offers
+        o.instance: (o.in_stock, o.stock_date)
+        for o in offers(lambda_cloud.SOURCE, Replay("lambda.json")).offers
     }
     assert stock == {"gpu_8x_h100_sxm5": (True, "2026-11-20"), "gpu_1x_a10": (False, "2026-11-20")}
     types = [
@@ -151,10 +161,10 @@ def test_stock_is_said_where_a_source_says_it(monkeypatch):
             ("GeForce RTX 4090", {}),
         )
     ]
-    table = offers(RunpodSource(), Replay(json.dumps({"data": {"gpuTypes": types}}).encode()))
+    table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": types}}).encode()))
     assert [o.in_stock for o in table.offers] == [True, False, None]
     assert [o.stock_date for o in table.offers] == ["2026-11-20", "2026-11-20", None]
-    assert offers(VastSource(models=("RTX 4090",)), Replay("vast.json")).offers[0].in_stock
+    assert offers(vast_of("RTX 4090"), Replay("vast.json")).offers[0].in_stock
 
 
 def _claims(source, transport):
@@ -164,16 +174,16 @@ def _claims(source, transport):
 def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
     few = json.dumps({"offers": [_vast_host("A100 SXM4", 80, 1.0)] * 63}).encode()
     cut = json.dumps({"offers": [_vast_host("A100 SXM4", 80, 1.0)] * 64}).encode()
-    assert [c.gpu for c in _claims(VastSource(models=("A100 SXM4", "L4")), Replay(few, cut))] == ["A100 SXM4"]
-    assert _claims(RunpodSource(), Replay("runpod.json"))
+    assert [c.gpu for c in _claims(vast_of("A100 SXM4", "L4"), Replay(few, cut))] == ["A100 SXM4"]
+    assert _claims(runpod.SOURCE, Replay("runpod.json"))
     in_part = json.loads((ANSWERS / "runpod.json").read_text()) | {"errors": [{"message": "half"}]}
-    assert _claims(RunpodSource(), Replay(json.dumps(in_part).encode())) == ()
-    (claim,) = _claims(AzureSource(), Replay("azure_1.json", "azure_2.json", "azure_reserved.json"))
+    assert _claims(runpod.SOURCE, Replay(json.dumps(in_part).encode())) == ()
+    (claim,) = _claims(azure.SOURCE, Replay("azure_1.json", "azure_2.json", "azure_reserved.json"))
     assert set(claim.pricings) == {Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED}
 
 
 def test_runpod_takes_the_cheaper_cloud_and_tells_the_form_factor_by_the_device_name():
-    table = offers(RunpodSource(), Replay("runpod.json"))
+    table = offers(runpod.SOURCE, Replay("runpod.json"))
     assert {(o.instance, o.gpu_key): float(o.price_usd_per_hour) for o in table.offers} == {
         ("A100 PCIe", "nvidia-a100-pcie-80gb"): 1.19,
         ("H100 SXM", "nvidia-h100-sxm-80gb"): 2.69,
@@ -184,16 +194,16 @@ def test_runpod_takes_the_cheaper_cloud_and_tells_the_form_factor_by_the_device_
 
 def test_runpod_errors_are_said():
     with pytest.raises(SourceError, match="instead of prices"):
-        offers(RunpodSource(), Replay(b'{"errors": [{"message": "no"}], "data": null}'))
+        offers(runpod.SOURCE, Replay(b'{"errors": [{"message": "no"}], "data": null}'))
 
 
 def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
     monkeypatch.delenv("LAMBDA_API_KEY", raising=False)
     with pytest.raises(SourceSkippedError, match="LAMBDA_API_KEY"):
-        offers(LambdaSource(), refuse)
+        offers(lambda_cloud.SOURCE, refuse)
     monkeypatch.setenv("LAMBDA_API_KEY", "secret-key")
     replay = Replay("lambda.json")
-    table = offers(LambdaSource(), replay)
+    table = offers(lambda_cloud.SOURCE, replay)
     assert {(o.instance, o.gpu_key, o.gpu_count): float(o.price_usd_per_hour) for o in table.offers} == {
         ("gpu_8x_h100_sxm5", "nvidia-h100-sxm-80gb", 8): 31.92,
         ("gpu_1x_a10", "nvidia-a10-24gb", 1): 1.29,
@@ -205,7 +215,7 @@ def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
 
 @pytest.mark.parametrize(
     "source",
-    [AzureSource(), VastSource(models=("L4",)), RunpodSource(), LambdaSource()],
+    [azure.SOURCE, vast_of("L4"), runpod.SOURCE, lambda_cloud.SOURCE],
     ids=lambda s: s.name,
 )
 @pytest.mark.parametrize(
@@ -225,7 +235,7 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(monkeypatch, sourc
 def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, monkeypatch):
     (tmp_path / "gcp.csv").write_bytes((ANSWERS / "gcp.csv").read_bytes())
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
-    table = offers(GpuhuntSource("gcp"), refuse)
+    table = offers(gpuhunt_of("gcp"), refuse)
     assert {(o.instance, o.gpu_key, o.gpu_count) for o in table.offers} == {
         ("a2-highgpu-1g", "nvidia-a100-sxm-40gb", 1),
         ("a3-highgpu-8g", "nvidia-h100-sxm-80gb", 8),
@@ -239,7 +249,7 @@ def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, 
 def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     with pytest.raises(SourceError, match=r"cannot read oci\.csv"):
-        offers(GpuhuntSource("oci"), refuse)
+        offers(gpuhunt_of("oci"), refuse)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'a,"' + b"x" * 200_000])
@@ -247,7 +257,7 @@ def test_a_catalog_file_that_is_none_is_a_failure(tmp_path, monkeypatch, content
     (tmp_path / "oci.csv").write_bytes(content)
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     with pytest.raises(SourceError, match=r"oci\.csv is no catalog"):
-        offers(GpuhuntSource("oci"), refuse)
+        offers(gpuhunt_of("oci"), refuse)
 
 
 def _packed(name="gcp.csv", content=None):
@@ -260,7 +270,7 @@ def _packed(name="gcp.csv", content=None):
 def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
     monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
     replay = Replay(b"20261118-7\n", _packed())
-    table = offers(GpuhuntSource("gcp"), replay)
+    table = offers(gpuhunt_of("gcp"), replay)
     assert {o.price_date for o in table.offers} == {"2026-11-18"}
     assert [asked["url"].rsplit("/v3/")[-1] for asked in replay.asked] == [
         "gcp/version",
@@ -282,14 +292,14 @@ def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
 def test_a_damaged_gpuhunt_catalog_is_a_failure(monkeypatch, answers, message):
     monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
     with pytest.raises(SourceError, match=message):
-        offers(GpuhuntSource("gcp"), Replay(*answers))
+        offers(gpuhunt_of("gcp"), Replay(*answers))
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(monkeypatch):
     monkeypatch.setattr("gpubench.offers.sources.gpuhunt_catalog.MAX_CSV_BYTES", 10_000)
     monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
     with pytest.raises(SourceError, match=r"over 10,000 bytes"):
-        offers(GpuhuntSource("gcp"), Replay(b"1", _packed(content=b"x" * 20_000)))
+        offers(gpuhunt_of("gcp"), Replay(b"1", _packed(content=b"x" * 20_000)))
 
 
 # --- AWS --------------------------------------------------------------------------------------------------
@@ -339,7 +349,7 @@ def _spot_row(instance, zone, price):
     }
 
 
-def test_aws_joins_the_price_list_with_the_spot_history():
+def test_aws_joins_the_price_list_with_the_spot_history(monkeypatch):
     pricing, here, closed = (
         _client("pricing", "us-east-1"),
         _client("ec2", "us-east-1"),
@@ -377,7 +387,8 @@ def test_aws_joins_the_price_list_with_the_spot_history():
             ("ec2", "us-east-1"): here,
             ("ec2", "me-south-1"): closed,
         }
-        table = offers(AwsSource(lambda service, region: clients[service, region]), refuse)
+        monkeypatch.setattr(aws, "_clients", lambda: lambda service, region: clients[service, region])
+        table = offers(aws.SOURCE, refuse)
     lists.assert_no_pending_responses()
     spot.assert_no_pending_responses()
     assert {(o.region, o.pricing, o.term_years): float(o.price_usd_per_hour) for o in table.offers} == {
@@ -392,14 +403,15 @@ def test_aws_joins_the_price_list_with_the_spot_history():
     assert any("g99.xlarge" in row for row, _ in table.set_aside)
 
 
-def test_aws_without_permission_is_a_failure_of_one_line():
+def test_aws_without_permission_is_a_failure_of_one_line(monkeypatch):
     pricing = _client("pricing", "us-east-1")
     with (
         Stubber(pricing) as stub,
         pytest.raises(SourceError, match=r"AWS price list failed.*AccessDenied") as caught,
     ):
         stub.add_client_error("get_products", "AccessDeniedException", "not allowed")
-        offers(AwsSource(lambda *_: pricing), refuse)
+        monkeypatch.setattr(aws, "_clients", lambda: lambda *_: pricing)
+        offers(aws.SOURCE, refuse)
     assert "\n" not in str(caught.value)
 
 
@@ -410,4 +422,4 @@ def test_aws_without_credentials_is_skipped(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(SourceSkippedError, match="no AWS credentials"):
-        offers(AwsSource(), refuse)
+        offers(aws.SOURCE, refuse)

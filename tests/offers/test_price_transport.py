@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import threading
 import time
-from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,7 +12,8 @@ from patience import Stopwatch
 
 from gpubench.offers.sources import SourceError
 
-HttpTransport = pytest.importorskip("gpubench.offers.transport", reason="needs the extra live").HttpTransport
+transports = pytest.importorskip("gpubench.offers.transport", reason="needs the extra live")
+HttpTransport = transports.HttpTransport
 
 
 class Server:
@@ -79,16 +79,10 @@ def pauses():
 
 
 @pytest.fixture
-def open_transport(pauses):
-    with ExitStack() as opened:
-        yield lambda **limits: opened.enter_context(
-            HttpTransport(sleep=pauses.append, max_body_bytes=100_000, **limits)
-        )
-
-
-@pytest.fixture
-def transport(open_transport):
-    return open_transport()
+def transport(pauses, monkeypatch):
+    monkeypatch.setattr(transports, "MAX_BODY_BYTES", 100_000)
+    with HttpTransport(sleep=pauses.append) as opened:
+        yield opened
 
 
 def test_a_good_answer_is_its_bytes_and_the_query_is_sent(server, transport):
@@ -190,7 +184,7 @@ def test_a_packed_body_is_unpacked_once_and_no_bomb_in_a_bomb_at_all(server, tra
             transport(f"{server.url}/{path}")
 
 
-def test_a_dripping_body_is_stopped_by_time(server, open_transport):
+def test_a_dripping_body_is_stopped_by_time(server, transport, monkeypatch):
     """It has no end of its own."""
 
     def drip(handler, _nth):
@@ -205,18 +199,23 @@ def test_a_dripping_body_is_stopped_by_time(server, open_transport):
         except OSError:
             handler.close_connection = True
 
+    monkeypatch.setattr(transports, "REQUEST_TIMEOUT_S", 0.5)
     server.routes["/x"] = drip
     watch = Stopwatch()
     with pytest.raises(SourceError, match=r"took over 0\.5 s"):
-        open_transport(request_timeout_s=0.5)(f"{server.url}/x")
+        transport(f"{server.url}/x")
     assert watch.free_s() < 3
 
 
-def test_a_silent_server_is_given_up(server, open_transport):
+def test_a_silent_server_is_given_up(server, pauses, monkeypatch):
     over = threading.Event()
     server.routes["/x"] = lambda handler, _nth: over.wait()
-    with pytest.raises(SourceError, match="4 times: connection broke"):
-        open_transport(silence_timeout_s=0.3)(f"{server.url}/x")
+    monkeypatch.setattr(transports, "SILENCE_TIMEOUT_S", 0.3)
+    with (
+        HttpTransport(sleep=pauses.append) as transport,
+        pytest.raises(SourceError, match="4 times: connection broke"),
+    ):
+        transport(f"{server.url}/x")
     over.set()
 
 

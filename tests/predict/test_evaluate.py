@@ -25,9 +25,10 @@ from gpubench.predict.conformal import (
     pairs_of,
     usual_errors,
 )
-from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
+from gpubench.predict.evaluate import evaluate, scored_table
 from gpubench.predict.fit import fit_table, times_of
 from gpubench.predict.published import fitted_on
+from gpubench.predict.scores import FEWEST_VOTES, report, votes, weighted_median
 from gpubench.predict.table import base_model
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -29,6 +29,7 @@ def seconds(operators, spec, precision=Precision.AMP_BF16, batch=64):
             arithmetic_of(precision, None, 1),
             load_calibration().train.level.coefficients,
             host_s_per_operator=0.0,
+            deviations=np.zeros((1, 3)),
         ).step_s[0]
     )
 
@@ -127,6 +128,7 @@ def test_casts_take_time_in_half_precision_alone():
         return step_times(
             work_of(profile.train, 64, cast_bytes), chips_of([A100]), arithmetic_of(precision, None, 1),
             load_calibration().train.level.coefficients, host_s_per_operator=0.0,
+            deviations=np.zeros((1, 3)),
         ).step_s[0]  # fmt: skip
 
     assert step_s(Precision.TF32, casts) == step_s(Precision.TF32, 0.0)

@@ -62,7 +62,7 @@ def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
     assert binomtest(round(alone["coverage_90"] * alone["targets"]), alone["targets"], 0.9).pvalue > 0.05
     fitted = load_calibration().scaling
     assert math.exp(fitted.logs[SHARES.index("pcie")]) < 0.6
-    again = fit_scaling()
+    again = fit_scaling(jobs())
     assert again.logs == pytest.approx(fitted.logs, rel=1e-3, abs=1e-4)
     assert again.factor == pytest.approx(fitted.factor, rel=1e-3)
 

@@ -118,9 +118,9 @@ def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
 def test_calibrate_starts_no_threads_for_its_small_matrices():
     code = (
         "import pathlib, psutil\n"
-        "from gpubench.cli.calibrate import verb\n"
+        "from gpubench.cli.verbs.calibrate import CalibrateRequest, verb\n"
         "from gpubench.errors import MisuseError\n"
-        "try: verb(own=pathlib.Path('nowhere'))\n"
+        "try: verb(CalibrateRequest(own=pathlib.Path('nowhere')), as_json=False)\n"
         "except MisuseError: import numpy; print(psutil.Process().num_threads())\n"
     )
     free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}

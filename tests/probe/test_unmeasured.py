@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from gpubench.cli import listing
+from gpubench.cli.app import app
 from gpubench.probe.probe import UNMEASURED
 
 
-@pytest.fixture
-def app() -> typer.Typer:
-    made = typer.Typer()
-    made.callback()(lambda: None)
-    made.command("list")(listing.verb)
-    return made
-
-
 @pytest.mark.parametrize("asked", ["XPU", "MPS", "Jetson", "TPU", "Neural Compute Stick"])
-def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str, app: typer.Typer) -> None:
+def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str) -> None:
     (row,) = (each for each in UNMEASURED if asked in each.name)
     assert all((row.known, row.reason, row.source))
     done = CliRunner().invoke(app, ["list", "--unmeasured", "--json"])
@@ -29,7 +20,7 @@ def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str, app: 
     assert row.name.split()[0] in told
 
 
-def test_two_lists_are_refused(app: typer.Typer) -> None:
+def test_two_lists_are_refused() -> None:
     done = CliRunner().invoke(app, ["list", "--unmeasured", "--gpus"])
     assert done.exit_code != 0
     assert "two lists" in f"{done.output}{done.exception}"

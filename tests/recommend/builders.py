@@ -28,11 +28,11 @@ from gpubench.models import (
 )
 from gpubench.predict.question import Refusal
 from gpubench.recommend import judge as judging
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import sift
 from gpubench.recommend.evidence import Evidence
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Efficiency
-from gpubench.specs import load_specs
 
 TODAY = date(2026, 11, 20)
 H100, L4, T4 = "nvidia-h100-sxm-80gb", "nvidia-l4-24gb", "nvidia-tesla-t4-16gb"
@@ -118,7 +118,6 @@ def rank_of(
         request,
         offers,
         lambda keys: evidence,
-        specs=load_specs(),
         today=TODAY,
         drawer=drawer or log_normal,
     )

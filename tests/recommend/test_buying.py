@@ -13,12 +13,13 @@ from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.offers.columns import Offers
-from gpubench.offers.owned import card_prices
+from gpubench.offers.hardware import card_prices
 from gpubench.recommend.buy_or_rent import assumed_of
 from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.filters import apply
-from gpubench.recommend.owning import offer_of, ownerships
-from gpubench.recommend.request import Range, RankRequest, check
+from gpubench.recommend.ownership import offer_of, ownerships
+from gpubench.recommend.request import Range, RankRequest
 from gpubench.sections import verdict
 from gpubench.sections.data import of_ranking
 from gpubench.sections.verdict import SENTENCES, after_the_headline, headline
@@ -54,7 +55,7 @@ def cards(count=1, **changes):
 def left_out(given, **options):
     """Return the option that a machine falls to and why; None where it may be bought."""
     owned = {offer_of(given): given}
-    _, fallen = apply(purchase_filters(RankRequest(**options), owned), owned, load_specs())
+    _, fallen = apply(purchase_filters(RankRequest(**options), owned), owned)
     return (fallen[0].option, fallen[0].reason) if fallen else None
 
 
@@ -201,14 +202,11 @@ def test_new_and_used_stand_apart():
     """The RTX 5070 costs 557 used and 835 new; both with a host of 1,000."""
     found = {
         (each.gpu_key, each.condition): each.purchase_usd
-        for each in ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
+        for each in ownerships(RankRequest(rent_or_buy="buy"), {}, TODAY)
     }
     key = "nvidia-geforce-rtx-5070-12gb"
     assert (found[key, "used"], found[key, "new"]) == (1557, 1835)
-    labels = {
-        offer_of(each).instance
-        for each in ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
-    }
+    labels = {offer_of(each).instance for each in ownerships(RankRequest(rent_or_buy="buy"), {}, TODAY)}
     assert {label.partition("3 years")[0] for label in labels} == {"new, ", "used, ", "launch price, ", ""}
 
 
@@ -216,7 +214,7 @@ def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
     """A developer kit is a whole computer, so that two are two machines; the price is called what it is."""
     kits = {
         each.gpu_key: each
-        for each in ownerships(RankRequest(max_purchase_usd=3000.0), load_specs(), {}, TODAY)
+        for each in ownerships(RankRequest(max_purchase_usd=3000.0), {}, TODAY)
         if "jetson" in each.gpu_key
     }
     orin = kits["nvidia-jetson-agx-orin-64gb"]
@@ -243,8 +241,8 @@ def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
     ],
 )
 def test_what_was_given_is_not_called_assumed_be_it_the_default(given, field):
-    (bare, *_) = ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
-    (told, *_) = ownerships(RankRequest(rent_or_buy="buy", **given), load_specs(), {}, TODAY)
+    (bare, *_) = ownerships(RankRequest(rent_or_buy="buy"), {}, TODAY)
+    (told, *_) = ownerships(RankRequest(rent_or_buy="buy", **given), {}, TODAY)
     assert field in bare.assumed
     assert set(bare.assumed) - set(told.assumed) == {field}
 
@@ -254,7 +252,7 @@ OF_A_HOST = {"psu_watts", "psu_share", "host_w", "slots", "card_slots"}
 
 def limits_assumed(**given):
     """Return what is assumed of the host of any card to buy."""
-    found = ownerships(RankRequest(rent_or_buy="buy", **given), load_specs(), {}, TODAY)
+    found = ownerships(RankRequest(rent_or_buy="buy", **given), {}, TODAY)
     return {field for each in found for field in each.assumed} & OF_A_HOST
 
 

@@ -13,14 +13,14 @@ from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
-from gpubench.recommend.owning import offer_of, ownerships
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.ownership import offer_of, ownerships
+from gpubench.recommend.request import RankRequest
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.verdict import card_of
 from gpubench.sections.words import MOST_OF_A_NOTE
-from gpubench.specs import load_specs
 from gpubench.units import GIB, plain
 
 from .builders import (
@@ -135,7 +135,6 @@ def of_photographs(offers, answers, owned=None, **options):
         check(RankRequest(**options)),
         offers,
         lambda keys: Evidence(answers={"vgg16": answers}, scaler=scaler, photographs=frozenset({"vgg16"})),
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
         owned=owned or {},
@@ -307,7 +306,7 @@ def test_what_is_rented_rather_than_bought_says_what_its_vcpus_feed():
 def test_a_share_just_below_all_is_not_called_all():
     """3,000 photographs/s take 20 vCPUs; 19.96 feed 99.8 %."""
     ranking = of_photographs([offer(H100, 2.0, vcpus=19.96)], {H100: estimate(H100, 3000.0)})
-    assert "vCPUs feed >99 %" in said(ranking)
+    assert "vCPUs feed > 99 %" in said(ranking)
 
 
 def test_what_ties_with_a_cheaper_guess_is_chosen_before_it():
@@ -347,13 +346,12 @@ def test_every_row_of_a_shared_rank_is_marked():
 def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
     request = check(RankRequest(workloads=("vgg16",)))
     buying = msgspec.structs.replace(request, rent_or_buy="buy")
-    machines = {offer_of(each): each for each in ownerships(buying, load_specs(), {}, TODAY)}
+    machines = {offer_of(each): each for each in ownerships(buying, {}, TODAY)}
     answers = {"vgg16": {key: estimate(key, rate) for key, rate in RATES.items()}}
     ranking = judge(
         request,
         market(),
         lambda keys: Evidence(answers=answers, scaler=scaler),
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
         for_sale=machines,

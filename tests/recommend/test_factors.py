@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.recommend.factors import cooling_of, factors_of, fastest_link, lines_meant
+from gpubench.recommend.factors import cooling_of, factors_of, lines_meant, link_of
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, T4, offer, rank_of
@@ -64,7 +64,7 @@ def test_every_gpu_has_its_factors():
     for spec in load_specs().values():
         assert set(factors_of(spec)) == columns
         assert cooling_of(spec) in {"active", "passive", "liquid", "module", None}
-        assert fastest_link(spec) is None or fastest_link(spec)
+        assert link_of(spec) is None or link_of(spec)
 
 
 def test_words_of_buyers_mean_lines_of_the_table():

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpubench.cli.rank import print_ranking
+from gpubench.blocks.terminal import show
+from gpubench.cli.verbs.rank import ranking_parts
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.offers.listing import list_offers
@@ -25,9 +26,9 @@ from gpubench.offers.sources import Complete, Quote
 from gpubench.recommend import economics
 from gpubench.recommend.buy_or_rent import must_work, pays_after
 from gpubench.recommend.buying import cards_needed
-from gpubench.recommend.owning import likely_hourly
-from gpubench.recommend.request import Range, RankRequest, check
-from gpubench.specs import load_specs
+from gpubench.recommend.contradictions import check
+from gpubench.recommend.ownership import likely_hourly
+from gpubench.recommend.request import Range, RankRequest
 
 from . import builders, test_owning
 from .builders import (
@@ -89,9 +90,7 @@ def ask_both(**options: Any) -> Ranking:
         name: {k: estimate(k, r) for k, r in rates.items()}
         for name, rates in zip(names, (RATES, SLOWER), strict=True)
     }
-    return judge(
-        request, MARKET, lambda keys: evidence_of(answers), specs=load_specs(), today=TODAY, drawer=log_normal
-    )
+    return judge(request, MARKET, lambda keys: evidence_of(answers), today=TODAY, drawer=log_normal)
 
 
 def best(**options: Any) -> RankedOffer:
@@ -349,7 +348,7 @@ def test_the_first_screen_is_short(question, rankings, monkeypatch, capsys):
         assert_card_is_whole(ranking)
         for columns in ("80", "120"):
             monkeypatch.setenv("COLUMNS", columns)
-            print_ranking(ranking, 20)
+            show(*ranking_parts(ranking, 20))
             assert 0 < lines_before_the_table(capsys.readouterr().out) <= 12
 
 

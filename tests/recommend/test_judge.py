@@ -12,9 +12,9 @@ from gpubench.errors import MisuseError
 from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.rank import as_json
-from gpubench.recommend.request import RankRequest, check
-from gpubench.specs import load_specs
+from gpubench.recommend.request import RankRequest
 from gpubench.units import format_usd
 
 from .builders import (
@@ -69,7 +69,7 @@ def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_r
     def counts(**options):
         request = check(RankRequest(workloads=("vgg16",), draws=10, relative=True, **options))
         evidence = replace(evidence_of(answers), without_room=refuse)
-        found = judge(request, offers, lambda keys: evidence, specs=load_specs(), today=TODAY)
+        found = judge(request, offers, lambda keys: evidence, today=TODAY)
         return {(row.offer.gpu_key, row.offer.gpu_count) for row in found.rows}, found.excluded
 
     rows, excluded = counts(jobs="ddp")
@@ -126,7 +126,6 @@ def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
             request,
             [offer(H100)],
             lambda keys: evidence_of(tables),
-            specs=load_specs(),
             today=TODAY,
             drawer=log_normal,
         ).rows[0]
@@ -341,7 +340,6 @@ def test_of_several_workloads_a_host_bound_one_names_its_cpu():
         RankRequest(workloads=("cnn", "lstm"), draws=10),
         [offer(H100, 2.0)],
         lambda keys: evidence_of(tables),
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
     )
@@ -364,7 +362,6 @@ def test_several_workloads_are_shown_as_multiples_of_the_reference():
         RankRequest(workloads=("cnn", "lstm"), draws=10, relative=True),
         [offer(H100, 2.0)],
         lambda keys: evidence_of(tables),
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.cli import listing
+from gpubench.cli.verbs import list as list_verb
 from gpubench.errors import MisuseError
 from gpubench.folders import data_text
 from gpubench.models import Offer, Pricing
@@ -158,4 +158,4 @@ def test_the_verb_lists_them_and_json_holds_every_run() -> None:
 
 def test_two_lists_at_once_are_refused() -> None:
     with pytest.raises(MisuseError, match="two lists"):
-        listing.verb(gpus=True, mlperf=True)
+        list_verb.verb(list_verb.ListRequest(gpus=True, mlperf=True), as_json=False)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
-from gpubench.offers.owned import card_prices
+from gpubench.offers.hardware import card_prices
 from gpubench.recommend.buy_or_rent import break_even, must_work, pays, pays_after
-from gpubench.recommend.owning import (
+from gpubench.recommend.contradictions import check
+from gpubench.recommend.ownership import (
     Ownership,
     hourly_range,
     likely_hourly,
@@ -21,7 +22,7 @@ from gpubench.recommend.owning import (
     ownerships,
     unpriced_offers,
 )
-from gpubench.recommend.request import Range, RankRequest, check
+from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, judge, log_normal, offer, said
@@ -72,7 +73,7 @@ def test_the_worked_example():
 def test_the_machine_around_a_card_is_fed_be_it_bought_or_there(quote, host_w):
     """350 W of the card alone make owning look cheaper than renting where 500 W of the whole machine do not."""
     request = RankRequest(own=(f"{quote}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
-    owned = ownerships(request, load_specs(), {}, TODAY, own_keys={"cpu"})[0]
+    owned = ownerships(request, {}, TODAY, own_keys={"cpu"})[0]
     assert owned.host_w == host_w
     assert ("host_w" in owned.assumed) == bool(host_w)
     assert likely_hourly(owned).running == pytest.approx((350 + host_w) / 1000 * owned.pue * 0.2)
@@ -96,7 +97,6 @@ def weigh(machines, rented, rates, width=None, **options):
         request,
         [*rented, *owned],
         lambda keys: evidence,
-        specs=load_specs(),
         today=TODAY,
         drawer=log_normal,
         owned=owned,
@@ -248,7 +248,7 @@ def test_quotes_before_dated_prices_and_a_launch_price_of_a_jetson_alone():
     specs = load_specs()
     street = {each.gpu_key for each in card_prices()}
     request = RankRequest(rent_or_buy="buy", own=("RTX 5090, 4000 USD, 500 W",))
-    found = ownerships(request, specs, {}, date(2026, 11, 20))
+    found = ownerships(request, {}, date(2026, 11, 20))
     assert {each.gpu_key for each in found} == street
     quoted = next(each for each in found if each.gpu_key == RTX5090)
     assert (quoted.purchase_usd, quoted.power_w, quoted.power_basis) == (4000, 500, "given")
@@ -256,15 +256,15 @@ def test_quotes_before_dated_prices_and_a_launch_price_of_a_jetson_alone():
     for each in found:
         assert each.price_date.startswith("2026-") or each.condition == "launch price"
         assert (each.condition == "launch price") == (specs[each.gpu_key].line == "Jetson")
-    launched = unpriced_offers(specs, [each.gpu_key for each in found])
+    launched = unpriced_offers([each.gpu_key for each in found])
     assert {each.gpu_key for each in launched} == set(specs) - street
     assert any("launched at $" in each.note for each in launched)
 
 
 def test_measured_power_comes_before_board_power():
     request = RankRequest(own=("RTX 5090, 4000 USD",))
-    board = ownerships(request, load_specs(), {}, TODAY)[0]
-    measured = ownerships(request, load_specs(), {RTX5090: 480.0}, TODAY)[0]
+    board = ownerships(request, {}, TODAY)[0]
+    measured = ownerships(request, {RTX5090: 480.0}, TODAY)[0]
     assert (board.power_w, board.power_basis) == (575, "board power, assumed")
     assert (measured.power_w, measured.power_basis) == (480, "measured")
     assert "power_w" in board.assumed
@@ -272,16 +272,16 @@ def test_measured_power_comes_before_board_power():
 
 
 def test_a_device_that_only_the_user_measured_can_be_owned():
-    found = ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), load_specs(), {}, TODAY, {"cpu"})
+    found = ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), {}, TODAY, {"cpu"})
     assert (found[0].gpu_key, found[0].power_w) == ("cpu", 65)
     with pytest.raises(MisuseError):
-        ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), load_specs(), {}, TODAY)
+        ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), {}, TODAY)
 
 
 def test_an_unpriced_gpu_is_named_when_nothing_is_left():
     from .builders import rank_of
 
-    placeholders = unpriced_offers(load_specs(), [])
+    placeholders = unpriced_offers([])
     with pytest.raises(MisuseError, match=r"--own 'Jetson .* USD'"):
         rank_of(placeholders, {A100: 1.0}, rent_or_buy="buy", lines=("jetson",))
 

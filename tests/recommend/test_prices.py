@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.models import Asks, Pricing
-from gpubench.recommend.owning import card_share, offer_of
+from gpubench.recommend.ownership import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
 

@@ -14,8 +14,9 @@ from gpubench.predict.question import Refusal, case_for, question_of
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
+from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import MOST_SHARING, Runs, gather
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.request import RankRequest
 from gpubench.recommend.skypilot import runs_of
 from gpubench.sections.choices import fits_words
 from gpubench.sections.data import ReportData
@@ -37,7 +38,7 @@ def request(**changes) -> RankRequest:
 
 def ranking_of(offers, runs=NOTHING, **changes):
     asked = request(**changes)
-    return judge(asked, list(offers), lambda keys: gather(asked, keys, runs), specs=load_specs(), today=TODAY)
+    return judge(asked, list(offers), lambda keys: gather(asked, keys, runs), today=TODAY)
 
 
 def offers_of(key: str, *counts: int):

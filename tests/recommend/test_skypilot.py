@@ -21,13 +21,13 @@ from gpubench.recommend.skypilot import (
     CLOUDS,
     WITHOUT_AUTOSTOP,
     WITHOUT_SPOT,
-    check_task_options,
     runs_of,
     task_limit_s,
     task_of,
     task_text,
     write_task_files,
 )
+from gpubench.recommend.trial_request import TrialRequest
 from gpubench.recommend.workdir import Workdir, pack
 from gpubench.specs import load_specs
 
@@ -258,11 +258,11 @@ def test_our_names_are_known_gpus():
 
 def test_misuse(tmp_path):
     with pytest.raises(MisuseError, match="go together"):
-        check_task_options(3, None, 10)
+        TrialRequest(count=3).check()
     with pytest.raises(MisuseError, match="above 0"):
-        check_task_options(0, tmp_path, 10)
+        TrialRequest(count=0, folder=tmp_path).check()
     with pytest.raises(MisuseError, match="--try N --out"):
-        check_task_options(None, None, 10, tmp_path / "gpubench-1-py3-none-any.whl")
+        TrialRequest(wheel=tmp_path / "gpubench-1-py3-none-any.whl").check()
     rows = rank_of([offer(H100)], {H100: 3000}).rows
     with pytest.raises(MisuseError, match="ranked offers"):
         write_task_files(rows, VGG16, 1, tmp_path, minutes=10)
@@ -335,16 +335,16 @@ def parsed(words):
     import typer
     from typer.testing import CliRunner
 
-    from gpubench.cli.options import options_of
+    from gpubench.cli.options import with_options
 
     seen = []
     app = typer.Typer()
 
-    @app.command()
-    @options_of(RankRequest)
-    def verb(request: RankRequest) -> None:
+    def verb(request: RankRequest, *, as_json: bool) -> None:
+        assert not as_json
         seen.append(request)
 
+    app.command()(with_options(verb, {}))
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     return seen[0]

@@ -7,7 +7,8 @@ import pytest
 
 import gpubench
 from gpubench.blocks.parts import Bullets, Paragraph
-from gpubench.cli.run import print_run
+from gpubench.blocks.terminal import show
+from gpubench.cli.verbs.run import run_parts
 from gpubench.models import Finding, FindingKind, Launch, MicroResult, Round
 from gpubench.record import store
 from gpubench.record.figures import SPREAD, cold_costs, run_document, spread
@@ -91,7 +92,7 @@ def test_a_finished_run_prints_its_best_product_and_what_was_paid_once(make_run,
         MicroResult(size="4096", value=2e12, **fields),
         MicroResult(size="8192", value=1e12, **fields),
     )
-    print_run(make_run(measurements=(row,), micro=products))
+    show(*run_parts(make_run(measurements=(row,), micro=products)))
     out = capsys.readouterr().out
     assert "4096, the best size" in out
     assert "8192, the best size" not in out

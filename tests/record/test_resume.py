@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubench.cli.app import app
-from gpubench.cli.run import _ranked
+from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
 from gpubench.measure import events, preflight
 from gpubench.measure.estimate import aim_s, estimate_s

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from command import gpubench
 
-from gpubench.compare import Comparison, Row, compare, parse_tolerance
 from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
@@ -26,6 +25,8 @@ from gpubench.models import (
     Switches,
 )
 from gpubench.record import store
+from gpubench.record.compare import Comparison, Row, compare
+from gpubench.record.request import read_tolerance
 from gpubench.record.run_check import check_run
 
 
@@ -411,13 +412,13 @@ def test_alike_is_said_only_where_the_interval_has_no_room_for_a_difference(
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
 def test_a_tolerance_is_a_share(text, value):
-    assert parse_tolerance(text) == pytest.approx(value)
+    assert read_tolerance(text, "--fail-over") == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["3", "x", "-1%", "nan", "100%", ""])
 def test_what_is_no_share_is_refused(text):
     with pytest.raises(MisuseError, match="--fail-over"):
-        parse_tolerance(text)
+        read_tolerance(text, "--fail-over")
 
 
 def test_amp_is_held_against_strict_fp32_of_the_same_work(make_run):

@@ -25,7 +25,7 @@ PROGRAM = """
 import sys
 from gpubench.session import session
 
-session.module_of = lambda device: "scripted_child"
+session.MODULE = "scripted_child"
 if sys.argv[1] == "late":  # what it has read is old by the time that it begins
     sys.argv.pop(1)
     execute = session.execute

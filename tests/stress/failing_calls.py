@@ -94,7 +94,7 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
 if __name__ == "__main__":
     subprocess._USE_VFORK = False  # what is preloaded cannot stand between it and a process
     store.MANY_RUNS = 1  # heads and their index are read first, whole runs then
-    session.module_of = lambda device: "scripted_child"
+    session.MODULE = "scripted_child"
     if sys.argv[1] == "begin":
         begin(*sys.argv[2:])
     loaded = ctypes.CDLL(sys.argv[1])

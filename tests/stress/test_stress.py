@@ -45,7 +45,7 @@ try:  # this loads what the command would load, and ends as it would
 except BaseException as error:
     from gpubench.errors import is_interrupt
     sys.exit(130 if is_interrupt(error) else repr(error))
-session.module_of = lambda device: "scripted_child"
+session.MODULE = "scripted_child"
 from gpubench.__main__ import main
 main()
 """

@@ -55,8 +55,8 @@ def only(monkeypatch, *names: str) -> None:
 
 def least_share(monkeypatch) -> None:
     """Plan the least share of the quick run: a fake device computes its rows and products on the CPU."""
-    shares = plan._quick_requests
-    monkeypatch.setattr(plan, "_quick_requests", lambda amp, full: shares(amp, full=False)[-1:])
+    shares = plan._quick
+    monkeypatch.setattr(plan, "_quick", lambda *given, full: shares(*given, full=False)[-1:])
 
 
 @pytest.mark.slow

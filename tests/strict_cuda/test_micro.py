@@ -149,7 +149,7 @@ def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
 
 def test_transfers_lie_in_the_memory_that_their_name_says(gpu):
     for pinned in (True, False):
-        copy = micro.transfer(to_device=True, pinned=pinned, size=MIB).make(torch.device("cuda", 0))
+        copy = micro.transfer(MIB, to_device=True, pinned=pinned).make(torch.device("cuda", 0))
         torch.cuda.synchronize()
         before = gpu.machine.now_ns
         copy()

@@ -284,7 +284,7 @@ def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
 
 
 def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
-    monkeypatch.setattr(execution, "_cause", lambda error: error)
+    monkeypatch.setattr(execution, "_tells_nothing", lambda error: False)
     made = waiting(make_gpu())
     assert state_of(made, "faults", "that waits") == "FAILED"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.cli import feed as verb
+from gpubench.cli.verbs import feed as verb
 from gpubench.errors import MisuseError
 from gpubench.measure.feeding import (
     Consumption,

@@ -603,7 +603,10 @@ def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> 
     assert "within 1.00 s" in refusal
 
 
-def test_a_model_that_never_returns_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_model_that_never_returns_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", 3.0)
     mark = tmp_path / "pid"
     source = (
         "import os, subprocess, pathlib, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -612,7 +615,7 @@ def test_a_model_that_never_returns_is_ended_with_its_children(tmp_path: Path) -
     )
     watch = Stopwatch()
     with pytest.raises(MisuseError, match=r"within 3\.00 s"):
-        profile_of(write(tmp_path, source), time_limit_s=3.0)
+        profile_of(write(tmp_path, source))
     assert watch.free_s() < 10
     wait_until(lambda: is_gone(int(mark.read_text())))
 

@@ -1,16 +1,16 @@
 """What a price source is, how it may fail, and which there are.
 
-One is a file here with an object ``SOURCE`` that has ``fetch(transport)``. It knows one provider's shapes and
+One is a file here with a ``SOURCE``, whose ``fetch(transport)`` asks. It knows one provider's shapes and
 nothing else, and yields quotes as it found them; which GPU they mean, whether they can be true and what they
 replace is decided in one place for all sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -105,26 +105,19 @@ class Transport(Protocol):
         ...
 
 
-class Source(Protocol):
-    """A price source. ``name`` labels its status; ``provider`` is the cloud whose prices it gives."""
+class Source(NamedTuple):
+    """A price source.
 
-    @property
-    def name(self) -> str:
-        """What ``--provider`` and the snapshot call it."""
-        ...
+    Attributes:
+        name: What ``--provider`` and the snapshot call it.
+        provider: The cloud or marketplace whose prices it gives.
+        fetch: Yields every quote, and ``Complete`` where nothing can be missing; raises SourceError if the
+            provider fails, or answers in a shape that is not its own.
+    """
 
-    @property
-    def provider(self) -> str:
-        """The cloud or marketplace."""
-        ...
-
-    def fetch(self, transport: Transport) -> Iterable[Quote | Complete]:
-        """Return every quote, and ``Complete`` where nothing can be missing.
-
-        Raises:
-            SourceError: If the provider fails, or answers in a shape that is not its own.
-        """
-        ...
+    name: str
+    provider: str
+    fetch: Callable[[Transport], Iterable[Quote | Complete]]
 
 
 # --- which there are -------------------------------------------------------------------------------------

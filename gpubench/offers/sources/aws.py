@@ -15,7 +15,15 @@ from typing import Any
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, SourceError, SourceSkippedError, Transport, decode
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    Source,
+    SourceError,
+    SourceSkippedError,
+    Transport,
+    decode,
+)
 from gpubench.today import now
 
 PRICING_REGION = "us-east-1"
@@ -71,50 +79,37 @@ class _Listing(msgspec.Struct):
     terms: _Terms
 
 
-class AwsSource:
-    """See the module.
-
-    Args:
-        clients: Makes a boto3 client of a service in a region; None asks boto3.
-    """
-
-    name = "aws"
-    provider = "aws"
-
-    def __init__(self, clients: ClientFactory | None = None) -> None:
-        self._clients = clients
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
-        del transport
-        try:
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError:
-            raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
-        clients = self._clients or _boto3_clients()
-        try:
-            quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
-        except (BotoCoreError, ClientError) as error:
-            raise SourceError(f"AWS price list failed: {error}") from None
-        yield from quotes
-        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
-        machines: dict[str, dict[str, Quote]] = defaultdict(dict)
-        for quote in quotes:
-            if quote.region and quote.pricing is Pricing.ON_DEMAND:
-                machines[quote.region][quote.instance] = quote
-        for region, by_name in machines.items():
-            try:
-                yield from _spot_quotes(clients("ec2", region), by_name)
-            except (BotoCoreError, ClientError):
-                continue  # the account has not enabled this region, or may not ask for its spot prices
-
-
-def _boto3_clients() -> ClientFactory:
+def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
+    del transport
     try:
-        import boto3
-        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        clients = _clients()
     except ImportError:
         raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
+    try:
+        quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
+    except (BotoCoreError, ClientError) as error:
+        raise SourceError(f"AWS price list failed: {error}") from None
+    yield from quotes
+    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
+    machines: dict[str, dict[str, Quote]] = defaultdict(dict)
+    for quote in quotes:
+        if quote.region and quote.pricing is Pricing.ON_DEMAND:
+            machines[quote.region][quote.instance] = quote
+    for region, by_name in machines.items():
+        try:
+            yield from _spot_quotes(clients("ec2", region), by_name)
+        except (BotoCoreError, ClientError):
+            continue  # the account has not enabled this region, or may not ask for its spot prices
+
+
+def _clients() -> ClientFactory:
+    """Return what makes a boto3 client of a service in a region."""
+    import boto3
+    from botocore.config import Config
+
     session = boto3.Session()
     if session.get_credentials() is None:
         raise SourceSkippedError("no AWS credentials: see `aws configure`, or set AWS_PROFILE")
@@ -123,8 +118,8 @@ def _boto3_clients() -> ClientFactory:
 
 
 def _price_list(clients: ClientFactory) -> Iterator[str]:
-    client = clients("pricing", PRICING_REGION)
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in PRODUCT_FILTERS.items()]
+    client = clients("pricing", PRICING_REGION)
     pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
     for number, page in enumerate(pages):
         if number >= MAX_PAGES:
@@ -135,40 +130,31 @@ def _price_list(clients: ClientFactory) -> Iterator[str]:
 def _list_quotes(text: str) -> Iterator[Quote]:
     listing = decode(text.encode(), _Listing, "AWS price list")
     machine = listing.product.attributes
-    for term in listing.terms.on_demand.values():
-        for price in _hourly(term):
-            yield _quote(machine, price, Pricing.ON_DEMAND, None)
+    terms: list[tuple[_Term, int | None]] = [(term, None) for term in listing.terms.on_demand.values()]
     for term in listing.terms.reserved.values():
         kind = term.term_attributes
         years = _TERMS.get(kind.lease_contract_length or "")
         if years and kind.offering_class == "standard" and kind.purchase_option == "No Upfront":
-            for price in _hourly(term):
-                yield _quote(machine, price, Pricing.RESERVED, years)
-
-
-def _hourly(term: _Term) -> Iterator[str]:
-    """Yield the price per hour; zeros stand for other capacity states of the same machine."""
-    for dimension in term.price_dimensions.values():
-        price = dimension.price_per_unit.get("USD")
-        if dimension.unit == "Hrs" and price and price.strip("0."):
-            yield price
-
-
-def _quote(machine: _Attributes, price: str, pricing: Pricing, term_years: int | None) -> Quote:
-    return Quote(
-        provider="aws",
-        instance=machine.instance_type,
-        region=machine.region_code,
-        gpu="",
-        gpu_count=machine.gpu,
-        vcpus=machine.vcpu,
-        ram_gib=(machine.memory or "").removesuffix("GiB").replace(",", "").strip() or None,
-        price=price,
-        pricing=pricing,
-        term_years=term_years,
-        source="AWS Price List API",
-        note="standard, no upfront" if term_years else None,
-    )
+            terms.append((term, years))
+    for term, term_years in terms:
+        for dimension in term.price_dimensions.values():
+            price = dimension.price_per_unit.get("USD")
+            if dimension.unit != "Hrs" or not price or not price.strip("0."):
+                continue  # zeros stand for other capacity states of the same machine
+            yield Quote(
+                provider="aws",
+                instance=machine.instance_type,
+                region=machine.region_code,
+                gpu="",
+                gpu_count=machine.gpu,
+                vcpus=machine.vcpu,
+                ram_gib=(machine.memory or "").removesuffix("GiB").replace(",", "").strip() or None,
+                price=price,
+                pricing=Pricing.RESERVED if term_years else Pricing.ON_DEMAND,
+                term_years=term_years,
+                source="AWS Price List API",
+                note="standard, no upfront" if term_years else None,
+            )
 
 
 def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
@@ -193,4 +179,4 @@ def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
         )
 
 
-SOURCE = AwsSource()
+SOURCE = Source("aws", "aws", fetch)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, SourceError, Transport, decode, same_host
+from gpubench.offers.dates import HOURS_PER_YEAR
+from gpubench.offers.sources import Complete, Quote, Source, SourceError, Transport, decode, same_host
 
 URL = "https://prices.azure.com/api/retail/prices"
 FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
@@ -19,7 +20,6 @@ PRICE_TYPES = ("Consumption", "Reservation")
 CLOSED_REGIONS = ("usgov", "usdod")
 """Sovereign clouds: their prices are listed, but only agencies can rent there."""
 MAX_PAGES = 300
-HOURS_PER_YEAR = 8760
 _TERMS = {"1 Year": 1, "3 Years": 3}
 
 
@@ -40,36 +40,25 @@ class _Page(msgspec.Struct):
     NextPageLink: str | None = None
 
 
-class AzureSource:
-    """See the module."""
-
-    name = "azure"
-    provider = "azure"
-
-    def __init__(self, url: str = URL) -> None:
-        self._url = url
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield one quote for each Linux price of a whole machine, page by page."""
-        for price_type in PRICE_TYPES:
-            yield from self._pages(transport, price_type)
-        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED))
-
-    def _pages(self, transport: Transport, price_type: str) -> Iterator[Quote]:
-        raw = transport(self._url, params={"$filter": FILTER.format(price_type)})
+def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield one quote for each Linux price of a whole machine, page by page."""
+    for price_type in PRICE_TYPES:
+        raw = transport(URL, params={"$filter": FILTER.format(price_type)})
         read: set[str] = set()
         for _ in range(MAX_PAGES):
             page = decode(raw, _Page, "Azure Retail Prices")
-            yield from (quote for item in page.Items if (quote := _quote(item)) is not None)
+            yield from filter(None, map(_quote, page.Items))
             if not page.NextPageLink:
-                return
-            if not same_host(self._url, page.NextPageLink):
+                break
+            if not same_host(URL, page.NextPageLink):
                 raise SourceError("Azure Retail Prices names a next page on another host: refused")
             if page.NextPageLink in read:
                 raise SourceError("Azure Retail Prices leads back to a page already read: stopped")
             read.add(page.NextPageLink)
             raw = transport(page.NextPageLink)
-        raise SourceError(f"Azure Retail Prices has more than {MAX_PAGES} pages: stopped")
+        else:
+            raise SourceError(f"Azure Retail Prices has more than {MAX_PAGES} pages: stopped")
+    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED))
 
 
 def _quote(item: _Item) -> Quote | None:
@@ -102,4 +91,4 @@ def _quote(item: _Item) -> Quote | None:
     )
 
 
-SOURCE = AzureSource()
+SOURCE = Source("azure", "azure", fetch)

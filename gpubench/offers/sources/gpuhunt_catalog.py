@@ -14,13 +14,21 @@ import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from gpubench.files import write_file
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, SourceError, SourceSkippedError, Transport, kind_of
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    Source,
+    SourceError,
+    SourceSkippedError,
+    Transport,
+    kind_of,
+)
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
 DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"
@@ -39,75 +47,60 @@ PROVIDERS = {
 """gpuhunt's name of each cloud -> ours."""
 
 
-class GpuhuntSource:
-    """One cloud of the collected catalogs; see the module."""
-
-    def __init__(self, catalog: str) -> None:
-        self._catalog = catalog
-        self.name = f"gpuhunt-{catalog}"
-        self.provider = PROVIDERS[catalog]
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield one quote per catalog row that has a GPU."""
-        try:
-            import gpuhunt
-        except ImportError:
-            raise SourceSkippedError("gpuhunt is not installed: pip install 'gpubench[live]'") from None
-        with TemporaryDirectory(prefix="gpubench-") as scratch:
-            folder, version = os.environ.get(DIR_VARIABLE), None
-            if folder is None:
-                folder, version = scratch, self._download(transport, Path(scratch))
-            with _variable(DIR_VARIABLE, folder):
-                try:
-                    items = gpuhunt.Catalog(auto_reload=False).query(provider=self._catalog, min_gpu_count=1)
-                except OSError as error:
-                    raise SourceError(
-                        f"cannot read {self._catalog}.csv in {folder}: {error.strerror}"
-                    ) from None
-                except (csv.Error, UnicodeDecodeError) as error:
-                    raise SourceError(f"{self._catalog}.csv is no catalog of gpuhunt: {error}") from None
-        yield from (self._quote(item, version) for item in items)
-        # It collects the families that it supports: what it lacks may be on sale all the same.
-        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
-
-    def _download(self, transport: Transport, folder: Path) -> str:
-        """Fetch the newest catalog into a folder; return its version, which begins with its day."""
-        base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{self._catalog}"
-        version = transport(f"{base}/version").decode("ascii", "replace").strip()
-        if not re.fullmatch(r"[\w.-]{1,64}", version):
-            raise SourceError(f"gpuhunt names a version {version[:40]!r} that is none")
-        packed = transport(f"{base}/{version}/catalog.zip")
-        try:
-            with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-                inside = archive.getinfo(f"{self._catalog}.csv")
-                if inside.file_size > MAX_CSV_BYTES:
-                    raise SourceError(
-                        f"gpuhunt's {self._catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused"
-                    )
-                write_file(folder / f"{self._catalog}.csv", archive.read(inside))
-        except (zipfile.BadZipFile, KeyError) as error:
-            raise SourceError(f"gpuhunt's catalog of {self._catalog} is no such archive: {error}") from None
-        return version
-
-    def _quote(self, item: Any, version: str | None) -> Quote:
-        vendor = getattr(item.gpu_vendor, "value", "")
-        name = f"tpu-{item.gpu_name}" if vendor == "google" else item.gpu_name or ""
-        day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version or "")  # 20261119, or 20261119-1234
-        return Quote(
-            provider=self.provider,
+def fetch(catalog: str, transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield one quote per row of a cloud's catalog that has a GPU."""
+    try:
+        import gpuhunt
+    except ImportError:
+        raise SourceSkippedError("gpuhunt is not installed: pip install 'gpubench[live]'") from None
+    with TemporaryDirectory(prefix="gpubench-") as scratch:
+        folder, version = os.environ.get(DIR_VARIABLE), ""
+        if folder is None:
+            folder, version = scratch, _download(catalog, transport, Path(scratch))
+        with _variable(DIR_VARIABLE, folder):
+            try:
+                items = gpuhunt.Catalog(auto_reload=False).query(provider=catalog, min_gpu_count=1)
+            except OSError as error:
+                raise SourceError(f"cannot read {catalog}.csv in {folder}: {error.strerror}") from None
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise SourceError(f"{catalog}.csv is no catalog of gpuhunt: {error}") from None
+    day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version)  # 20261119, or 20261119-1234
+    for item in items:
+        is_tpu = getattr(item.gpu_vendor, "value", "") == "google"
+        yield Quote(
+            provider=PROVIDERS[catalog],
             instance=item.instance_name,
             region=item.location,
-            gpu=name,
+            gpu=f"tpu-{item.gpu_name}" if is_tpu else item.gpu_name or "",
             gpu_memory_gib=item.gpu_memory,
             gpu_count=item.gpu_count,
             vcpus=item.cpu,
             ram_gib=item.memory,
             price=item.price,
-            kind=kind_of(self.provider),
+            kind=kind_of(PROVIDERS[catalog]),
             pricing=Pricing.SPOT if item.spot else Pricing.ON_DEMAND,
             price_date="-".join(day.groups()) if day else None,
-            source=f"gpuhunt catalog {self._catalog}" + (f" {version}" if version else ""),
+            source=f"gpuhunt catalog {catalog} {version}".rstrip(),
         )
+    # It collects the families that it supports: what it lacks may be on sale all the same.
+    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
+
+
+def _download(catalog: str, transport: Transport, folder: Path) -> str:
+    """Fetch the newest catalog into a folder; return its version, which begins with its day."""
+    base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{catalog}"
+    version = transport(f"{base}/version").decode("ascii", "replace").strip()
+    if not re.fullmatch(r"[\w.-]{1,64}", version):
+        raise SourceError(f"gpuhunt names a version {version[:40]!r} that is none")
+    packed = transport(f"{base}/{version}/catalog.zip")
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            if archive.getinfo(f"{catalog}.csv").file_size > MAX_CSV_BYTES:
+                raise SourceError(f"gpuhunt's {catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused")
+            write_file(folder / f"{catalog}.csv", archive.read(f"{catalog}.csv"))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise SourceError(f"gpuhunt's catalog of {catalog} is no such archive: {error}") from None
+    return version
 
 
 @contextmanager
@@ -124,4 +117,4 @@ def _variable(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-SOURCES = tuple(GpuhuntSource(catalog) for catalog in PROVIDERS)
+SOURCES = tuple(Source(f"gpuhunt-{name}", ours, partial(fetch, name)) for name, ours in PROVIDERS.items())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, SourceSkippedError, Transport, decode
+from gpubench.offers.sources import Complete, Quote, Source, SourceSkippedError, Transport, decode
 
 URL = "https://cloud.lambda.ai/api/v1/instance-types"
 KEY_VARIABLE = "LAMBDA_API_KEY"
@@ -41,39 +41,30 @@ class _Answer(msgspec.Struct):
     data: dict[str, _Entry]
 
 
-class LambdaSource:
-    """See the module."""
-
-    name = "lambda"
-    provider = "lambda"
-
-    def __init__(self, url: str = URL) -> None:
-        self._url = url
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield one quote per instance type with a GPU."""
-        key = os.environ.get(KEY_VARIABLE)
-        if not key:
-            raise SourceSkippedError(f"no API key: set {KEY_VARIABLE} to read Lambda's prices")
-        raw = transport(self._url, headers={"Authorization": f"Bearer {key}"})
-        for entry in decode(raw, _Answer, "Lambda").data.values():
-            kind, regions = entry.instance_type, entry.regions_with_capacity_available
-            if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
-                continue
-            named_count = kind.name.removeprefix("gpu_").partition("x_")[0]  # of "gpu_8x_h100_sxm5"
-            yield Quote(
-                provider="lambda",
-                instance=kind.name,
-                region=None,
-                gpu=kind.gpu_description or kind.description,
-                gpu_count=kind.specs.gpus or (named_count if named_count.isdigit() else ""),
-                vcpus=kind.specs.vcpus,
-                ram_gib=kind.specs.memory_gib,
-                price=kind.price_cents_per_hour / 100,
-                source="Lambda cloud API, instance types",
-                in_stock=None if regions is None else bool(regions),
-            )
-        yield Complete(pricings=(Pricing.ON_DEMAND,))
+def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield one quote per instance type with a GPU."""
+    key = os.environ.get(KEY_VARIABLE)
+    if not key:
+        raise SourceSkippedError(f"no API key: set {KEY_VARIABLE} to read Lambda's prices")
+    raw = transport(URL, headers={"Authorization": f"Bearer {key}"})
+    for entry in decode(raw, _Answer, "Lambda").data.values():
+        kind, regions = entry.instance_type, entry.regions_with_capacity_available
+        if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
+            continue
+        named_count = kind.name.removeprefix("gpu_").partition("x_")[0]  # of "gpu_8x_h100_sxm5"
+        yield Quote(
+            provider="lambda",
+            instance=kind.name,
+            region=None,
+            gpu=kind.gpu_description or kind.description,
+            gpu_count=kind.specs.gpus or (named_count if named_count.isdigit() else ""),
+            vcpus=kind.specs.vcpus,
+            ram_gib=kind.specs.memory_gib,
+            price=kind.price_cents_per_hour / 100,
+            source="Lambda cloud API, instance types",
+            in_stock=None if regions is None else bool(regions),
+        )
+    yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
-SOURCE = LambdaSource()
+SOURCE = Source("lambda", "lambda", fetch)

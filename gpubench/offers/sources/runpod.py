@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, SourceError, Transport, decode
+from gpubench.offers.sources import Complete, Quote, Source, SourceError, Transport, decode
 
 URL = "https://api.runpod.io/graphql"
 QUERY = (
@@ -42,41 +42,32 @@ class _Answer(msgspec.Struct):
     errors: list[msgspec.Raw] = []
 
 
-class RunpodSource:
-    """See the module."""
-
-    name = "runpod"
-    provider = "runpod"
-
-    def __init__(self, url: str = URL) -> None:
-        self._url = url
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield one quote per GPU type that has a price."""
-        answer = decode(transport(self._url, body={"query": QUERY}), _Answer, "RunPod")
-        if answer.data is None:
-            raise SourceError("RunPod answered with an error instead of prices")
-        for gpu in answer.data.gpuTypes:
-            prices = {"community": gpu.communityPrice, "secure": gpu.securePrice}
-            offered = {cloud: price for cloud, price in prices.items() if price}
-            if not offered:
-                continue
-            cloud = min(offered, key=lambda name: offered[name])
-            yield Quote(
-                provider="runpod",
-                instance=gpu.displayName,
-                region=None,
-                gpu=gpu.id,
-                gpu_memory_gib=gpu.memoryInGb,
-                gpu_count=1,
-                price=offered[cloud],
-                kind="marketplace",
-                source="RunPod GraphQL API",
-                note=f"{cloud} cloud, the cheaper of {len(offered)}",
-                in_stock=None if gpu.lowestPrice is None else gpu.lowestPrice.stockStatus is not None,
-            )
-        if not answer.errors:
-            yield Complete(pricings=(Pricing.ON_DEMAND,))
+def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield one quote per GPU type that has a price."""
+    answer = decode(transport(URL, body={"query": QUERY}), _Answer, "RunPod")
+    if answer.data is None:
+        raise SourceError("RunPod answered with an error instead of prices")
+    for gpu in answer.data.gpuTypes:
+        prices = {"community": gpu.communityPrice, "secure": gpu.securePrice}
+        offered = {cloud: price for cloud, price in prices.items() if price}
+        if not offered:
+            continue
+        cloud = min(offered, key=lambda name: offered[name])
+        yield Quote(
+            provider="runpod",
+            instance=gpu.displayName,
+            region=None,
+            gpu=gpu.id,
+            gpu_memory_gib=gpu.memoryInGb,
+            gpu_count=1,
+            price=offered[cloud],
+            kind="marketplace",
+            source="RunPod GraphQL API",
+            note=f"{cloud} cloud, the cheaper of {len(offered)}",
+            in_stock=None if gpu.lowestPrice is None else gpu.lowestPrice.stockStatus is not None,
+        )
+    if not answer.errors:
+        yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
-SOURCE = RunpodSource()
+SOURCE = Source("runpod", "runpod", fetch)

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, Transport, decode
+from gpubench.offers.sources import Complete, Quote, Source, Transport, decode
 
 URL = "https://console.vast.ai/api/v0/bundles/"
 ROWS_PER_MODEL = 64
@@ -75,38 +75,28 @@ class _Answer(msgspec.Struct):
     offers: list[_Host]
 
 
-class VastSource:
-    """See the module."""
-
-    name = "vast"
-    provider = "vast"
-
-    def __init__(self, url: str = URL, models: tuple[str, ...] = MODELS) -> None:
-        self._url = url
-        self._models = models
-
-    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
-        """Yield, for each model, one quote per GPU memory and count: the cheapest verified host."""
-        for model in self._models:
-            query = {
-                "gpu_name": {"eq": model},
-                "verified": {"eq": True},
-                "rentable": {"eq": True},
-                "rented": {"eq": False},
-                "type": "on-demand",
-                "order": [["dph_total", "asc"]],
-                "limit": ROWS_PER_MODEL,
-            }
-            answer = decode(transport(self._url, body=query), _Answer, "Vast")
-            yield from _quotes([h for h in answer.offers if h.verification in {None, "verified"}])
-            if len(answer.offers) < ROWS_PER_MODEL:
-                yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
+def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield what hosts ask for each model."""
+    for model in MODELS:
+        yield from fetch_model(model, transport)
 
 
-def _quotes(hosts: list[_Host]) -> Iterator[Quote]:
+def fetch_model(model: str, transport: Transport) -> Iterator[Quote | Complete]:
+    """Yield one quote per GPU memory and count of a model: the cheapest verified host."""
+    query = {
+        "gpu_name": {"eq": model},
+        "verified": {"eq": True},
+        "rentable": {"eq": True},
+        "rented": {"eq": False},
+        "type": "on-demand",
+        "order": [["dph_total", "asc"]],
+        "limit": ROWS_PER_MODEL,
+    }
+    answer = decode(transport(URL, body=query), _Answer, "Vast")
     alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
-    for host in hosts:
-        alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
+    for host in answer.offers:
+        if host.verification in {None, "verified"}:
+            alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
     for (name, count, memory_gib), group in alike.items():
         cheapest = min(group, key=lambda host: host.dph_total)
         middle = median(host.dph_total for host in group)
@@ -126,6 +116,8 @@ def _quotes(hosts: list[_Host]) -> Iterator[Quote]:
             ask_median=middle,
             in_stock=True,  # asked for: rentable and not rented
         )
+    if len(answer.offers) < ROWS_PER_MODEL:
+        yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
 
 
-SOURCE = VastSource()
+SOURCE = Source("vast", "vast", fetch)

@@ -155,7 +155,14 @@ def parse_owned(spec: str) -> Owned:
     parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
     if not parts[0]:
         raise MisuseError(f"--own names no GPU; write it like {_EXAMPLE}")
-    gpu_key, gpu_count = _gpu(parts[0])
+    counted = re.fullmatch(r"(?P<count>\d{1,3}) ?[xX] ?(?P<name>.+)", parts[0])
+    gpu_count = int(counted["count"]) if counted else 1
+    gpu = require_spec(counted["name"] if counted else parts[0])
+    if gpu.variants or gpu.not_ranked_because:
+        why = gpu.not_ranked_because or f"its form factor is open: name one of {', '.join(gpu.variants)}"
+        raise MisuseError(f"--own: {gpu.short_name} cannot be ranked: {why}")
+    if not 1 <= gpu_count <= 64:
+        raise MisuseError(f"--own: {gpu_count} GPUs; give 1 to 64")
     values: dict[str, float] = {}
     for part in parts[1:]:
         field, value = _read(part)
@@ -168,19 +175,7 @@ def parse_owned(spec: str) -> Owned:
     if values.get("resale_usd", 0.0) > total:
         raise MisuseError(f"--own: resale {values['resale_usd']:g} USD is above the {total:g} USD paid")
     assumed = tuple(field for field in ASSUMABLE if field not in values)
-    return Owned(gpu_key=gpu_key, gpu_count=gpu_count, assumed=assumed, **values)
-
-
-def _gpu(part: str) -> tuple[str, int]:
-    counted = re.fullmatch(r"(?P<count>\d{1,3}) ?[xX] ?(?P<name>.+)", part)
-    count = int(counted["count"]) if counted else 1
-    spec = require_spec(counted["name"] if counted else part)
-    if spec.variants or spec.not_ranked_because:
-        why = spec.not_ranked_because or f"its form factor is open: name one of {', '.join(spec.variants)}"
-        raise MisuseError(f"--own: {spec.short_name} cannot be ranked: {why}")
-    if not 1 <= count <= 64:
-        raise MisuseError(f"--own: {count} GPUs; give 1 to 64")
-    return spec.key, count
+    return Owned(gpu_key=gpu.key, gpu_count=gpu_count, assumed=assumed, **values)
 
 
 def _read(part: str) -> tuple[str, float]:

@@ -5,37 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from msgspec import structs
+import msgspec
 
 from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, answer, say
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
+from gpubench.options import Option
 
 if TYPE_CHECKING:
     from gpubench.probe.backend import ProbeReport
 
 
-def verb(
-    dump: Annotated[
-        Path | None,
-        typer.Option("--dump", help="Write the driver's raw answers to FILE, identifiers masked."),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+class DumpRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what the driver answers is kept besides."""
+
+    dump: Annotated[Path | None, Option("Write the driver's raw answers to FILE, identifiers masked.")] = None
+
+
+def verb(request: DumpRequest, *, as_json: bool) -> None:
     """Say what the devices of this machine are, and what holds them back."""
     from gpubench.probe.probe import probe
     from gpubench.sections.device import machine
 
-    if dump is not None:
+    if request.dump is not None:
         from gpubench.files import write_file
         from gpubench.probe.nvidia import dump as read_dump
         from gpubench.probe.nvidia import dump_text
 
         calls = read_dump()
-        write_file(dump, dump_text(calls).encode(), hint="choose another file")
-        say(f"wrote {dump}: {len(calls)} driver calls, UUIDs and process numbers masked")
+        write_file(request.dump, dump_text(calls).encode(), hint="choose another file")
+        say(f"wrote {request.dump}: {len(calls)} driver calls, UUIDs and process numbers masked")
     report = probe()
-    answer(json, lambda: _document(report), lambda: machine(report).parts)
+    answer(as_json, lambda: _document(report), lambda: machine(report).parts)
 
 
 def _document(report: ProbeReport) -> dict[str, Any]:
@@ -43,7 +44,10 @@ def _document(report: ProbeReport) -> dict[str, Any]:
     from gpubench.specs import load_specs
 
     keys = {device.gpu_key for device in report.devices if device.gpu_key}
-    return {**structs.asdict(report), "specifications": {key: load_specs()[key] for key in sorted(keys)}}
+    return {
+        **msgspec.structs.asdict(report),
+        "specifications": {key: load_specs()[key] for key in sorted(keys)},
+    }
 
 
 def overview() -> None:
@@ -52,3 +56,6 @@ def overview() -> None:
     from gpubench.sections.device import machine
 
     show(*machine(probe()).brief)
+
+
+VERB = Verb(verb, place=10, also_called=("info", "detect", "device", "devices", "gpus", "status"))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from decimal import Decimal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
-from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError
-from gpubench.offers.request import OffersRequest
+from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.units import UNKNOWN, format_usd, plain
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.refresh import Refreshed
     from gpubench.offers.snapshot import SourceOffers
@@ -28,20 +24,8 @@ SHOWN_SET_ASIDE = 8
 SHOWN_OFFERS = 2_000
 """Laying 100,000 rows out takes a minute and a GB, and nobody reads them."""
 
-AcceptOutliersOption = Annotated[
-    bool,
-    typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
-]
 
-
-verb = typer.Typer(
-    help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
-)
-
-
-@verb.command("list")
-@options_of(OffersRequest)
-def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
+def list_(request: OffersRequest, *, as_json: bool) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_offers
@@ -50,10 +34,9 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     rows = list_offers(table.offers, request, today)
+    answer(as_json, lambda: _document(rows, table, today.isoformat()), lambda: _table(rows[:SHOWN_OFFERS]))
     if as_json:
-        print_json(_document(rows, table, today.isoformat()))
         return
-    show(*_table(rows[:SHOWN_OFFERS]))
     if len(rows) > SHOWN_OFFERS:
         say(f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json")
     _say_summary(rows, table)
@@ -61,46 +44,50 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
         say("no offer passes all of these options: relax one of them")
 
 
-@verb.command("refresh")
-def refresh_(
-    provider: Annotated[
-        list[str] | None, typer.Option(help="Only this cloud or price source; may be repeated.")
-    ] = None,
-    accept_outliers: AcceptOutliersOption = False,
-    from_: Annotated[
-        str | None, typer.Option("--from", help="URL of a published snapshot to read instead of the sources.")
-    ] = None,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     """Fetch today's prices into a dated snapshot; a source that fails keeps its old prices and dates.
 
     Exit code 1 if a source failed, or none answered.
     """
-    done = _refreshed(provider or (), from_, results, accept_outliers=accept_outliers)
+    done = _refreshed(request)
     _say_set_aside(done.set_aside)
     for note in done.notes:
         say(note)
-    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    unmet = done.named("failed") + (done.named("skipped") if request.providers else ())
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
-    elif from_ is not None and not unmet:
+    elif request.url is not None and not unmet:
         say("nothing in it is newer than the prices here")
     else:
         say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     if as_json:
-        print_json(_refresh_document(done))
-    if unmet or (done.path is None and from_ is None):
-        raise typer.Exit(ExitCode.NO)
+        print_json(
+            {
+                "path": None if done.path is None else str(done.path),
+                "sources": {
+                    name: {
+                        "state": source.state,
+                        "retrieved_at": source.retrieved_at,
+                        "offers": len(source.offers),
+                        "retired": source.retired,
+                        "reason": source.reason,
+                    }
+                    for name, source in done.sources.items()
+                },
+                "set_aside": [each._asdict() for each in done.set_aside],
+                "notes": done.notes,
+            }
+        )
+    return ExitCode.NO if unmet or (done.path is None and request.url is None) else ExitCode.DONE
 
 
-def _refreshed(
-    wanted: Sequence[str], url: str | None, results: Path | None, *, accept_outliers: bool
-) -> Refreshed:
+def _refreshed(request: RefreshRequest) -> Refreshed:
     """Ask the sources, or read a published snapshot, and say of each source how it answered."""
     from gpubench.offers.refresh import refresh, take_over
     from gpubench.offers.sources import all_sources, select_sources
 
+    wanted, url = request.providers, request.url
+    kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
     sources = select_sources(all_sources(), wanted) if url is None else ()
     try:
         from gpubench.offers.transport import HttpTransport
@@ -108,60 +95,26 @@ def _refreshed(
         raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
     with HttpTransport() as transport:
         if url is None:
-            return refresh(
-                sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
-            )
-        done = take_over(url, transport, results=results, only=wanted, accept_outliers=accept_outliers)
+            return refresh(sources, transport, on_source=_say_source, **kept)
+        done = take_over(url, transport, only=wanted, **kept)
     for name, source in done.sources.items():
         _say_source(name, source)
     return done
 
 
-def _refresh_document(done: Refreshed) -> dict[str, Any]:
-    return {
-        "path": None if done.path is None else str(done.path),
-        "sources": {
-            name: {
-                "state": source.state,
-                "retrieved_at": source.retrieved_at,
-                "offers": len(source.offers),
-                "retired": source.retired,
-                "reason": source.reason,
-            }
-            for name, source in done.sources.items()
-        },
-        "set_aside": _reasons(done.set_aside),
-        "notes": list(done.notes),
-    }
-
-
-@verb.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
-    format_: Annotated[
-        str | None,
-        typer.Option("--format", help="own, skypilot or gpuhunt [default: recognized by its columns]."),
-    ] = None,
-    provider: Annotated[str | None, typer.Option(help="The cloud, where the table does not name it.")] = None,
-    price_date: Annotated[
-        str | None, typer.Option(help="Day of the prices (YYYY-MM-DD), where the table has no dates.")
-    ] = None,
-    accept_outliers: AcceptOutliersOption = False,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def import_(request: ImportRequest, *, as_json: bool) -> None:
     """Keep a price table of your own; it is read beside the shipped and the refreshed prices from then on."""
     from gpubench.offers.importing import FORMATS, import_offers
 
-    if format_ is not None and format_ not in FORMATS:
-        raise MisuseError(f"--format {format_!r} is unknown; give one of {', '.join(FORMATS)}")
+    if request.format is not None and request.format not in FORMATS:
+        raise MisuseError(f"--format {request.format!r} is unknown; give one of {', '.join(FORMATS)}")
     done = import_offers(
-        file,
-        format_=FORMATS[format_] if format_ else None,
-        provider=provider,
-        price_date=price_date,
-        results=results,
-        accept_outliers=accept_outliers,
+        request.file,
+        format_=None if request.format is None else FORMATS[request.format],
+        provider=request.provider,
+        price_date=request.price_date,
+        results=request.results,
+        accept_outliers=request.accept_outliers,
     )
     _say_set_aside(done.table.set_aside)
     instead = "" if done.replaced is None else f", in place of {done.replaced} of an earlier import"
@@ -172,7 +125,7 @@ def import_(
                 "path": str(done.path),
                 "offers": len(done.table.offers),
                 "replaced": done.replaced,
-                "set_aside": _reasons(done.table.set_aside),
+                "set_aside": [each._asdict() for each in done.table.set_aside],
             }
         )
 
@@ -201,49 +154,36 @@ def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
         say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
 
 
-def _reasons(set_aside: Sequence[SetAside]) -> list[dict[str, str]]:
-    return [{"row": row, "reason": reason} for row, reason in set_aside]
+_FIELDS = (
+    "offer.provider", "offer.instance", "offer.region", "offer.gpu_key", "offer.gpu_count", "offer.vcpus",
+    "offer.ram_bytes", "offer.pricing", "offer.term_years", "offer.kind", "offer.price_usd_per_hour",
+    "usd_per_gpu_hour", "offer.price_date", "price_age_days", "freshness", "not_ranked_because",
+    "offer.source", "offer.note", "offer.retrieved_at", "offer.in_stock", "offer.stock_date",
+)  # fmt: skip
+"""What JSON says of an offer: what it is, and what follows from it on the day."""
 
 
 def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:
     from gpubench.models import SCHEMA_VERSION
 
+    names = [field.removeprefix("offer.") for field in _FIELDS]
+    values_of = attrgetter(*_FIELDS)
     return {
         "schema_version": SCHEMA_VERSION,
         "as_of": as_of,
-        "offers": [
-            {
-                "provider": row.offer.provider,
-                "instance": row.offer.instance,
-                "region": row.offer.region,
-                "gpu_key": row.offer.gpu_key,
-                "gpu_count": row.offer.gpu_count,
-                "vcpus": row.offer.vcpus,
-                "ram_bytes": row.offer.ram_bytes,
-                "pricing": row.offer.pricing,
-                "term_years": row.offer.term_years,
-                "kind": row.offer.kind,
-                "price_usd_per_hour": money(row.offer.price_usd_per_hour),
-                "usd_per_gpu_hour": money(row.usd_per_gpu_hour),
-                "price_date": row.offer.price_date,
-                "price_age_days": row.price_age_days,
-                "freshness": row.freshness,
-                "not_ranked_because": row.not_ranked_because,
-                "source": row.offer.source,
-                "note": row.offer.note,
-                "retrieved_at": row.offer.retrieved_at,
-                "in_stock": row.offer.in_stock,
-                "stock_date": row.offer.stock_date,
-            }
-            for row in rows
-        ],
+        "offers": [dict(zip(names, map(_in_json, values_of(row)), strict=True)) for row in rows],
         "retired": [
             {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
             for o in table.retired
         ],
-        "set_aside": _reasons(table.set_aside),
-        "notes": list(table.notes),
+        "set_aside": [each._asdict() for each in table.set_aside],
+        "notes": table.notes,
     }
+
+
+def _in_json(value: object) -> object:
+    """A sum as a plain number."""
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
@@ -312,3 +252,11 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
             f"({plain(f'{first.provider} {first.instance}', 80)} ...; --json names all)"
         )
     _say_set_aside(table.set_aside)
+
+
+VERB = Verb(
+    {"list": list_, "refresh": refresh_, "import": import_},
+    "List, refresh or import dated prices of clouds and marketplaces.",
+    place=80,
+    also_called=("price", "prices", "cost", "costs", "cloud"),
+)

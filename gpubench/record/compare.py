@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,13 +102,27 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Broken, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    def failed(self, tolerance: float) -> tuple[Row | Broken, ...]:
-        """Return what fails a gate: surely slower by more than ``tolerance``, or broken in B."""
-        return (*(row for row in self.rows if row.slower_than(tolerance)), *self.broken)
+    def slower(self, tolerance: float) -> tuple[Row, ...]:
+        """Return what is surely slower in B by more than ``tolerance``."""
+        return tuple(row for row in self.rows if row.slower_than(tolerance))
 
-    def undecided(self, tolerance: float) -> tuple[Row, ...]:
+    def failed(self, tolerance: float | None) -> tuple[Row | Broken, ...]:
+        """Return what fails a gate: slower by more than ``tolerance``, or broken in B; None fails none."""
+        return () if tolerance is None else (*self.slower(tolerance), *self.broken)
+
+    def undecided(self, tolerance: float | None) -> tuple[Row, ...]:
         """Return what neither fails nor passes a gate: the interval is too wide, or not known."""
-        return tuple(row for row in self.rows if row.undecided_at(tolerance))
+        return () if tolerance is None else tuple(row for row in self.rows if row.undecided_at(tolerance))
+
+    def document(self, tolerance: float | None) -> dict[str, Any]:
+        """Return the document of ``compare --json``."""
+        return {
+            "rows": [row.document(tolerance) for row in self.rows],
+            "broken": self.broken,
+            "remarks": self.remarks,
+            "failed": [each.case for each in self.failed(tolerance)],
+            "undecided": [each.case for each in self.undecided(tolerance)],
+        }
 
 
 def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
@@ -138,26 +151,25 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     )
     if not common and not broken:
         raise MisuseError(f"no case is in both runs: {_first_difference(a, b)}")
-    rows = []
-    for case in common:
-        mine, theirs = good[1][case], good[0][case]
-        assert mine.samples_per_s is not None  # status ok has a figure: record/rules.py
-        assert theirs.samples_per_s is not None
-        rows.append(
-            Row(
-                case=case,
-                a=theirs.samples_per_s,
-                b=mine.samples_per_s,
-                ratio=ratio(mine, theirs),
-                a_batch_choice=theirs.batch_choice,
-                b_batch_choice=mine.batch_choice,
-                a_findings=doubts(theirs.findings),
-                b_findings=doubts(mine.findings),
-            )
-        )
+    rows = tuple(_row(good[0][case], good[1][case]) for case in common)
     seen = {*common, *(each.case for each in broken)}
     remarks = (*_of_launches(good, common), *_remarks(a, b, seen))
-    return Comparison(rows=tuple(rows), broken=broken, remarks=remarks)
+    return Comparison(rows=rows, broken=broken, remarks=remarks)
+
+
+def _row(a: Measurement, b: Measurement) -> Row:
+    assert a.samples_per_s is not None  # status ok has a figure: record/rules.py
+    assert b.samples_per_s is not None
+    return Row(
+        case=a.case,
+        a=a.samples_per_s,
+        b=b.samples_per_s,
+        ratio=ratio(b, a),
+        a_batch_choice=a.batch_choice,
+        b_batch_choice=b.batch_choice,
+        a_findings=doubts(a.findings),
+        b_findings=doubts(b.findings),
+    )
 
 
 def share_words(share: float) -> str:
@@ -167,21 +179,6 @@ def share_words(share: float) -> str:
     ('3 %', '2.5 %')
     """
     return f"{share * 100:.4g} %"
-
-
-def parse_tolerance(text: str) -> float:
-    """Read a share: "3%" or "0.03".
-
-    Raises:
-        MisuseError: If it is neither, or not from 0 to below 1.
-    """
-    try:
-        value = float(text.rstrip("% ")) / (100 if text.rstrip().endswith("%") else 1)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1:
-        raise MisuseError(f"--fail-over {plain(text)!r}: give a share such as 3% or 0.03")
-    return value
 
 
 def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import msgspec
 
 from gpubench.blocks.parts import number, table, text
-from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, answer, print_json, say
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
 from gpubench.errors import MisuseError
+from gpubench.options import Option
 from gpubench.units import UNKNOWN, format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -18,33 +19,22 @@ if TYPE_CHECKING:
     from gpubench.models import WorkloadProfile
 
 
-def verb(
-    gpus: Annotated[
-        bool, typer.Option("--gpus", help="List the GPUs of the specification table instead.")
-    ] = False,
-    mlperf: Annotated[
-        bool,
-        typer.Option("--mlperf", help="List published MLPerf Training runs, with today's cost of one."),
-    ] = False,
-    unmeasured: Annotated[
-        bool,
-        typer.Option("--unmeasured", help="List processors that nothing is timed on, with the reason."),
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which list; at most one may be named in place of the workloads."""
+
+    gpus: Annotated[bool, Option("List the GPUs of the specification table instead.")] = False
+    mlperf: Annotated[bool, Option("List published MLPerf Training runs, with today's cost of one.")] = False
+    unmeasured: Annotated[bool, Option("List processors that nothing is timed on, with the reason.")] = False
+
+
+def verb(request: ListRequest, *, as_json: bool) -> None:
     """List the workloads: parameters, work per sample, default batches."""
-    asked = {"--gpus": gpus, "--mlperf": mlperf, "--unmeasured": unmeasured}
-    given = [name for name, wanted in asked.items() if wanted]
-    if len(given) > 1:
-        raise MisuseError(f"{given[0]} and {given[1]} are two lists: give one of them")
-    if unmeasured:
-        _list_unmeasured(as_json)
-    elif gpus:
-        _list_gpus(as_json)
-    elif mlperf:
-        _list_mlperf(as_json)
-    else:
-        _list_workloads(as_json)
+    lists = {"gpus": _list_gpus, "mlperf": _list_mlperf, "unmeasured": _list_unmeasured}
+    asked = [name for name in lists if getattr(request, name)]
+    if len(asked) > 1:
+        raise MisuseError(f"--{asked[0]} and --{asked[1]} are two lists: give one of them")
+    list_asked = lists[asked[0]] if asked else _list_workloads
+    list_asked(as_json)
 
 
 def _list_workloads(as_json: bool) -> None:
@@ -136,7 +126,7 @@ def _list_unmeasured(as_json: bool) -> None:
 
 
 def _list_gpus(as_json: bool) -> None:
-    from gpubench.offers.owned import card_prices
+    from gpubench.offers.hardware import card_prices
     from gpubench.specs import load_specs
 
     specs = tuple(load_specs().values())
@@ -158,12 +148,16 @@ def _list_mlperf(as_json: bool) -> None:
     from gpubench.offers.snapshot import load_offers
     from gpubench.readings import load_mlperf, newest_and_fastest
     from gpubench.recommend.mlperf import priced
-
-    offers = load_offers(None).offers
-    if as_json:
-        print_json({"mlperf": priced(load_mlperf(), offers)})
-        return
     from gpubench.sections.mlperf import runs_table, what
 
-    show(runs_table(priced(newest_and_fastest(load_mlperf()), offers)))
-    say(f"{what()} Every run: --json.")
+    offers = load_offers(None).offers
+    answer(
+        as_json,
+        lambda: {"mlperf": priced(load_mlperf(), offers)},
+        lambda: [runs_table(priced(newest_and_fastest(load_mlperf()), offers))],
+    )
+    if not as_json:
+        say(f"{what()} Every run: --json.")
+
+
+VERB = Verb(verb, place=30)

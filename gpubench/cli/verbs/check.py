@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import msgspec
 
 from gpubench import findings
 from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
-from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, ResultsOption, answer, print_json, say
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
-from gpubench.units import count, format_duration, format_si, plain
+from gpubench.options import Option
+from gpubench.shared_options import Results
+from gpubench.units import count, format_duration, format_quantity, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge_proofs import Verdict
@@ -25,45 +27,43 @@ CONFIRMED = "tests/data/confirmed/"
 LONGEST_REASON = 600
 
 
-def verb(
+class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The run to check, or that the card here is checked and how."""
+
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A run file, the start of a run id, or latest.")
-    ] = None,
-    cuda: Annotated[
-        bool,
-        typer.Option("--cuda", help="Check an NVIDIA GPU against itself, in 5 minutes, and write one file."),
-    ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="With --cuda: leave nothing out, however long it takes.")
-    ] = False,
+        str | None,
+        Option("A run file, the start of a run id, or latest.", place=1, bare=True, metavar="RUN"),
+    ] = None
+    cuda: Annotated[bool, Option("Check an NVIDIA GPU against itself, in 5 minutes, and write one file.")] = (
+        False
+    )
+    full: Annotated[bool, Option("With --cuda: leave nothing out, however long it takes.")] = False
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="With --cuda: the file. [default: cuda-check-GPU-TORCH.json]"),
-    ] = None,
-    device: Annotated[str, typer.Option(help="With --cuda: cuda, cuda:N, a UUID.")] = "cuda",
-    results: ResultsOption = None,
-    json: JsonOption = False,
-) -> None:
+        Path | None, Option("With --cuda: the file.", short="-o", default="cuda-check-GPU-TORCH.json")
+    ] = None
+    device: Annotated[str, Option("With --cuda: cuda, cuda:N, a UUID.")] = "cuda"
+    results: Results = None
+
+
+def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Say whether a run, or this GPU, can be trusted; exit code 1 if not."""
-    if cuda:
-        if run is not None:
+    if request.cuda:
+        if request.run is not None:
             raise MisuseError("--cuda checks this GPU: give it without a run")
-        check_cuda(device, output, full=full, as_json=json)
-        return
-    if full or output is not None:
-        raise MisuseError(f"{'--full' if full else '-o'} is for --cuda: gpubench check --cuda")
+        return check_cuda(request, as_json=as_json)
+    if request.full or request.output is not None:
+        raise MisuseError(f"{'--full' if request.full else '-o'} is for --cuda: gpubench check --cuda")
     from gpubench.folders import results_root
     from gpubench.record.run_check import check_run
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run
 
-    if run is None:
+    if request.run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
-    checked = check_run(read_run(find_run(results_root(results), run)))
+    checked = check_run(read_run(find_run(results_root(request.results), request.run)))
     keys = ("trustworthy", "run_id", "cases", "issues")
-    answer(json, lambda: {key: getattr(checked, key) for key in keys}, lambda: _parts(checked))
-    if not checked.trustworthy:
-        raise typer.Exit(ExitCode.NO)
+    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: _parts(checked))
+    return ExitCode.DONE if checked.trustworthy else ExitCode.NO
 
 
 def _parts(checked: RunCheck) -> list[Part]:
@@ -89,7 +89,7 @@ def _place(issue: Issue) -> str:
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
 
 
-def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -> None:
+def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
     from gpubench.cuda_check import judge
     from gpubench.cuda_check import run as cuda_check
@@ -98,26 +98,28 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_problems import torch_build
 
-    profile, remark = select_device(device)
+    profile, remark = select_device(request.device)
     if remark is not None:
         say(remark)
     build = torch_build()
-    path = output or Path(file_name(profile, None if build is None else build.version))
+    path = request.output or Path(file_name(profile, None if build is None else build.version))
     peers = every_peer(profile)
     whole = make_plan(profile, peers, full=True)
-    how_long = f"all of it, about {_time_of(whole)}" if full else f"at most {format_duration(LIMIT_S)}"
-    say(f"checking {plain(profile.name or device)}, {how_long}; let nothing else use it meanwhile")
-    check = cuda_check.check_cuda(profile, path, peers, full=full, on_part=_say_part)
+    how_long = (
+        f"all of it, about {_time_of(whole)}" if request.full else f"at most {format_duration(LIMIT_S)}"
+    )
+    say(f"checking {plain(profile.name or request.device)}, {how_long}; let nothing else use it meanwhile")
+    check = cuda_check.check_cuda(profile, path, peers, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
-    if as_json:
-        print_json({"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts})
-    else:
-        show(*_verdicts(verdicts), *_phases(check), *_beside(check))
-    if not full and not judge.failed(verdicts):
+    answer(
+        as_json,
+        lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
+        lambda: [*_verdicts(verdicts), *_phases(check), *_beside(check)],
+    )
+    if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check, whole)
     _say_next(check, verdicts, path)
-    if judge.failed(verdicts) or judge.cut_off(verdicts):
-        raise typer.Exit(ExitCode.NO)
+    return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
@@ -167,9 +169,6 @@ def _beside(check: CudaCheck) -> list[Part]:
     """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
     from gpubench.cuda_check.judge import beside
 
-    def shown(value: float, unit: str) -> str:
-        return format_duration(value) if unit == "s" else format_si(value, unit)
-
     rows = beside(check)
     if not rows:
         return []
@@ -178,8 +177,8 @@ def _beside(check: CudaCheck) -> list[Part]:
             "",
             rows,
             text("shown, not judged", lambda row: row.name),
-            number("here", lambda row: shown(row.here, row.unit)),
-            number("one such card", lambda row: shown(row.there, row.unit)),
+            number("here", lambda row: format_quantity(row.here, row.unit)),
+            number("one such card", lambda row: format_quantity(row.there, row.unit)),
             number("ratio", lambda row: f"{row.here / row.there:.3f}"),
         )
     ]
@@ -225,3 +224,6 @@ def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None
         return
     why = f"{count(open_ones, 'judgment')} undecided" if open_ones else "a part is missing"
     say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")
+
+
+VERB = Verb(verb, place=50)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.cli.common import JsonOption, answer
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer
 from gpubench.predict.request import MemoryRequest
 
 
-@options_of(MemoryRequest)
-def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
+def verb(request: MemoryRequest, *, as_json: bool) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json)
@@ -23,11 +22,9 @@ def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
 
     def document() -> dict[str, Any]:
         documents = [each.flat() for each in answers]
-        return (
-            documents[0]
-            if len(request.workloads) == 1
-            else {"schema_version": SCHEMA_VERSION, "workloads": documents}
-        )
+        if len(request.workloads) == 1:
+            return documents[0]
+        return {"schema_version": SCHEMA_VERSION, "workloads": documents}
 
     answer(
         as_json,
@@ -59,3 +56,6 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
         lambda: {"schema_version": SCHEMA_VERSION, "gpus": [each.flat() for each in found]},
         lambda: (part for each in found for part in room(each)),
     )
+
+
+VERB = Verb(verb, place=100, also_called=("fit", "fits", "vram", "mem"))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
-from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, print_json, say
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
 from gpubench.interval import stacked
-from gpubench.recommend.feed_request import FeedRequest
+from gpubench.recommend.request import FeedRequest
 from gpubench.units import format_si, plain
 
 if TYPE_CHECKING:
@@ -26,18 +25,14 @@ _WAYS = {
 }
 
 
-@options_of(FeedRequest)
-def verb(request: FeedRequest, as_json: JsonOption = False) -> None:
+def verb(request: FeedRequest, *, as_json: bool) -> None:
     """Say whether this host can prepare images as fast as a GPU trains on them (needs kornia)."""
     from gpubench.recommend.feed import feed
 
     report = feed(request)
-    if as_json:
-        print_json(report)
-        return
-    if report.remark:
+    if report.remark and not as_json:
         say(report.remark)
-    show(*_parts(report))
+    answer(as_json, lambda: report, lambda: _parts(report))
 
 
 def _parts(report: FeedReport) -> list[Part]:
@@ -72,3 +67,6 @@ def _parts(report: FeedReport) -> list[Part]:
         *per_frame,
         *(Paragraph(text=text_) for text_ in (*said, *(f"no figure for {line}" for line in report.refused))),
     ]
+
+
+VERB = Verb(verb, place=140)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpubench.cli.common import JsonOption, print_json, print_path, say
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
+from gpubench.cli.output import print_json, print_path, say
 from gpubench.report.request import ReportRequest
 
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
 ASKED = ("workload", "precision", "samples", "own", "offers", "accept_outliers", "as_of")
 
 
-@options_of(
-    ReportRequest, only=("output", "results", "run", "format", *ASKED), panels=dict.fromkeys(ASKED, ASK)
-)
-def verb(request: ReportRequest, as_json: JsonOption = False) -> None:
+def verb(request: ReportRequest, *, as_json: bool) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
     from gpubench.report.page import report
     from gpubench.units import format_bytes
@@ -24,6 +21,14 @@ def verb(request: ReportRequest, as_json: JsonOption = False) -> None:
     size_bytes = Path(path).stat().st_size
     if as_json:
         print_json({"path": path, "size_bytes": size_bytes})
-        return
-    say(f"{format_bytes(size_bytes)}, one self-contained file")
-    print_path(path)
+    else:
+        say(f"{format_bytes(size_bytes)}, one self-contained file")
+        print_path(path)
+
+
+VERB = Verb(
+    verb,
+    place=130,
+    also_called=("html", "page", "export"),
+    only=dict.fromkeys(("output", "results", "run", "format")) | dict.fromkeys(ASKED, ASK),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -14,16 +14,15 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec, Offer, Pricing
-from gpubench.offers.owned import ASSUMABLE, Condition, Owned, card_prices, parse_owned
+from gpubench.offers.hardware import ASSUMABLE, Condition, Owned, card_prices, parse_owned
 from gpubench.recommend import economics
-from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
-from gpubench.specs import find_spec
+from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_percent, format_price
 
 HOST_W = 150.0
 """What the machine around the cards draws at work [W], be it bought with them or there already."""
-OWNED_KIND = "owned"
+OWNED_KIND, UNPRICED_KIND = "owned", "unpriced"
 QUOTED = "own"
 """The source of the buyer's own quote; else it is that of the dated price of a card."""
 
@@ -162,7 +161,6 @@ def offer_of(owned: Ownership) -> Offer:
 
 def ownerships(
     request: RankRequest,
-    specs: Mapping[str, GpuSpec],
     power_w: Mapping[str, float],
     today: date,
     own_keys: Iterable[str] = (),
@@ -175,36 +173,26 @@ def ownerships(
 
     Args:
         request: Holds the quotes and the ranges of what they leave open.
-        specs: The specification table.
         power_w: Measured mean power of one GPU at work, by GPU key.
         today: The date of a quote.
         own_keys: Devices that the user measured and the table does not know: ``cpu``, a Mac.
     """
-    quotes = [_read(text, specs, own_keys) for text in request.own]
-    found = [
-        _resolve(
-            quote,
-            request,
-            _power(quote, specs.get(quote.gpu_key), power_w),
-            price_date=today.isoformat(),
-            source=QUOTED,
-        )
-        for quote in quotes
-    ]
+    quotes = [_read(text, set(own_keys)) for text in request.own]
+    day = today.isoformat()
+    found = [_resolve(quote, request, power_w, price_date=day, source=QUOTED) for quote in quotes]
     if request.buys:
-        quoted = {quote.gpu_key for quote in quotes}
-        found += _at_dated_prices(request, specs, power_w, quoted)
+        found += _at_dated_prices(request, power_w, {quote.gpu_key for quote in quotes})
     return found
 
 
-def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list[Offer]:
+def unpriced_offers(priced: Iterable[str]) -> list[Offer]:
     """Return a place-holder, never ranked, for each GPU that could be bought at a price nobody has named.
 
     Its note shows the launch price where there is one.
     """
     known = {*priced, *(each.gpu_key for each in card_prices())}
     found = []
-    for spec in specs.values():
+    for spec in load_specs().values():
         if spec.key in known:
             continue
         launch = (
@@ -232,19 +220,19 @@ def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list
     return found
 
 
-def _read(text: str, specs: Mapping[str, GpuSpec], own_keys: Iterable[str]) -> Owned:
+def _read(text: str, own_keys: Collection[str]) -> Owned:
     """Read a quote; its GPU may also be a device that only the user's own runs know."""
     name, comma, rest = text.partition(",")
     spec = find_spec(name)
     key = spec.key if spec else name.strip().casefold()
-    if key not in set(own_keys) or (spec is not None and not spec.not_ranked_because):
+    if key not in own_keys or (spec is not None and not spec.not_ranked_because):
         return parse_owned(text)
-    known = next(iter(specs))  # the rest of the line reads the same for any GPU
+    known = next(iter(load_specs()))  # the rest of the line reads the same for any GPU
     return msgspec.structs.replace(parse_owned(f"{known}{comma}{rest}"), gpu_key=key)
 
 
 def _at_dated_prices(
-    request: RankRequest, specs: Mapping[str, GpuSpec], power_w: Mapping[str, float], quoted: set[str]
+    request: RankRequest, power_w: Mapping[str, float], quoted: set[str]
 ) -> Iterator[Ownership]:
     counts: tuple[int, ...] = (1,)
     if request.count is not None:
@@ -252,9 +240,9 @@ def _at_dated_prices(
     elif request.max_purchase_usd is not None or request.jobs_per_month is not None:
         counts = (1, 2)
     for each in card_prices():
-        if each.gpu_key in quoted or each.gpu_key not in specs:
+        if each.gpu_key in quoted:
             continue
-        whole = is_a_computer(specs[each.gpu_key])
+        whole = is_a_computer(load_specs()[each.gpu_key])
         for count in (1,) if whole else counts:
             owned = Owned(
                 gpu_key=each.gpu_key,
@@ -265,7 +253,7 @@ def _at_dated_prices(
             yield _resolve(
                 owned,
                 request,
-                _power(owned, specs[each.gpu_key], power_w),
+                power_w,
                 price_date=each.price_date,
                 source=each.source,
                 condition=each.condition,
@@ -286,16 +274,19 @@ def host_power_w(gpu_key: str) -> float:
 def _resolve(
     owned: Owned,
     request: RankRequest,
-    power: tuple[float, str],
+    power_w: Mapping[str, float],
     *,
     price_date: str,
     source: str,
     condition: Condition | Literal["quoted"] = "quoted",
 ) -> Ownership:
     """Fill what a description leaves open: from the request's ranges, a measurement, the datasheet."""
-    host_usd = _host_usd(owned, request, to_buy=condition != "quoted")
+    to_buy, host_usd = condition != "quoted", owned.host_usd
+    if "host_usd" in owned.assumed:  # cards to buy need one, what is owned already stands in one
+        usual = DEFAULT_HOST.price_usd if to_buy else 0.0
+        host_usd = usual if request.host_usd is None else request.host_usd
     purchase = owned.purchase_usd + host_usd
-    one_gpu_w, basis = power
+    one_gpu_w, basis = _power(owned, power_w)
     host_w = host_power_w(owned.gpu_key)
     resale = Range(*(share * purchase for share in request.resale))
     is_open = set(owned.assumed)
@@ -324,7 +315,7 @@ def _resolve(
                 if not (field == "power_w" and basis == "measured")
                 and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
             ),
-            *_limits_assumed(owned, request, buys_a_host=condition != "quoted" and host_usd > 0),
+            *_limits_assumed(owned, request, buys_a_host=to_buy and host_usd > 0),
         ),
     )
 
@@ -360,16 +351,9 @@ _OPTIONS = {
 """The field of the request that gives what a description leaves open."""
 
 
-def _host_usd(owned: Owned, request: RankRequest, *, to_buy: bool) -> float:
-    """Return what of a host is counted: cards to buy need one, what is owned already stands in one."""
-    if "host_usd" not in owned.assumed:
-        return owned.host_usd
-    if request.host_usd is not None:
-        return request.host_usd
-    return DEFAULT_HOST.price_usd if to_buy else 0.0
-
-
-def _power(owned: Owned, spec: GpuSpec | None, power_w: Mapping[str, float]) -> tuple[float, str]:
+def _power(owned: Owned, power_w: Mapping[str, float]) -> tuple[float, str]:
+    """Return what one GPU draws at work [W], and where the figure is from."""
+    spec = load_specs().get(owned.gpu_key)
     if owned.power_w is not None:
         return owned.power_w, "given"
     if owned.gpu_key in power_w:

@@ -26,8 +26,8 @@ from gpubench.offers import plausible
 from gpubench.offers.columns import CODED, Column, Columns, Offers, column_of, constant, kinds_of, recoded
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.rows import TextColumns, read_columns
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
+from gpubench.offers.text_table import TextColumns, read_columns
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
 from gpubench.units import plain
@@ -74,7 +74,14 @@ def offers_of_columns(table: TextColumns, default_source: str = "", latest: date
     Raises:
         MisuseError: If a required column is missing.
     """
-    _require_columns(table)
+    missing = [column for column in REQUIRED if column not in table.cells]
+    if not any(column.name in table.cells for column in PRICE_COLUMNS):
+        missing.append("on_demand_usd_per_h or spot_usd_per_h")
+    if missing:
+        raise MisuseError(
+            f"{plain(table.name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
+            f"it has {plain(', '.join(table.cells)) or 'none'}"
+        )
     faults: dict[int, str] = {}
     facts = _facts(table, faults, default_source, latest)
     aside = [_Aside(row, 0, reason) for row, reason in faults.items()]
@@ -93,19 +100,12 @@ def offers_of_columns(table: TextColumns, default_source: str = "", latest: date
         aside += [_Aside(row, place, reason) for row in second.tolist()]
         priced.append(_Priced(column, cells, prices, first))
     aside += [_Aside(row, 0, "no price") for row in np.flatnonzero(unpriced).tolist()]
-    said = tuple(SetAside(_describe(table, each.row), each.reason) for each in sorted(aside))
-    return OfferTable(offers=_offers(facts, priced), set_aside=said)
-
-
-def _require_columns(table: TextColumns) -> None:
-    missing = [column for column in REQUIRED if column not in table.cells]
-    if not any(column.name in table.cells for column in PRICE_COLUMNS):
-        missing.append("on_demand_usd_per_h or spot_usd_per_h")
-    if missing:
-        raise MisuseError(
-            f"{plain(table.name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
-            f"it has {plain(', '.join(table.cells)) or 'none'}"
-        )
+    first_cells = list(islice(table.cells.values(), 3))
+    set_aside = []
+    for row, _, reason in sorted(aside):
+        words = " ".join(column[row] for column in first_cells if column[row])
+        set_aside.append(SetAside(plain(f"{table.name}:{table.numbers[row]} {words}".rstrip(), 120), reason))
+    return OfferTable(offers=_offers(facts, priced), set_aside=tuple(set_aside))
 
 
 # --- columns ---------------------------------------------------------------------------------------------
@@ -136,34 +136,34 @@ def _facts(table: TextColumns, faults: dict[int, str], default_source: str, late
         column = constant("", len(table.numbers)) if cells is None else column_of(cells)
         return _read(column, lambda text: cell(text.strip()), faults)
 
-    provider = read("provider", _provider)
+    provider = read("provider", lambda text: _named("provider", text).lower())
     kind = read("kind", _kind)
-    source = read("source", lambda text: _named(text or default_source, "source"))
-    day = read("price_date", partial(_day, latest=latest))
+    source = read("source", lambda text: _named("source", text or default_source))
+    price_date = read("price_date", partial(_day, latest=latest))
     gpu_key = read("gpu_key", _gpu_key)
-    count = read("gpu_count", plausible.gpu_count)
+    gpu_count = read("gpu_count", plausible.gpu_count)
     vcpus = read("vcpus", plausible.vcpus)
-    ram = read("ram_gib", plausible.ram_bytes)
+    ram_bytes = read("ram_gib", plausible.ram_bytes)
     rate: Column[_Rate | None] = constant(None, len(table.numbers))
     if "currency" in table.cells:
         money = zip(table.of("currency"), table.of("usd_per_unit"), table.of("rate_date"), strict=True)
         rate = _read(column_of(money), _rate, faults)
-    region = read("region", _region)
-    note = _notes(read("note", _word), rate, gpu_key)
-    instance = _instances(table.of("instance"), faults)
-    return _Facts(provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note, rate)
+    region = read("region", lambda text: None if text.lower() in NO_REGION else _word(text))
+    words = read("note", _word)
+    instance = [text.strip() for text in table.of("instance")]  # mostly unlike each other: all at once
+    if not (plausible.are_texts(instance) and all(instance)):
+        instance = _read(column_of(instance), partial(_named, "instance"), faults).cells()
 
-
-def _notes(words: Column[str], rate: Column[_Rate | None], gpu_key: Column[str]) -> Column[str | None]:
-    """Return the note of each row, with the rate of its currency, and whether it leaves the card open."""
-    specs = load_specs()
-    unstated = [key in specs and bool(specs[key].variants) for key in gpu_key.values]
-    kinds = kinds_of(words, rate, recoded(gpu_key.codes, unstated))
+    unstated = {key for key, spec in load_specs().items() if spec.variants}
+    kinds = kinds_of(words, rate, gpu_key)
     notes = (
-        (text, rate and rate.words, UNSTATED_NOTE if is_open else None)
-        for text, rate, is_open in kinds.values
+        (text, paid and paid.words, UNSTATED_NOTE if key in unstated else None)
+        for text, paid, key in kinds.values
     )
-    return recoded(kinds.codes, ["; ".join(filter(None, each)) or None for each in notes])
+    note = recoded(kinds.codes, ["; ".join(filter(None, each)) or None for each in notes])
+    return _Facts(
+        provider, instance, region, gpu_key, gpu_count, vcpus, ram_bytes, kind, price_date, source, note, rate
+    )
 
 
 def _read(cells: Column[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Column[Any]:
@@ -180,14 +180,6 @@ def _read(cells: Column[_Cell], read: Callable[[_Cell], Any], faults: dict[int, 
         for row in np.flatnonzero(np.isin(cells.codes, list(bad))).tolist():
             faults.setdefault(row, bad[int(cells.codes[row])])
     return recoded(cells.codes, values)
-
-
-def _instances(column: Sequence[str], faults: dict[int, str]) -> Sequence[str]:
-    """Read names that are mostly unlike each other: all at once, and one by one where one is bad."""
-    names = [text.strip() for text in column]
-    if plausible.are_texts(names) and all(names):
-        return names
-    return _read(column_of(names), partial(_named, what="instance"), faults).cells()
 
 
 # --- prices ----------------------------------------------------------------------------------------------
@@ -313,18 +305,10 @@ def _word(text: str) -> str:
     return text
 
 
-def _named(text: str, what: str) -> str:
+def _named(what: str, text: str) -> str:
     if not text:
         raise ImplausibleError(f"no {what} named")
     return _word(text)
-
-
-def _provider(text: str) -> str:
-    return _named(text, "provider").lower()
-
-
-def _region(text: str) -> str | None:
-    return None if text.lower() in NO_REGION else _word(text)
 
 
 def _kind(text: str) -> str:
@@ -361,8 +345,3 @@ def _rate(cells: tuple[str, str, str]) -> _Rate | None:
     return _Rate(
         plausible.price(usd_per_unit), f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
     )
-
-
-def _describe(table: TextColumns, row: int) -> str:
-    first = [cell for column in islice(table.cells.values(), 3) if (cell := column[row])]
-    return plain(f"{table.name}:{table.numbers[row]} {' '.join(first)}".rstrip(), 120)

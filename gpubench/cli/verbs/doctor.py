@@ -6,26 +6,25 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpubench.blocks.parts import Paragraph, Part, table, text
-from gpubench.cli.common import JsonOption, ResultsOption, answer
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer
 from gpubench.errors import ExitCode, StorageError
+from gpubench.shared_options import ResultsRequest
 from gpubench.units import count, format_bytes, plain
 
 if TYPE_CHECKING:
     from gpubench.probe.checkup import Check
 
 
-def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
+def verb(request: ResultsRequest, *, as_json: bool) -> ExitCode:
     """Check what a measurement needs, from the software up; exit 1 if something keeps it from running."""
     from gpubench.probe.checkup import check_up, failed
     from gpubench.probe.probe import probe
 
-    checks = (*check_up(probe()), _storage(results))
-    answer(json, lambda: {"checks": checks, "failed": failed(checks)}, lambda: _parts(checks))
-    if failed(checks):
-        raise typer.Exit(ExitCode.NO)
+    checks = (*check_up(probe()), _storage(request.results))
+    answer(as_json, lambda: {"checks": checks, "failed": failed(checks)}, lambda: _parts(checks))
+    return ExitCode.NO if failed(checks) else ExitCode.DONE
 
 
 def _storage(results: Path | None) -> Check:
@@ -65,3 +64,6 @@ def _parts(checks: tuple[Check, ...]) -> list[Part]:
         ),
         Paragraph(text=f"{verdict}." if failures else f"{verdict}. Next: gpubench run"),
     ]
+
+
+VERB = Verb(verb, place=20)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import msgspec
 
-from gpubench.blocks.parts import Paragraph
+from gpubench.blocks.parts import Paragraph, Part
 from gpubench.blocks.terminal import show
-from gpubench.cli.common import JsonOption, print_json, say
-from gpubench.cli.options import options_of
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.request import RunRequest
+from gpubench.options import Option
 
 if TYPE_CHECKING:
     from gpubench.measure.plan import Plan
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 TOP_OFFERS = 5
 
 
-@options_of(RunRequest)
-def verb(
-    request: RunRequest,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the HTML report here.")] = None,
-    json: JsonOption = False,
-) -> None:
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a page is made of the run."""
+
+    report: Annotated[Path | None, Option("Write the HTML report here.", metavar="FILE")] = None
+
+
+def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
     """Measure workloads on a device and store the run."""
     from gpubench.cli.progress import watch
     from gpubench.predict.memory import doubts
@@ -37,20 +39,20 @@ def verb(
     prepared = prepare(
         request, lambda case, fits: say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
     )
-    if report is not None:
-        _check_report(report)
+    if page.report is not None:
+        _check_report(page.report)
     if prepared.remark:
         say(prepared.remark)
     if prepared.follows:
         with watch() as progress:
             follow(prepared, progress)
         say("the run is over; it is stored on the first machine")
-        return
+        return ExitCode.DONE
     stored = newest_runs(prepared.root).runs
     for doubt in doubts(prepared.plan, prepared.profiles, prepared.device, stored):
         say(doubt)
     session = _measure(prepared)
-    tell(session, prepared, request, report, as_json=json)
+    return tell(session, prepared, request, page.report, as_json=as_json)
 
 
 def _measure(prepared: Prepared) -> Session:
@@ -77,32 +79,31 @@ def _measure(prepared: Prepared) -> Session:
         rest = "kept, and gpubench run --resume latest goes on with the rest"
         raise NoDeviceError(f"{error}; {what} {rest}") from error
     except UnstoredRunError as error:
-        import msgspec
-
         say(msgspec.json.encode(run_document(error.state)).decode())
         raise
 
 
 def tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
-) -> None:
+) -> ExitCode:
     """Print a run, the head of the ranking for what was run, and at the end what both come to."""
     import shlex
 
     from gpubench import effects
     from gpubench.record.figures import run_document
 
-    if as_json:
-        print_json(run_document(session.run) | effects.document(session.run))
-    else:
-        print_run(session.run)
+    answer(
+        as_json,
+        lambda: run_document(session.run) | effects.document(session.run),
+        lambda: run_parts(session.run),
+    )
     say(f"stored in {session.path}")
     if session.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
         resume = f"gpubench run --resume {session.run.run_id}{place}"
         goes_on = f"; finished cases are kept, and this goes on: {resume}"
         say(f"interrupted{'; what was trained is kept' if request.to_quality else goes_on}")
-        raise typer.Exit(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
     closes = bool(prepared.plan.cases) and not (as_json or session.every_case_failed)
     ranking = _top_offers(prepared.plan, request.results) if closes else None
     if report is not None:
@@ -114,17 +115,18 @@ def tell(
         _close(session.run, ranking)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
-        raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
+        return ExitCode.EVERY_CASE_FAILED
+    return ExitCode.DONE
 
 
-def print_run(run: Run) -> None:
-    """Print what a run says: the device, the cases, what they compare to, what to doubt."""
+def run_parts(run: Run) -> list[Part]:
+    """Return what a run says: the device, the cases, what they compare to, what to doubt."""
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
     figures = ("device", "throughput", "latency", "outputs", "generation")
     gains = ("amp", "frameworks", "threads", "together")
-    show(*brief(of_run(run), *figures, *gains, "quality", "micro", "method"))
+    return brief(of_run(run), *figures, *gains, "quality", "micro", "method")
 
 
 def _close(run: Run, ranking: Ranking | None) -> None:
@@ -132,8 +134,8 @@ def _close(run: Run, ranking: Ranking | None) -> None:
     from gpubench.sections.amp import closing_sentence
     from gpubench.sections.verdict import headline
 
-    answer = headline(ranking) if ranking is not None and ranking.rows else None
-    sentences = [sentence for sentence in (answer, closing_sentence(run)) if sentence is not None]
+    verdict = headline(ranking) if ranking is not None and ranking.rows else None
+    sentences = [sentence for sentence in (verdict, closing_sentence(run)) if sentence is not None]
     if sentences:
         print()
         show(*(Paragraph(text=sentence, tone="headline") for sentence in sentences))
@@ -141,7 +143,7 @@ def _close(run: Run, ranking: Ranking | None) -> None:
 
 def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
-    from gpubench.cli.rank import print_ranking
+    from gpubench.cli.verbs.rank import ranking_parts
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
@@ -157,7 +159,7 @@ def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
         say(f"no ranking: {error}")
         return None
     print()
-    print_ranking(ranking, TOP_OFFERS, more_by="gpubench rank --explain")
+    show(*ranking_parts(ranking, TOP_OFFERS, more_by="gpubench rank --explain"))
     say("the whole ranking, and how to narrow it: gpubench rank --help")
     return ranking
 
@@ -182,3 +184,6 @@ def _check_report(report: Path) -> None:
         raise MisuseError(f"--report {report}: it is a folder; name a file in it")
     if not folder.is_dir():
         raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
+
+
+VERB = Verb(verb, place=40, also_called=("bench", "benchmark", "measure", "start", "test", "train"))

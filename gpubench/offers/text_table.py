@@ -97,20 +97,13 @@ def _are_as_wide(text: str, separator: str, line_count: int, width: int) -> bool
 
 
 def _by_column(table: Rows) -> TextColumns:
-    numbered = list(table.rows)
-    rows = [_fitted(row, len(table.columns)) for _, row in numbered]
+    numbered, rows, width = list(table.rows), [], len(table.columns)
+    for _, row in numbered:  # one with words beyond the header becomes blank, and so is set aside
+        is_wider = any(cell.strip() for cell in row[width:])
+        rows.append([""] * width if is_wider else [*row[:width], *[""] * (width - len(row))])
     columns = zip(*rows, strict=True) if rows else ((),) * len(table.columns)
     first = dict(reversed(list(zip(table.columns, columns, strict=True))))
     return TextColumns(table.name, [number for number, _ in numbered], dict(reversed(first.items())))
-
-
-def _fitted(row: Sequence[str], width: int) -> Sequence[str]:
-    """Return a row of the header's width; one with words beyond it becomes blank, and so is set aside."""
-    if len(row) == width:
-        return row
-    if any(cell.strip() for cell in row[width:]):
-        return [""] * width
-    return [*row[:width], *[""] * (width - len(row))]
 
 
 def read_rows(path: Path) -> Rows:

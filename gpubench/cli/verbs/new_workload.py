@@ -7,46 +7,41 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import msgspec
 
-from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.cli.options import Verb
+from gpubench.cli.output import print_json, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file
+from gpubench.options import Option
 
 
-def verb(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; the file is ./NAME.py.")],
-    as_json: JsonOption = False,
-) -> None:
+class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model is called."""
+
+    name: Annotated[
+        str, Option("Name of the model; the file is ./NAME.py.", place=1, bare=True, metavar="NAME")
+    ]
+
+
+def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
     """Write a commented template for a model of your own; it runs unchanged."""
     from gpubench.folders import package_text
 
-    stem = name.removesuffix(".py")
+    stem = request.name.removesuffix(".py")
     if not stem.isidentifier():
-        raise MisuseError(f"{name!r} is no name for a Python file: use letters, digits and _, as in my_model")
+        raise MisuseError(
+            f"{request.name!r} is no name for a Python file: use letters, digits and _, as in my_model"
+        )
     path = Path(f"{stem}.py")
-    if not path.exists() and _is_taken(stem):
+    loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
+    if not path.exists() and (stem in loaded or importlib.util.find_spec(stem) is not None):
         raise MisuseError(
             f"{stem} is the name of a module that Python or an installed package brings, and {path} could be "
             f"taken for it; choose another, as in my_{stem}"
         )
     text = package_text("data/own_model_template.txt")
     text = text.replace("NAME: describe", f"{stem}: describe", 1).replace("./FILE", f"./{stem}.py")
-    _write(path, text)
-    if as_json:
-        print_json({"path": str(path)})
-    say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
-
-
-def _is_taken(name: str) -> bool:
-    """Whether ``import name`` finds another module than the file to be written; nothing is imported."""
-    if name in sys.stdlib_module_names or name in sys.builtin_module_names or name in sys.modules:
-        return True
-    return importlib.util.find_spec(name) is not None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a new file; one that is there is the user's work."""
     try:
         create_file(path, text.encode())
     except FileExistsError as error:
@@ -55,3 +50,9 @@ def _write(path: Path, text: str) -> None:
         raise StorageError(
             f"cannot write {path}: {error.strerror}; change to a folder you may write in"
         ) from error
+    if as_json:
+        print_json({"path": str(path)})
+    say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
+
+
+VERB = Verb(verb, place=150)

@@ -1,0 +1,114 @@
+"""What the command line prints: JSON, paths and parts on stdout, talk on stderr, on streams as they come.
+
+A stream may lack characters, lead nowhere, or have a reader that leaves early.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TextIO, TypeGuard
+
+import msgspec
+
+from gpubench.blocks.parts import Part, printable
+from gpubench.blocks.terminal import show
+
+_encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+
+INDENTED_BYTES = 1_000_000
+"""A longer document is for a program: indenting 100,000 offers takes seconds."""
+
+_PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x", "µ": "u", "→": "->"}
+_HANDLER = "gpubench-plain"
+
+
+def answer(as_json: bool, document: Callable[[], Any], parts: Callable[[], Iterable[Part]]) -> None:
+    """Print one JSON document, or what a person reads; only what is printed is made."""
+    if as_json:
+        print_json(document())
+    else:
+        show(*parts())
+
+
+def print_json(document: Any) -> None:
+    """Write one JSON document to stdout; structs as objects, unknown as null, money as a number."""
+    encoded = _encoder.encode(document)
+    if len(encoded) <= INDENTED_BYTES:
+        encoded = msgspec.json.format(encoded, indent=2)
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "utf-8":
+        stream.flush()
+        stream.buffer.writelines((encoded, b"\n"))  # as text, that of 100,000 rows would lie there thrice
+        return
+    text = encoded.decode() + "\n"
+    stream.write(escaped(text) if lacks_unicode(stream) else text)
+
+
+def say(message: str) -> None:
+    """Talk to the person, on stderr; no escape in a name, such as that of a file, reaches the terminal."""
+    print(printable(message), file=sys.stderr)
+
+
+def print_path(path: str | Path) -> None:
+    """Write the path of a file to stdout: to a program as it is, to a terminal without the escapes in it."""
+    stream = sys.stdout
+    if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
+        print(printable(str(path)))
+        return
+    stream.flush()
+    stream.buffer.write(os.fsencode(path) + b"\n")  # a name need not be of the stream's encoding, nor of any
+
+
+# --- streams as they come ----------------------------------------------------------------------------------
+
+
+def make_safe() -> None:
+    """Write plain ASCII in place of what a stream's encoding lacks, rather than fail at the last line.
+
+    A stream that was closed before the start (`>&-`) is None to Python: what goes there goes nowhere.
+    """
+    if sys.stdout is None:
+        sys.stdout = open_sink()
+    if sys.stderr is None:
+        sys.stderr = open_sink()
+    codecs.register_error(_HANDLER, _replace)
+    for stream in (sys.stdout, sys.stderr):
+        if lacks_unicode(stream):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def lacks_unicode(stream: TextIO) -> TypeGuard[io.TextIOWrapper]:
+    """Whether a stream is of an encoding that does not take every character."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return False
+    return not codecs.lookup(stream.encoding).name.startswith("utf")
+
+
+def escaped(document: str) -> str:
+    """A JSON document in ASCII alone; the same data."""
+    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found.group())[1:-1], document)
+
+
+def open_sink() -> io.TextIOWrapper:
+    """A stream that takes everything and keeps nothing."""
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open for as long as the process
+
+
+def leave_quietly(*streams: TextIO) -> None:
+    """These take no more (`| head`, a full disk): write no more; no flush at exit changes the exit code."""
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c, "?") for c in missing), error.end

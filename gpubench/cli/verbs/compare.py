@@ -1,0 +1,87 @@
+"""`gpubench compare`: two runs, case by case, with the interval of each ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpubench.blocks.parts import Part, number, table, text
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
+from gpubench.errors import ExitCode, MisuseError
+from gpubench.interval import stacked
+from gpubench.record.request import CompareRequest
+from gpubench.units import format_number, plain
+
+if TYPE_CHECKING:
+    from gpubench.record.compare import Comparison, Row
+
+
+def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
+    """Compare two runs case by case: B over A, so that above 1 B is faster."""
+    from gpubench.folders import results_root
+    from gpubench.record.compare import compare
+    from gpubench.record.run_file import read_run
+    from gpubench.record.store import find_run
+
+    if request.by not in {None, "device"}:
+        raise MisuseError(f"--by {request.by!r}: only device is known")
+    tolerance, root = request.fail_over, results_root(request.results)
+    a, b = (read_run(find_run(root, name)) for name in (request.a, request.b))
+    found = compare(a, b, across_devices=request.by == "device")
+    for remark in found.remarks:
+        say(remark)
+    answer(as_json, lambda: found.document(tolerance), lambda: _parts(found, tolerance))
+    for line in _against_b(found, tolerance):
+        say(line)
+    if found.failed(tolerance):
+        return ExitCode.NO
+    return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE
+
+
+def _parts(found: Comparison, tolerance: float | None) -> list[Part]:
+    if not found.rows:
+        return []
+    return [
+        table(
+            "",
+            found.rows,
+            text("case", lambda row: row.label),
+            number("A samples/s", lambda row: format_number(row.a, 4)),
+            number("B samples/s", lambda row: format_number(row.b, 4)),
+            number("B over A (95 %)", lambda row: stacked(row.ratio.by("{:.3f}".format))),
+            text("verdict", lambda row: row.verdict(tolerance)),
+            text("findings", _findings),
+        )
+    ]
+
+
+def _findings(row: Row) -> str:
+    sides = (("A", row.a_findings), ("B", row.b_findings))
+    return "; ".join(f"{name}: {' '.join(kinds)}" for name, kinds in sides if kinds)
+
+
+def _against_b(found: Comparison, tolerance: float | None) -> Iterator[str]:
+    """Name the cases without a figure in B, and those that fail the gate or are undecided at it."""
+    from gpubench.record.compare import share_words
+
+    for broken in found.broken:
+        why = f": {plain(broken.reason)}" if broken.reason else ""
+        yield f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}"
+    if tolerance is None:
+        return
+    share = share_words(tolerance)
+    for why, cases, then in (
+        (f"slower in B by more than {share}, beyond the interval", found.slower(tolerance), ""),
+        ("broken in B", found.broken, ""),
+        (
+            f"undecided at {share}, as the interval allows both",
+            found.undecided(tolerance),
+            "; measure longer",
+        ),
+    ):
+        if cases:
+            yield f"{why}: {', '.join(plain(each.label) for each in cases)}{then}"
+
+
+VERB = Verb(verb, place=60, also_called=("diff", "regress"))

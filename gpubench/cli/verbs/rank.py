@@ -1,0 +1,102 @@
+"""`gpubench rank`: options in, one call, a table or JSON out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from gpubench.blocks.parts import Part
+from gpubench.cli.options import Verb
+from gpubench.cli.output import answer, say
+from gpubench.options import Option, check_fields
+from gpubench.recommend.request import OUTPUT, RankRequest
+from gpubench.recommend.trial_request import TrialRequest
+
+if TYPE_CHECKING:
+    from gpubench.models import Ranking
+
+HUMAN_LIMIT = 20
+
+
+class ShownRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is printed of a ranking besides its best rows."""
+
+    all_offers: Annotated[bool, Option("List every offer, not the best offer of each GPU.", OUTPUT)] = False
+    factors: Annotated[bool, Option("Also list memory, cores, ECC and power.", OUTPUT)] = False
+    explain: Annotated[bool, Option("Also list every note, and what is left out and why.", OUTPUT)] = False
+
+
+def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_json: bool) -> None:
+    """Rank GPUs and instances by training per dollar, and say how sure that is.
+
+    Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
+    """
+    from gpubench.recommend.rank import as_json as document
+    from gpubench.recommend.rank import rank
+
+    check_fields(request)  # before the limit of a terminal stands in for one
+    trial.check()
+    rows = HUMAN_LIMIT if request.limit is None else request.limit
+    kept = None if trial.count else request.limit if as_json else rows
+    one_a_gpu = request.one_a_gpu or not (as_json or shown.all_offers or trial.count)
+    ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
+    _write_trial(ranking, request, trial)
+    answer(as_json, lambda: document(ranking), lambda: ranking_parts(ranking, rows, shown))
+    if as_json:
+        return
+    if sys.stdout.isatty():
+        from gpubench.sections.verdict import headline
+
+        say(headline(ranking))  # its first line has left the screen by now
+    say(
+        "Next: `gpubench run` measures the GPU here, or the CPU where there is none; "
+        "`gpubench report` makes the page."
+    )
+
+
+def _write_trial(ranking: Ranking, request: RankRequest, trial: TrialRequest) -> None:
+    """Write the task files of a trial, where one is asked for, and say where they are."""
+    from gpubench.recommend.skypilot import rows_to_try, write_task_files
+
+    out = trial.folder
+    if trial.count is None or out is None:
+        return
+    rows = rows_to_try(ranking.rows, trial.gpu, trial.provider)
+    files, passed = write_task_files(
+        rows, request, trial.count, out, minutes=trial.minutes, wheel=trial.wheel
+    )
+    for reason in passed:
+        say(f"passed over {reason}")
+    if out.is_symlink():
+        say(f"{out} is a link: the files are in {out.resolve()}")
+    for file in files:
+        say(f"wrote {file}")
+    say(f"Next: sh {files[-1]} rents, measures, downloads results, shuts down, re-ranks.")
+
+
+def ranking_parts(
+    ranking: Ranking, limit: int, shown: ShownRequest = ShownRequest(), *, more_by: str = "--explain"
+) -> list[Part]:
+    """Return the verdict, so many rows, buying against renting, and what was asked for besides.
+
+    Args:
+        ranking: With the rows to show among its own.
+        limit: Most rows.
+        shown: Whether each is an offer, else each is a GPU at its best, and what is shown besides.
+        more_by: What shows the notes that are left out here.
+    """
+    from gpubench.sections.data import of_ranking
+    from gpubench.sections.section import brief
+    from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
+
+    hint = None if shown.explain else more_by
+    data = of_ranking(ranking, limit, every_offer=shown.all_offers, more_by=hint)
+    rows = shown_rows(data, ranking)
+    beside = [factor_table(rows)] if shown.factors else []
+    left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
+    return [*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out]
+
+
+VERB = Verb(verb, place=120, also_called=("recommend", "best", "buy", "rent", "choose"))

@@ -1,0 +1,250 @@
+"""One thing to time, of torch or OpenCL: made to fit, repeated under the stop rule, told as a median."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from statistics import fmean, median
+from typing import Any
+
+import msgspec
+
+from gpubench import stats
+from gpubench.measure.budget import (
+    LEAST_REPETITIONS,
+    LEAST_ROUNDS,
+    MICRO_WARM_S,
+    MOST_REPETITION_S,
+    Budget,
+)
+from gpubench.measure.loop import Clock
+from gpubench.measure.stopping import StopRule, Verdict
+from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, TelemetrySample
+from gpubench.units import MIB, Bytes, Seconds, format_bytes
+
+MEMORY_SHARE = 0.4
+"""A probe that would take more of the device's memory than this is halved until it fits."""
+LOOK_AGAIN = 1.25
+"""The stop rule is asked again when this many times as many repetitions are in: to ask it after each of
+thousands would take longer than they do."""
+MOST_TIMES = 1000
+"""Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often."""
+
+
+Timer = Callable[[Callable[[], object]], Seconds]
+Make = Callable[[Any], Callable[[], object]]
+"""Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One thing to time.
+
+    Attributes:
+        work: FLOP or bytes of one repetition; None where the time itself is the result.
+        memory_bytes: What its operands take [B].
+        make: Gives the repetition.
+        on_device: Timed by device events with a cold cache; else on the synchronizing clock.
+        repeats: Calls in one repetition.
+        halved: Makes the same probe at half the size; None where that would mean nothing.
+    """
+
+    name: str
+    size: str
+    unit: str
+    precision: str | None = None
+    work: float | None = None
+    memory_bytes: Bytes = 0
+    make: Make = field(repr=False)
+    on_device: bool = True
+    repeats: int = 1
+    halved: Callable[[], Probe | None] = lambda: None
+
+    @property
+    def what(self) -> tuple[str, str | None, str]:
+        """What its figure is of."""
+        return self.name, self.precision, self.size
+
+
+def measure_all(
+    probes: Iterable[Probe],
+    measure: Callable[[Probe], MicroResult],
+    is_refusal: Callable[[Exception], bool],
+    profile: DeviceProfile,
+    deadline_s: Seconds,
+) -> Iterator[MicroResult | Finding]:
+    """Measure each probe that there is time and room for, at half its size where its memory is refused.
+
+    Other programs may hold it, or a device promise more than it has. A smaller probe's result carries the
+    finding; where no size is given that was not measured before, it comes alone, after all results.
+
+    Args:
+        probes: What is wanted.
+        measure: Measures a probe, or raises.
+        is_refusal: Whether an error is a lack of memory; any other is raised.
+        profile: How much memory the device says that it has.
+        deadline_s: No probe is begun after it, on ``time.perf_counter``.
+    """
+    done: set[tuple[str, str | None, str]] = set()
+    alone: list[Finding] = []
+
+    def measure_what_fits(probe: Probe) -> MicroResult | None:
+        smaller: Probe | None = probe
+        refused: tuple[Finding, ...] = ()
+        while smaller is not None and smaller.what not in done:
+            try:
+                result = measure(smaller)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                named = " ".join(filter(None, (smaller.name, smaller.precision)))
+                refused = refused or (memory_refused(f"{named} of {smaller.size}", profile),)
+                smaller = smaller.halved() if time.perf_counter() < deadline_s else None
+                continue
+            done.add(smaller.what)
+            return msgspec.structs.replace(result, findings=(*result.findings, *refused))
+        alone.extend(refused)
+        return None
+
+    room = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
+    yield from one_by_one(fitting(probes, room), measure_what_fits, deadline_s)
+    yield from alone
+
+
+def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
+    """Halve each probe until it takes at most ``limit`` bytes; none comes twice."""
+    seen = set()
+    for probe in probes:
+        smaller: Probe | None = probe
+        while smaller is not None and smaller.memory_bytes > limit:
+            smaller = smaller.halved()
+        if smaller is not None and smaller.what not in seen:
+            seen.add(smaller.what)
+            yield smaller
+
+
+def memory_refused(what: str, profile: DeviceProfile) -> Finding:
+    """Name what was refused of what is promised."""
+    seen = f"{what}, of {format_bytes(profile.memory_bytes)} promised"
+    return Finding(kind=FindingKind.MEMORY_REFUSED, value=seen)
+
+
+def one_by_one(
+    probes: Iterable[Probe], measure: Callable[[Probe], MicroResult | None], deadline_s: Seconds = math.inf
+) -> Iterator[MicroResult]:
+    """Measure each probe that can begin in time, but those that the size before has shown to be too slow.
+
+    ``measure`` gives None for a probe that cannot be had after all.
+    """
+    rates: dict[tuple[str, str | None], float] = {}
+    for probe in takewhile(lambda _: time.perf_counter() < deadline_s, probes):
+        kind = (probe.name, probe.precision)
+        if kind in rates and probe.work is not None and probe.work > MOST_REPETITION_S * rates[kind]:
+            continue
+        result = measure(probe)
+        if result is not None:
+            rates[kind] = result.value
+            yield result
+
+
+def deadline_in(time_s: Seconds | None) -> Seconds:
+    """Return the moment on ``time.perf_counter`` that is so far away; None is no limit."""
+    return math.inf if time_s is None else time.perf_counter() + time_s
+
+
+def repeat(
+    probe: Probe,
+    action: Callable[[], object],
+    timed: Timer,
+    budget: Budget,
+    *,
+    samples: Callable[[], Sequence[TelemetrySample]] = tuple,
+    now_s: Callable[[], Seconds] = time.perf_counter,
+) -> MicroResult:
+    """Repeat one probe until its interval is narrow enough or its time is up.
+
+    Its time is that of the wall: the kernel of a launch takes microseconds, and clearing the cache before it
+    takes a hundred times as long, on a card of 200 GB/s a thousand.
+
+    Args:
+        probe: What is repeated.
+        action: The repetition, as the probe made it.
+        timed: Gives the time of one repetition.
+        budget: How long and how sure.
+        samples: Gives the telemetry since it was last asked.
+        now_s: The time on the wall [s].
+    """
+    began_s = now_s()
+    timed(action)
+    while now_s() - began_s < MICRO_WARM_S:
+        timed(action)
+    rule = StopRule(target=budget.target, deadline_s=budget.micro_s)
+    samples()
+    before_s, look = now_s(), LEAST_ROUNDS
+    while True:
+        seconds, after_s = timed(action), now_s()
+        rule.add(seconds, after_s - before_s)
+        before_s, count = after_s, len(rule.rounds)
+        late = count >= LEAST_REPETITIONS and rule.elapsed_s >= rule.deadline_s
+        if late or count >= look:
+            look = math.ceil(LOOK_AGAIN * count)
+            if rule.verdict() is not Verdict.GO_ON:
+                return result_of(probe, rule, samples())
+
+
+def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] = ()) -> MicroResult:
+    """Return the median, as a rate or as a time, with the interval of the series."""
+    seconds = rule.accepted
+    each = median(seconds) / probe.repeats
+    width = stats.relative_half_width(seconds)
+    value = each if probe.work is None else probe.work / each
+    interval = stats.rate_interval(value, width)
+    findings: tuple[Finding, ...] = ()
+    if width is None or width > rule.target:
+        findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target),)
+    watts = [s.power_w for s in samples if s.power_w is not None]
+    reasons = [s.clock_event_reasons for s in samples if s.clock_event_reasons is not None]
+    return MicroResult(
+        name=probe.name,
+        precision=probe.precision,
+        size=probe.size,
+        value=value,
+        low=interval.low,
+        high=interval.high,
+        unit=probe.unit,
+        n=len(seconds),
+        left_out=rule.left_out,
+        work=probe.work,
+        repeats=probe.repeats,
+        times_s=tuple(rule.rounds[:MOST_TIMES]),
+        mean_power_w=fmean(watts) if watts else None,
+        sm_clock_min_hz=min((s.sm_clock_hz for s in samples if s.sm_clock_hz is not None), default=None),
+        clock_event_reasons=tuple(sorted({name for told in reasons for name in told})) if reasons else None,
+        findings=findings,
+    )
+
+
+def by_clock(probe: Probe, clock: Clock) -> Timer:
+    """Return what times one repetition on a clock that waits for the device."""
+
+    def timer(action: Callable[[], object]) -> Seconds:
+        def repetition() -> None:
+            for _ in range(probe.repeats):
+                action()
+
+        return clock.time(repetition)
+
+    return timer
+
+
+def halving(made: Callable[[int], Probe], size: int, least: int) -> Callable[[], Probe | None]:
+    """Return what makes a probe at half its size, unless that is below the least."""
+    return lambda: made(size // 2) if size // 2 >= least else None
+
+
+def mebibytes(size: Bytes) -> str:
+    """Return a size as the name of a probe."""
+    return f"{size // MIB} MiB"

@@ -1,0 +1,131 @@
+"""What a question may contradict itself in, in one line each: before anything is read or ranked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
+from gpubench.options import check_fields, spelled
+from gpubench.predict.question import task_of
+from gpubench.profile import load_profiles
+from gpubench.recommend.request import RankRequest
+
+SHARES_TOLERANCE = 0.011
+"""Shares of a mix may miss a sum of 1 by this: three times 0.33 is 0.99."""
+
+
+def check(request: RankRequest) -> RankRequest:
+    """Return the request, or say in one line what is wrong with it.
+
+    Raises:
+        MisuseError: If a figure is outside of its limits, a choice is unknown, or two options contradict.
+    """
+    check_fields(request)
+    request = _at_its_task(request)
+    for is_wrong, why in (
+        *_of_the_task(request),
+        *_of_money(request),
+        *_of_the_job(request),
+        *_of_the_mix(request),
+    ):
+        if is_wrong:
+            raise MisuseError(why)
+    return request
+
+
+def _at_its_task(request: RankRequest) -> RankRequest:
+    """Return the request, of inference where what is asked for is never trained.
+
+    Raises:
+        MisuseError: If training was asked for by name there.
+    """
+    known = [load_profiles().get(name) for name in request.workload_names]
+    if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):
+        return request
+    for profile in filter(None, known):
+        task_of(profile, request.task, named="task" in request.asked)
+    return msgspec.structs.replace(request, task="infer")
+
+
+def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield what may be wrong with the task, the first thing first: whether it is, and in which words."""
+    late, infers = asked.max_latency_ms is not None, asked.task == "infer"
+    yield late and not infers, "--max-latency-ms is for inference: add --task infer"
+    yield (
+        late and asked.batch_size == "max",
+        "--max-latency-ms chooses the batch: leave out --batch-size max",
+    )
+    yield (
+        infers and asked.jobs == "ddp",
+        "--jobs ddp trains one model over all GPUs: it says nothing of --task infer",
+    )
+
+
+def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield the same of ranges and shares, and of rent and purchase."""
+    for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
+        low, likely, high = getattr(asked, field)
+        yield (
+            not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
+            f"{spelled(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
+        )
+    rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
+    yield rents and bool(asked.own), "--rent contradicts --own; leave one of them out"
+    yield (
+        rents and asked.max_purchase_usd is not None,
+        "--rent contradicts --max-purchase-usd; leave one of them out",
+    )
+    yield tax >= 1, f"--tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
+    yield (
+        bool(lost) and not asked.spot,
+        f"--spot-lost {lost:g} is of spot prices: add --spot, or leave it out",
+    )
+
+
+def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield the same of the job, and of how many there are a month."""
+    by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
+    yield (
+        asked.samples is not None and (by_epochs or by_size),
+        "--samples contradicts --epochs and --dataset-size; give one or the other",
+    )
+    yield by_epochs != by_size, "--epochs and --dataset-size go together: samples = epochs x dataset size"
+    yield (
+        asked.relative and asked.job_samples is not None,
+        "--relative ranks without a job: leave out --samples, --epochs and --dataset-size",
+    )
+    for field in ("deadline_hours", "budget_usd"):
+        yield (
+            asked.relative and getattr(asked, field) is not None,
+            f"{spelled(field)} is of a job, and --relative ranks without one: leave out either",
+        )
+    if asked.jobs_per_month is not None:
+        yield (
+            asked.relative,
+            "--jobs-per-month counts jobs, and --relative ranks without one: leave out either",
+        )
+        yield (
+            not (asked.buys or asked.own),
+            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --own",
+        )
+        yield (
+            asked.was_given("utilization"),
+            "--jobs-per-month gives the utilization: leave out --utilization",
+        )
+
+
+def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
+    """Yield the same of the mix of workloads, where there is one."""
+    if asked.mix:
+        yield bool(asked.workloads), "--mix names its own workloads; leave out the others"
+        bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]
+        yield bool(bad), f"--mix {', '.join(bad)}: a share must be above 0"
+        total = sum(asked.mix.values())
+        yield (
+            abs(total - 1) > SHARES_TOLERANCE,
+            f"--mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
+        )

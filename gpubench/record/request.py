@@ -1,0 +1,75 @@
+"""What stored runs are asked: one field an option of ``gpubench compare`` and ``gpubench results add``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.options import Option, is_number
+from gpubench.shared_options import Results
+from gpubench.units import plain
+
+
+def read_tolerance(value: Any, name: str) -> float:
+    """Read a share: "3%", "0.03", or a number.
+
+    Raises:
+        MisuseError: If a text is neither, or it is not from 0 to below 1.
+        TypeError: If it is something else.
+    """
+    if is_number(value):
+        share = float(value)
+    elif isinstance(value, str):
+        try:
+            share = float(value.rstrip("% ")) / (100 if value.rstrip().endswith("%") else 1)
+        except ValueError:
+            share = math.nan
+    else:
+        raise TypeError
+    if not 0 <= share < 1:
+        raise MisuseError(f"{name} {plain(str(value))!r}: give a share such as 3% or 0.03")
+    return share
+
+
+class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs, and what is asked of the second.
+
+    Attributes:
+        fail_over: B may be slower than A by this share; None asks for any difference.
+        by: ``device`` where the runs may be of different devices.
+    """
+
+    a: Annotated[
+        str,
+        Option(
+            "The baseline: a run file, the start of a run id, or latest.", place=1, bare=True, metavar="A"
+        ),
+    ]
+    b: Annotated[str, Option("The run or folder that is compared with A.", place=2, bare=True, metavar="B")]
+    fail_over: Annotated[
+        float | None,
+        Option(
+            "Exit 1 if a case of B is slower than A by more than this, its whole interval included, or gave "
+            "no figure in B; 6 if an interval is too wide to tell.",
+            read=read_tolerance,
+            takes="a share such as 3% or 0.03",
+            python="float | str",
+            metavar="3%",
+        ),
+    ] = None
+    by: Annotated[str | None, Option("device: compare runs of different devices.")] = None
+    results: Results = None
+
+
+class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that other machines made."""
+
+    sources: Annotated[
+        tuple[Path, ...],
+        Option("Run files, or folders of them.", place=1, bare=True, metavar="DIR|FILE ..."),
+    ]
+    results: Results = None
