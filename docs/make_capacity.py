@@ -13,10 +13,10 @@ import msgspec
 
 from gpubench.discovery import workload_names
 from gpubench.files import table_json, write_file
+from gpubench.folders import data_path
 from gpubench.models import MemoryLine, StepMemory
 from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
 from gpubench.profile.trace import traced_steps
-from gpubench.shipped import data_path
 
 FEW_LAYERS = (2, 4)
 """All layers are alike, so every figure is linear in their number: two numbers tell those of any other."""

@@ -17,6 +17,7 @@ from scipy import optimize, stats
 
 from gpubench.arrays import Floats
 from gpubench.files import table_json, write_file
+from gpubench.folders import data_path, data_rows
 from gpubench.models import CardClass, Checkpointing
 from gpubench.profile.allowance import (
     ALLOWANCE_FILE,
@@ -26,7 +27,6 @@ from gpubench.profile.allowance import (
     Ran,
     class_of,
 )
-from gpubench.shipped import data_path, data_rows
 from gpubench.specs import load_specs
 from gpubench.today import today
 from gpubench.units import MIB

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
+from gpubench.foreign_code import import_foreign
 from gpubench.names import nearest
-from gpubench.needs import need_torch
 from gpubench.units import MIB, plain
-from gpubench.workload import Workload, import_foreign, is_own
+from gpubench.user_model import is_own
+from gpubench.workload import Workload, need_torch
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -51,7 +52,7 @@ def load_workload(reference: str) -> Workload:
     if is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
         _standard_folders()  # a config is built by a module of the standard workloads
-        from gpubench.own_model import load_own
+        from gpubench.user_model import load_own
 
         return load_own(reference)
     known = _installed()

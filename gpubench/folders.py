@@ -1,21 +1,73 @@
-"""Where this user's files lie: results (runs, prices, reports), and what gpubench keeps beside them.
+"""Where files lie: the tables that the package ships, which are opened here alone, and this user's own.
 
-Among it what a failed model said, where its owner finds it: the traceback, and the end of the output.
+``GPUBENCH_DATA`` names a folder that is read instead of ``gpubench/data``: the whole of it, so that two sets
+of tables are never mixed. It is for tests and for trying out a changed table; child processes inherit it.
+Set it before gpubench reads its first table: what was read is kept until the process ends.
+
+Among the user's is what a failed model said, where its owner finds it: traceback and end of the output.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import write_file
+from gpubench.files import TABLE_BYTES, read_bytes, read_text, write_file
 from gpubench.units import plain
 
+FOLDER_VARIABLE = "GPUBENCH_DATA"
 
-def default_results() -> Path:
-    """Return $GPUBENCH_RESULTS, else ./results where it exists, else a folder in the user's data."""
+
+def data_path(name: str = "") -> Path:
+    """Return a table of the data folder, or the folder itself; of $GPUBENCH_DATA where that is set."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return (Path(folder) if folder else package_path("data")) / name
+
+
+def package_path(name: str) -> Path:
+    """Return a file of the package that no variable replaces, such as a template, by its path in there."""
+    return Path(__file__).resolve().parent / name
+
+
+def package_text(name: str) -> str:
+    """Return a text file of the package that no variable replaces."""
+    return read_text(package_path(name), TABLE_BYTES, follow_links=True)
+
+
+def data_bytes(name: str) -> bytes:
+    """Return what a table of the data folder holds.
+
+    Raises:
+        MisuseError: If $GPUBENCH_DATA names a folder in which it cannot be read.
+    """
+    try:
+        return read_bytes(data_path(name), TABLE_BYTES, follow_links=True)
+    except MisuseError as error:
+        if not os.environ.get(FOLDER_VARIABLE):
+            raise
+        raise MisuseError(
+            f"{error}; unset {FOLDER_VARIABLE}, or point it to a folder with every table of gpubench/data"
+        ) from error
+
+
+def data_text(name: str) -> str:
+    """Return a table of the data folder as text; errors as ``data_bytes``."""
+    return data_bytes(name).decode("utf-8")
+
+
+def data_rows(name: str) -> Iterable[dict[str, str]]:
+    """Return the rows of a CSV table of the data folder by their columns; errors as ``data_bytes``."""
+    return csv.DictReader(data_text(name).splitlines())
+
+
+def results_root(option: Path | str | None = None) -> Path:
+    """Where results lie: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
+    if option is not None:
+        return Path(option)
     if named := os.environ.get("GPUBENCH_RESULTS"):
         return Path(named)
     if (here := Path("results")).is_dir():

@@ -12,8 +12,8 @@ from functools import cache
 
 import msgspec
 
+from gpubench.folders import data_bytes, data_rows
 from gpubench.models import Execution, Precision, TaskKind
-from gpubench.shipped import data_bytes, data_rows
 from gpubench.units import GIB
 
 # --- loops by hand on one H200 ----------------------------------------------------------------------------

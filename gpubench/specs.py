@@ -12,8 +12,8 @@ import msgspec
 
 from gpubench import names
 from gpubench.errors import MisuseError
+from gpubench.folders import data_rows
 from gpubench.models import GpuSpec
-from gpubench.shipped import data_rows
 from gpubench.units import GIB, MIB, figure_in, plain
 
 

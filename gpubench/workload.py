@@ -7,15 +7,14 @@ torch is imported when a workload is built.
 
 from __future__ import annotations
 
-import os
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubench.errors import MisuseError
+from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.models import (
     Checkpointing,
     DecodeWork,
@@ -31,18 +30,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-__all__ = [
-    "KerasTask",
-    "Task",
-    "Workload",
-    "is_own",
-    "one_line",
-    "seeded",
-]
-
 BATCH_COUNT = 4
 """Prebuilt batches that the steps rotate through: one alone is learned by heart within a minute, and a
 loss of nothing has gradients of nothing, unlike training."""
+
+IMAGE_LABELS, TOKEN_LABELS = (0, 1, 2, 3), (1, 2, 3, 4)
+"""A small fixed set, so that a step that trains must lower the loss."""
 
 NARROW_STD = 0.02
 """Standard deviation of the weights of a transformer at the start, as its authors chose it."""
@@ -255,7 +248,7 @@ def initialize_narrow(module: nn.Module) -> None:
 
 
 def image_batches(
-    batch_size: int, shape: Sequence[int], labels: Sequence[int], count: int = BATCH_COUNT
+    batch_size: int, shape: Sequence[int], labels: Sequence[int] = IMAGE_LABELS, count: int = BATCH_COUNT
 ) -> tuple[Batch, ...]:
     """Draw images from N(0, 1) and their labels from a small fixed set. Call it inside ``seeded``.
 
@@ -273,7 +266,7 @@ def token_batches(
     batch_size: int,
     length: int,
     vocabulary: int,
-    labels: Sequence[int],
+    labels: Sequence[int] = TOKEN_LABELS,
     *,
     label_each_token: bool = False,
     count: int = BATCH_COUNT,
@@ -303,93 +296,29 @@ def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """Draw from a small fixed set of labels, so that a step that trains must lower the loss."""
+    """Draw labels from a set."""
     import torch
 
     return torch.tensor(labels)[torch.randint(len(labels), tuple(shape))]
 
 
-# --- finding ---------------------------------------------------------------------------------------------
+# --- torch -----------------------------------------------------------------------------------------------
+
+INSTALL_TORCH = 'pip install "gpubench[run]"'
+"""The line that brings torch; comparing, ranking and reporting need none."""
+OR_CPU_BUILD = "on a machine without a GPU install its CPU build first, see pytorch.org"
 
 
-HUGGING_FACE = "hf:"
-"""Begins the name of a model that a Hugging Face config describes."""
+def need_torch(who: str, error: type[GpuBenchError] = MisuseError, install: str = INSTALL_TORCH) -> None:
+    """Check, without importing it, that torch is installed.
 
-
-def is_own(reference: str) -> bool:
-    """Whether a workload's name means a file or module of the user's own.
-
-    >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET")
-    (False, True, True)
-    """
-    return reference.endswith(".py") or any(sign in reference for sign in ("/", os.sep, ":"))
-
-
-def import_foreign(what: str, load: Callable[[], Any]) -> Any:
-    """Run code that is not ours; whatever it raises becomes one line, with the cause chained.
+    Args:
+        who: What needs it, as the subject of the message.
+        error: Raised where torch is missing.
+        install: The line that brings it.
 
     Raises:
-        MisuseError: If it raised anything, or called ``sys.exit``.
+        GpuBenchError: With the exact line that installs it.
     """
-    try:
-        return load()
-    except MisuseError:
-        raise
-    except SystemExit as error:
-        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
-    except Exception as error:  # code of others may raise anything; the cause is kept
-        hint = "; build on the CPU, gpubench moves the model itself" if "cuda" in str(error).lower() else ""
-        raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
-
-
-_LONGEST_ERROR = 300
-
-
-def one_line(error: BaseException) -> str:
-    """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
-    from gpubench.own_files import own_line
-
-    if isinstance(error, SyntaxError):
-        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
-    if isinstance(error, SystemExit):
-        text = f"calls sys.exit({error.code!r})"
-    else:
-        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    place = own_line(error)
-    text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
-    return f"{text} ({place})" if place else text
-
-
-TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
-
-
-_NO_MEMORY = (
-    "can't allocate memory",  # torch on a CPU
-    "out of memory",  # torch's allocators, and the CUDA runtime below them
-    "ALLOC_FAILED",  # cuBLAS, and cuDNN up to 8
-    "ALLOCATION_FAILED",  # cuDNN 9
-    "unable to find an engine to execute",  # torch, when cuDNN had no memory for any of its algorithms
-    "Unable to find a valid cuDNN algorithm",  # the same in older releases
-)
-
-
-def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is a lack of memory on the host or on the device."""
-    while error is not None:
-        if isinstance(error, MemoryError):
-            return True
-        if isinstance(error, RuntimeError) and says_no_memory(str(error)):
-            return True
-        error = error.__cause__
-    return False
-
-
-def says_no_memory(words: str) -> bool:
-    """Whether the words of an error of torch, CUDA, cuDNN or cuBLAS mean that memory ran out.
-
-    >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
-    True
-    >>> says_no_memory("CUDA error: invalid argument")
-    False
-    """
-    return any(known in words for known in _NO_MEMORY)
+    if importlib.util.find_spec("torch") is None:
+        raise error(f"{who} needs PyTorch, which is not installed: {install} ({OR_CPU_BUILD})")

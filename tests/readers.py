@@ -12,6 +12,7 @@ import msgspec
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import GpuBenchError
 from gpubench.files import BadContentError, decode_json, read_bytes
+from gpubench.folders import data_bytes
 from gpubench.measure.messages import Phase, Report, RoundDone
 from gpubench.models import Offer, Round
 from gpubench.offers.importing import read_table
@@ -21,7 +22,6 @@ from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
 from gpubench.record import heads, ledger, lock, run_file, store
-from gpubench.shipped import data_bytes
 
 HERE = Path(__file__).parent
 RUN = next((HERE / "golden" / "data" / "results" / "runs" / "cpu").glob("*.json"))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import shipped
+from gpubench import folders
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
@@ -40,7 +40,7 @@ pytestmark = [
 
 def _shipped(path: Path) -> bytes:
     """As a table of $GPUBENCH_DATA."""
-    return shipped.data_bytes(str(path))
+    return folders.data_bytes(str(path))
 
 
 FOUND = {"run": read_run, "price snapshot": read_snapshot, "imported prices": read_imported}
@@ -339,10 +339,7 @@ BESIDE = {
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"
     },  # gpuhunt reads a folder; the gate writes into it
-    "probe/amd.py": {"read_text"},  # /proc and /sys, through the reader of the system
-    "probe/amd_readings.py": {
-        "read_text"
-    },  # /sys: sizes there are not true, each file has a reason of its own
+    "probe/amd.py": {"read_text"},  # /sys: sizes there are not true, each file has a reason of its own
     "probe/system.py": {"read_text"},  # /proc and /sys
     "recommend/workdir.py": {"read_text"},  # what an installed distribution says of itself
     "record/lock.py": {"open"},  # the open descriptor is the lock

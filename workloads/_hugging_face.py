@@ -17,19 +17,19 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import one_line
 from gpubench.models import Recipe, TaskKind, Trainable, WeightType
 from gpubench.names import nearest
-from gpubench.own_files import CONTEXT_NAMES, check_context, read_config
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.units import plain
-from gpubench.workload import Task, Workload, image_batches, one_line, seeded
+from gpubench.user_model import CONTEXT_NAMES, check_context, read_config
+from gpubench.workload import IMAGE_LABELS, Task, Workload, image_batches, seeded
 from gpubench_workloads._decoder_blocks import LoraLinear
-from gpubench_workloads._llama import ADAPTER_RANK, LABELS, dtype_of, given_loss, scored_batches
+from gpubench_workloads._llama import ADAPTER_RANK, REFERENCE_TOKENS, dtype_of, given_loss, scored_batches
 
 INSTALL = "pip install 'gpubench[hf]'"
 USUAL_CONTEXT = 2048
 MOST_LAYERS = 2000
-REFERENCE_TOKENS = 32
 MOST_ALIKE = 100_000
 _IGNORED = frozenset({
     "attn_implementation", "auto_map", "dtype", "experts_implementation", "quantization_config",
@@ -203,7 +203,7 @@ def build(
             classes = model.config.num_labels
             return Task(
                 model=Scores(model),
-                batches=image_batches(batch_size, usual, range(min(len(LABELS), classes))),
+                batches=image_batches(batch_size, usual, range(min(len(IMAGE_LABELS), classes))),
                 loss=F.cross_entropy,
                 optimizer=_OPTIMIZER,
             )

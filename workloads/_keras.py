@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.workload import BATCH_COUNT, KerasTask
+from gpubench.workload import BATCH_COUNT, IMAGE_LABELS, TOKEN_LABELS, KerasTask
 
 VGG_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-IMAGE_LABELS = (0, 1, 2, 3)
-TOKEN_LABELS = (1, 2, 3, 4)
 
 
 def cnn(

@@ -23,7 +23,6 @@ from gpubench_workloads._decoder_blocks import (
     rotation,
 )
 
-LABELS = (1, 2, 3, 4)
 ADAPTER_RANK = 16
 REFERENCE_TOKENS = 32
 """Four samples of so many are 2 TFLOP forward at 8 billion parameters: seconds on a CPU."""
@@ -71,7 +70,7 @@ def dtype_of(recipe: Recipe) -> torch.dtype:
 
 def scored_batches(batch_size: int, length: int, vocabulary: int) -> tuple[Batch, ...]:
     """Draw batches for a model that computes its own loss: the targets are among its inputs."""
-    drawn = token_batches(batch_size, length, vocabulary, LABELS, label_each_token=True)
+    drawn = token_batches(batch_size, length, vocabulary, label_each_token=True)
     return tuple(((tokens, labels), labels) for tokens, labels in drawn)
 
 

@@ -21,7 +21,7 @@ from gpubench_workloads._decoder_blocks import (
     attend,
     rotation,
 )
-from gpubench_workloads._llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY, dtype_of
+from gpubench_workloads._llama import LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY, dtype_of
 
 CONTEXT = 8192
 """Tokens that the model was made for."""
@@ -151,7 +151,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
     _check(recipe, context)
     with seeded(seed):
         model = Generator(sizes, recipe.cache_tokens, dtype_of(recipe))
-        batches = token_batches(batch_size, recipe.prompt_tokens, sizes.vocabulary, LABELS)
+        batches = token_batches(batch_size, recipe.prompt_tokens, sizes.vocabulary)
     return Task(
         model=model,
         batches=batches,

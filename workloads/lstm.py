@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from gpubench.workload import Task, Workload, seeded, token_batches
 
-LABELS = (1, 2, 3, 4)
-
 
 class NextToken(nn.Module):
     """Embedding, LSTM, and a linear layer on the hidden state of the last token.
@@ -48,7 +46,7 @@ def build(batch_size: int, seed: int, *, vocabulary: int = 1000, width: int = 12
     with seeded(seed):
         return Task(
             model=NextToken(vocabulary, width),
-            batches=token_batches(batch_size, length, vocabulary, LABELS),
+            batches=token_batches(batch_size, length, vocabulary),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from gpubench.workload import Task, Workload, seeded, token_batches, token_cross_entropy
 
-LABELS = (1, 2, 3, 4)
-
 
 class LanguageModel(nn.Module):
     """Embedding, stacked LSTM, and a linear layer on every token.
@@ -57,7 +55,7 @@ def build(
     with seeded(seed):
         return Task(
             model=LanguageModel(vocabulary, width, layers),
-            batches=token_batches(batch_size, length, vocabulary, LABELS, label_each_token=True),
+            batches=token_batches(batch_size, length, vocabulary, label_each_token=True),
             loss=token_cross_entropy,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )

@@ -13,7 +13,6 @@ from gpubench.workload import Task, Workload, image_batches, seeded
 DEPTHS_50 = (3, 4, 6, 3)
 EXPANSION = 4
 """Channels that leave a bottleneck over channels inside it."""
-LABELS = (0, 1, 2, 3)
 
 
 class Bottleneck(nn.Module):
@@ -113,7 +112,7 @@ def build(
     with seeded(seed):
         return Task(
             model=ResNet(depths, width, classes),
-            batches=image_batches(batch_size, (3, image_size, image_size), LABELS),
+            batches=image_batches(batch_size, (3, image_size, image_size)),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
         )

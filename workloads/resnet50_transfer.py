@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, image_batches, seeded
 from gpubench_workloads.resnet50 import DEPTHS_50, ResNet
 
-LABELS = (0, 1, 2, 3)
-
 
 class FrozenResNet(nn.Module):
     """A frozen network, outside the autograd graph, under one trained linear layer.
@@ -73,7 +71,7 @@ def build(
     with seeded(seed):
         return Task(
             model=FrozenResNet(depths, width, classes),
-            batches=image_batches(batch_size, (3, image_size, image_size), LABELS),
+            batches=image_batches(batch_size, (3, image_size, image_size)),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )

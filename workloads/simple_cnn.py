@@ -9,8 +9,6 @@ from torch import nn
 
 from gpubench.workload import Task, Workload, image_batches, seeded
 
-LABELS = (0, 1, 2, 3)
-
 
 def build(
     batch_size: int,
@@ -35,7 +33,7 @@ def build(
     with seeded(seed):
         return Task(
             model=_model(widths, hidden, classes),
-            batches=image_batches(batch_size, (3, 28, 28), LABELS),
+            batches=image_batches(batch_size, (3, 28, 28)),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )

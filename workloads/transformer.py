@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches, token_cross_entropy
 
-LABELS = (1, 2, 3, 4)
-
 
 class DecoderLayer(nn.Module):
     """Layer norm and causal self-attention, layer norm and feed-forward network, each added to its input.
@@ -100,7 +98,7 @@ def build(
     with seeded(seed):
         return Task(
             model=Decoder(vocabulary, length, width, heads, layers),
-            batches=token_batches(batch_size, length, vocabulary, LABELS, label_each_token=True),
+            batches=token_batches(batch_size, length, vocabulary, label_each_token=True),
             loss=token_cross_entropy,
             optimizer=partial(torch.optim.AdamW, lr=1e-4),
         )

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Batch, Task, Workload, seeded
+from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, seeded
 
 STEPS = 1000
 GROUPS = 8
@@ -171,7 +171,7 @@ def build(
     with seeded(seed):
         return Task(
             model=DenoisingNetwork(base, factors, side, attended_side),
-            batches=tuple(_batch(batch_size, side) for _ in range(4)),
+            batches=tuple(_batch(batch_size, side) for _ in range(BATCH_COUNT)),
             loss=noise_error,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )

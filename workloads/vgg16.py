@@ -12,7 +12,6 @@ from gpubench.workload import Task, Workload, image_batches, seeded
 
 CONFIGURATION_D = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Channels of the convolutions of each block; a max-pooling ends a block."""
-LABELS = (0, 1, 2, 3)
 
 
 class Vgg(nn.Module):
@@ -85,7 +84,7 @@ def build(
     with seeded(seed):
         return Task(
             model=Vgg(blocks, image_size, hidden, classes),
-            batches=image_batches(batch_size, (3, image_size, image_size), LABELS),
+            batches=image_batches(batch_size, (3, image_size, image_size)),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
         )

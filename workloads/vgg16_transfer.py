@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, image_batches, seeded
 from gpubench_workloads.vgg16 import CONFIGURATION_D, features
 
-LABELS = (0, 1, 2, 3)
-
 
 class FrozenFeatures(nn.Module):
     """Frozen convolutions, outside the autograd graph, under a head of two linear layers.
@@ -69,7 +67,7 @@ def build(
     with seeded(seed):
         return Task(
             model=FrozenFeatures(blocks, image_size, hidden, classes),
-            batches=image_batches(batch_size, (3, image_size, image_size), LABELS),
+            batches=image_batches(batch_size, (3, image_size, image_size)),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.Adam, lr=1e-4),
         )

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from gpubench.workload import Task, Workload, image_batches, seeded
 
-LABELS = (0, 1, 2, 3)
 PATCH = 16
 
 
@@ -101,7 +100,7 @@ def build(
     with seeded(seed):
         return Task(
             model=VisionTransformer(side, width, heads, layers, classes),
-            batches=image_batches(batch_size, (3, side, side), LABELS),
+            batches=image_batches(batch_size, (3, side, side)),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.AdamW, lr=1e-4),
         )

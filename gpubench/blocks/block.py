@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpubench.blocks.parts import Part, held_together, printable, told
-from gpubench.shipped import package_path
+from gpubench.folders import package_path
 from gpubench.units import isolated
 
 if TYPE_CHECKING:

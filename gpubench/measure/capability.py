@@ -32,7 +32,7 @@ from gpubench.models import (
 )
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.units import Seconds, plain
-from gpubench.workload import is_own
+from gpubench.user_model import is_own
 
 
 class NotHereError(GpuBenchError):

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from gpubench.executions import COMPILE_SWITCHES
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.step import Turn, Work, generate
 from gpubench.models import Execution
 from gpubench.units import format_bytes
-from gpubench.workload import lacks_memory, one_line
 
 Advance = Callable[[int], Tensor]
 """Issue the step with this index; the result is the loss (train) or the outputs (infer)."""

@@ -17,11 +17,11 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.interval import Interval
 from gpubench.models import DeviceProfile
 from gpubench.models.workload import PHOTOGRAPH_SHAPE
-from gpubench.needs import need_torch
 from gpubench.probe.identity import child_environment
 from gpubench.probe.system import usable_threads
 from gpubench.profile import load_profiles
 from gpubench.units import Seconds, format_number, format_percent, format_si
+from gpubench.workload import need_torch
 
 TIME_LIMIT_S = 180.0
 DEFAULT_BATCH = 64

@@ -25,10 +25,12 @@ from keras.src.losses.losses import (
 
 from gpubench.discovery import keras_models
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import import_foreign
 from gpubench.measure.capability import KERAS
 from gpubench.models import Framework, WorkloadProfile
-from gpubench.own_model import import_own, own_name, takes_seed, version_of
-from gpubench.workload import BATCH_COUNT, KerasTask, import_foreign, is_own
+from gpubench.user_build import takes_seed
+from gpubench.user_model import import_own, is_own, own_name, version_of
+from gpubench.workload import BATCH_COUNT, KerasTask
 
 DEFAULT_BATCHES = (8, 32, 128)
 PROFILED_BATCH = 2
@@ -248,7 +250,7 @@ def check_fit(name: str, loss: keras.losses.Loss, targets: Sequence[Any], output
         raise MisuseError(f"{name}: {_MISFIT}: {shapes} ({type(error).__name__})") from error
     if value.ndim:
         raise MisuseError(
-            f"{name}: the loss is no single number: its shape is {value.shape}, from {shapes}"
+            f"{name}: the loss is not a single number: its shape is {value.shape}, from {shapes}"
         )
 
 

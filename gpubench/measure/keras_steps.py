@@ -16,13 +16,14 @@ from typing import Any, cast
 import keras
 import numpy as np
 
+from gpubench.foreign_code import import_foreign, one_line
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.capability import KERAS, NotHereError
 from gpubench.measure.keras_build import check_fit
 from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 from gpubench.probe.identity import check_same_device
-from gpubench.workload import KerasTask, import_foreign, one_line
+from gpubench.workload import KerasTask
 
 Values = list[Any]
 """Copies of every variable on the host, in the model's order."""

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.capability import NotHereError
@@ -35,7 +36,6 @@ from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, sh
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
 from gpubench.units import Seconds, Watts
-from gpubench.workload import lacks_memory, one_line
 
 MOST_GAPS = 8192
 """Of the times between tokens that are kept: eight times what a 99th percentile rests on."""

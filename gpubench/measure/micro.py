@@ -15,6 +15,7 @@ import msgspec
 import torch
 from torch import distributed
 
+from gpubench.foreign_code import lacks_memory
 from gpubench.measure import quantize
 from gpubench.measure.budget import Budget
 from gpubench.measure.capability import why_no_precision
@@ -40,7 +41,6 @@ from gpubench.measure.telemetry import Sampler, Telemetry
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
-from gpubench.workload import lacks_memory
 
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type

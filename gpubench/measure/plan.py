@@ -32,7 +32,7 @@ from gpubench.models import (
 )
 from gpubench.precisions import forcing_fewer_bits, forcing_tf32
 from gpubench.units import Seconds, plain
-from gpubench.workload import is_own
+from gpubench.user_model import is_own
 
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""

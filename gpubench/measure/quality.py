@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gpubench.foreign_code import one_line
 from gpubench.measure.messages import QualityDone, TrainToQuality
 from gpubench.measure.precision import switches_for
 from gpubench.measure.quality_goals import EVALUATE_EVERY, GOALS, HELD_OUT, Goal
 from gpubench.measure.step import Work, built, move
 from gpubench.measure.telemetry import energy_of
 from gpubench.models.run import SeedRun
-from gpubench.workload import Task, one_line
+from gpubench.workload import Task
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext

@@ -18,8 +18,8 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
+from gpubench.folders import package_path
 from gpubench.models.run import Metric
-from gpubench.shipped import package_path
 
 SEEDS = 5
 EVALUATE_EVERY = 10

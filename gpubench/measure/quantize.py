@@ -15,10 +15,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
 from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
-from gpubench.workload import lacks_memory, one_line
 
 INSTALL = "pip install 'gpubench[quantized]'"
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})

@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from gpubench.foreign_code import says_no_memory
 from gpubench.measure import rank
 from gpubench.measure.meeting import BEGUN, Meeting
 from gpubench.measure.messages import JobOver, Phase, Setup
@@ -37,7 +38,6 @@ from gpubench.models import Status
 from gpubench.parent import ParentChannel
 from gpubench.precisions import TF32_VARIABLES
 from gpubench.units import Seconds, format_duration
-from gpubench.workload import says_no_memory
 
 BACKEND = "gpubench"
 JOIN_LIMIT_S: Seconds = 300.0

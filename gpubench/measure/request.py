@@ -167,6 +167,6 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def own(self) -> tuple[str, ...]:
         """The models of the user's own among the workloads."""
-        from gpubench.workload import is_own  # not before it is asked: the command line reads this file first
+        from gpubench.user_model import is_own
 
         return tuple(reference for reference in self.workloads if is_own(reference))

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import data_rows
 from gpubench.offers.dates import price_day
-from gpubench.shipped import data_rows
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import plain
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench.folders import data_rows
 from gpubench.models import Offer, Pricing
 from gpubench.names import tpu_slice
 from gpubench.offers import plausible
@@ -21,7 +22,6 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.sources import Complete, Quote
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
-from gpubench.shipped import data_rows
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import GIB, plain
 

@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, cause_of, many_objects, read_json, write_file
-from gpubench.folders import default_results, require_folder
+from gpubench.folders import data_text, require_folder, results_root
 from gpubench.labels import full_name
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.columns import Offers
@@ -23,7 +23,6 @@ from gpubench.offers.plausible import check_offer
 from gpubench.offers.price_table import offers_of_columns, read_own
 from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay, up_to
 from gpubench.offers.text_table import csv_columns
-from gpubench.shipped import data_text
 from gpubench.units import plain
 
 IMPORTED = "imported"
@@ -75,7 +74,7 @@ def load_offers(
         MisuseError: If the user's file cannot be read as a whole, or the results folder is none. A damaged
             snapshot, or a folder of prices that cannot be listed, is a note, no error.
     """
-    root = results or default_results()
+    root = results_root(results)
     require_folder(root)
     folder = offers_folder(root)
     with many_objects():
@@ -91,7 +90,7 @@ def load_offers(
 
 def offers_folder(results: Path | None) -> Path:
     """Return the folder of snapshots and imported tables under a results folder."""
-    return (results or default_results()) / "offers"
+    return results_root(results) / "offers"
 
 
 @cache

@@ -12,12 +12,11 @@ import numpy as np
 from gpubench.arrays import Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import read_json, table_json
-from gpubench.folders import user_data
+from gpubench.folders import data_bytes, data_path, user_data
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.chips import Chips, architecture_of
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
-from gpubench.shipped import data_bytes, data_path
 from gpubench.units import MIB
 
 SCHEMA_VERSION = 4

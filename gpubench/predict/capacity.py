@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.folders import data_bytes
 from gpubench.interval import Interval
 from gpubench.models import CardMemory, GpuSpec, StepMemory
 from gpubench.models.record import Record
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import device_of, largest_of
-from gpubench.shipped import data_bytes
 
 CAPACITY_FILE = "capacity.json"
 UNIT_TOKENS = 1024

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.arrays import Flags, Floats
+from gpubench.folders import data_rows
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import capability_of
-from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
 REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090

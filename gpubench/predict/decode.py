@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.arrays import Floats
+from gpubench.folders import data_rows
 from gpubench.models import DecodeWork, GpuSpec
-from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
 READINGS_FILE = "decode_readings.csv"

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
+from gpubench.folders import data_rows
 from gpubench.models import GpuSpec, Precision, TaskKind
 from gpubench.predict.calibration import MEASUREMENTS
 from gpubench.predict.chips import Mode
@@ -34,7 +35,6 @@ from gpubench.predict.table import (
     model_profiles,
     table_of,
 )
-from gpubench.shipped import data_rows
 from gpubench.specs import find_spec
 from gpubench.units import figure_in, plain
 

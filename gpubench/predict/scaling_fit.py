@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats
+from gpubench.folders import data_rows
 from gpubench.predict.calibration import ScalingShares
 from gpubench.predict.conformal import factor_of
 from gpubench.predict.question import FITTED_VENDOR
@@ -30,7 +31,6 @@ from gpubench.predict.scaling import (
     slopes,
     usual_error,
 )
-from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
 NAME = "scaling.csv"

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
+from gpubench.folders import data_rows
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import PROFILES
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
 from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, stack
-from gpubench.shipped import data_rows
 from gpubench.specs import load_specs
 
 # FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".

@@ -14,7 +14,7 @@ import psutil
 
 from gpubench.children import text_of
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import BackendReport, WithoutReadings
+from gpubench.probe.backend import NO_SPEC, BackendReport, WithoutReadings
 from gpubench.probe.plausible import SMS
 from gpubench.specs import find_spec
 
@@ -40,37 +40,34 @@ class AppleBackend(WithoutReadings):
         """List the GPU of this chip."""
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
-        return BackendReport(devices=(_profile(),), states=(None,))
+        display = _display()
+        unavailable = {}
+        if display.sppci_model is None:
+            unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
+        try:
+            cores = SMS(int(display.sppci_cores or ""))
+        except ValueError:  # no number, or none that a chip can have
+            cores = None
+            unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
+        spec = None if display.sppci_model is None else find_spec(display.sppci_model)
+        if spec is None:
+            unavailable["gpu_key"] = NO_SPEC
+        profile = DeviceProfile(
+            backend="mps",
+            vendor="Apple",
+            name=display.sppci_model,
+            gpu_key=None if spec is None else spec.key,
+            index=0,
+            architecture="Apple",
+            sm_count=cores,
+            memory_bytes=int(psutil.virtual_memory().total),
+            unified_memory=True,
+            unavailable=unavailable,
+        )
+        return BackendReport(devices=(profile,), states=(None,))
 
 
 BACKEND = AppleBackend()
-
-
-def _profile() -> DeviceProfile:
-    display = _display()
-    unavailable = {}
-    if display.sppci_model is None:
-        unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
-    try:
-        cores = SMS(int(display.sppci_cores or ""))
-    except ValueError:  # no number, or none that a chip can have
-        cores = None
-        unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
-    spec = None if display.sppci_model is None else find_spec(display.sppci_model)
-    if spec is None:
-        unavailable["gpu_key"] = "no single row of the specification table has this name"
-    return DeviceProfile(
-        backend="mps",
-        vendor="Apple",
-        name=display.sppci_model,
-        gpu_key=None if spec is None else spec.key,
-        index=0,
-        architecture="Apple",
-        sm_count=cores,
-        memory_bytes=int(psutil.virtual_memory().total),
-        unified_memory=True,
-        unavailable=unavailable,
-    )
 
 
 def _display() -> _Display:

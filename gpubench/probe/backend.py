@@ -18,6 +18,8 @@ from gpubench.units import UNKNOWN, count, format_bytes
 
 _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
+NO_SPEC = "no single row of the specification table has this name"
+"""Why a device has no key."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ import psutil
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.needs import INSTALL_TORCH, OR_CPU_BUILD
 from gpubench.precisions import TF32_OVERRIDE, forcing_tf32
 from gpubench.probe import cpu, system
 from gpubench.probe.backend import DeviceState, ProbeReport, unusable
@@ -23,6 +22,7 @@ from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, wh
 from gpubench.probe.torch_problems import torch_problem
 from gpubench.probe.torch_view import torch_view
 from gpubench.units import GIB, count, format_bytes, format_number, plain
+from gpubench.workload import INSTALL_TORCH, OR_CPU_BUILD
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

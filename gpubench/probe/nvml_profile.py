@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from operator import le
+from operator import attrgetter, itemgetter, le
 from typing import Any, TypeVar
 
 import psutil
 
 from gpubench.models import DeviceProfile, GpuSpec, Precision
 from gpubench.probe import plausible
-from gpubench.probe.backend import DeviceState
+from gpubench.probe.backend import NO_SPEC, DeviceState
 from gpubench.probe.identity import bus_id
 from gpubench.probe.nvml_session import Device, Refused, Session
 from gpubench.probe.plausible import Choice, ImplausibleError
@@ -52,6 +52,12 @@ SM_CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
 MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
 _HIGHEST_SM_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 _HIGHEST_MEMORY_CLOCK = plausible.HIGHEST_MEMORY_CLOCK.of("MHz", factor=10**6)
+_UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION_PERCENT)
+_MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.SMS)
+_TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
+_USED = plausible.part(attrgetter("used"), plausible.MEMORY_USED)
+_CURRENT = plausible.part(itemgetter(0), plausible.SWITCH)
+"""The mode in force, of it and the one after the next restart."""
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -193,7 +199,7 @@ def at_work(of: Fields) -> dict[str, Any]:
         "temperature_c": of.get(
             "temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU
         ),
-        "utilization": of.get("utilization", _utilization, "nvmlDeviceGetUtilizationRates"),
+        "utilization": of.get("utilization", _UTILIZATION, "nvmlDeviceGetUtilizationRates"),
         "clock_event_reasons": None if reasons is None else event_names(reasons),
         "idle": None if reasons is None else bool(reasons & GPU_IDLE),
     }
@@ -205,7 +211,7 @@ def memory_used(memory: Any) -> int:
     Raises:
         ImplausibleError: If one of the two is impossible, or there is more in use than there is.
     """
-    size, used = _total(memory), int(plausible.MEMORY_USED(int(memory.used)))
+    size, used = int(_TOTAL(memory)), int(_USED(memory))
     if used > size:
         raise ImplausibleError(f"{format_bytes(used)} in use of {format_bytes(size)} is not possible")
     return used
@@ -245,7 +251,7 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
     memory, unified = _memory(of, capability)
     spec = None if name is None else find_spec(name, None if unified else memory)
     if spec is None:
-        of.unavailable["gpu_key"] = "no single row of the specification table has this name and memory"
+        of.unavailable["gpu_key"] = f"{NO_SPEC} and memory"
     cores = of.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
     memory_clock_hz = of.get(
         "memory_clock_max_hz", _HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
@@ -259,10 +265,7 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         vendor="NVIDIA",
         name=name,
         gpu_key=None if spec is None else spec.key,
-        uuid=of.get("uuid", plausible.text, "nvmlDeviceGetUUID"),
         index=index,
-        pci_bus_id=of.get("pci_bus_id", _bus_id, "nvmlDeviceGetPciInfo"),
-        architecture=of.get("architecture", _ARCHITECTURE, "nvmlDeviceGetArchitecture"),
         compute_capability=capability,
         sm_count=_sm_count(of, cores, capability),
         cuda_core_count=cores,
@@ -270,27 +273,40 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         unified_memory=unified,
         memory_bandwidth_bytes_per_s=_bandwidth(of, memory_clock_hz),
         l2_bytes=None if spec is None else spec.l2_bytes,
-        sm_clock_max_hz=of.get("sm_clock_max_hz", _HIGHEST_SM_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
         memory_clock_max_hz=memory_clock_hz,
-        power_limit_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
-        power_limit_default_w=of.get(
-            "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
-        ),
-        pcie_generation=of.get(
-            "pcie_generation", plausible.PCIE_GENERATION, "nvmlDeviceGetMaxPcieLinkGeneration"
-        ),
-        pcie_width=of.get("pcie_width", plausible.PCIE_WIDTH, "nvmlDeviceGetMaxPcieLinkWidth"),
         nvlink_count=_nvlinks(of),
         driver_version=versions.driver,
         cuda_driver_version=versions.cuda,
-        ecc_enabled=of.get("ecc_enabled", _current, "nvmlDeviceGetEccMode"),
-        mig_enabled=of.get("mig_enabled", _current, "nvmlDeviceGetMigMode"),
-        virtualization=of.get("virtualization", _VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
         tensor_core_precisions=(
             None if capability is None else tensor_core_precisions(capability, spec, name or "")
         ),
+        **{field: of.get(field, *asked) for field, asked in _ASKED.items()},
         unavailable=of.unavailable,
     )
+
+
+def _bus_id(info: Any) -> str:
+    raw = info.busId
+    text = (raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)).lower()
+    if bus_id(text) is None:
+        raise ImplausibleError(f"{text!r} is not a PCI bus id")
+    return text
+
+
+_ASKED: Mapping[str, tuple[Any, ...]] = {
+    "uuid": (plausible.text, "nvmlDeviceGetUUID"),
+    "pci_bus_id": (_bus_id, "nvmlDeviceGetPciInfo"),
+    "architecture": (_ARCHITECTURE, "nvmlDeviceGetArchitecture"),
+    "sm_clock_max_hz": (_HIGHEST_SM_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+    "power_limit_w": (POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
+    "power_limit_default_w": (POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"),
+    "pcie_generation": (plausible.PCIE_GENERATION, "nvmlDeviceGetMaxPcieLinkGeneration"),
+    "pcie_width": (plausible.PCIE_WIDTH, "nvmlDeviceGetMaxPcieLinkWidth"),
+    "ecc_enabled": (_CURRENT, "nvmlDeviceGetEccMode"),
+    "mig_enabled": (_CURRENT, "nvmlDeviceGetMigMode"),
+    "virtualization": (_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
+}
+"""Fields of a profile that one answer of the driver gives, each with its gate."""
 
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
@@ -310,8 +326,8 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
         pci_bus_id=whole.pci_bus_id,
         architecture=whole.architecture,
         compute_capability=whole.compute_capability,
-        sm_count=of.get("sm_count", _multiprocessors, "nvmlDeviceGetAttributes"),
-        memory_bytes=of.memory("memory_bytes", _total),
+        sm_count=of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes"),
+        memory_bytes=of.memory("memory_bytes", _TOTAL),
         sm_clock_max_hz=whole.sm_clock_max_hz,
         memory_clock_max_hz=whole.memory_clock_max_hz,
         pcie_generation=whole.pcie_generation,
@@ -328,7 +344,7 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
     """Total memory [B], and whether it is the machine's own (the driver then often refuses to count it)."""
-    total = of.memory("memory_bytes", _total)
+    total = of.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None
     unified = capability in _INTEGRATED
@@ -339,7 +355,7 @@ def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None,
 
 
 def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
-    told = of.get("sm_count", _multiprocessors, "nvmlDeviceGetAttributes")
+    told: int | None = of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
     if told is not None:
         return told
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)
@@ -374,31 +390,6 @@ def _nvlinks(of: Fields) -> int | None:
     return active
 
 
-def _utilization(rates: Any) -> float:
-    return float(plausible.UTILIZATION_PERCENT(int(rates.gpu)))
-
-
-def _bus_id(info: Any) -> str:
-    raw = info.busId
-    text = (raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)).lower()
-    if bus_id(text) is None:
-        raise ImplausibleError(f"{text!r} is not a PCI bus id")
-    return text
-
-
 def _cuda_release(number: int) -> str:
     release = plausible.CUDA_RELEASE(number)
     return f"{release // 1000}.{release % 1000 // 10}"
-
-
-def _current(modes: Any) -> bool:
-    """The mode in force, of it and the one after the next restart."""
-    return bool(plausible.SWITCH(modes[0]))
-
-
-def _multiprocessors(attributes: Any) -> int:
-    return int(plausible.SMS(int(attributes.multiprocessorCount)))
-
-
-def _total(memory: Any) -> int:
-    return int(plausible.MEMORY(int(memory.total)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial, wraps
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from gpubench.models import DeviceProfile, Reading
@@ -32,7 +33,7 @@ T = TypeVar("T")
 READING_LIMIT_S = 5.0
 """Of a driver that answers slowly a reading takes what comes in this time; the rest of it is unknown."""
 _ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
-_HELD = plausible.HELD.of("ns", divisor=10**9)
+_HELD = plausible.part(attrgetter("violationTime"), plausible.HELD.of("ns", divisor=10**9))
 _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
@@ -108,7 +109,7 @@ class NvmlReadings(Closing):
     def held_clocks_s(self) -> dict[str, float]:
         """Read for how long each policy has held the clocks down [s]; policies not told are left out."""
         answers = {
-            name: self._fields.get(f"held_clocks_s.{name}", _held_s, "nvmlDeviceGetViolationStatus", policy)
+            name: self._fields.get(f"held_clocks_s.{name}", _HELD, "nvmlDeviceGetViolationStatus", policy)
             for policy, name in CLOCK_POLICIES.items()
         }
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
@@ -180,10 +181,6 @@ class NvmlReadings(Closing):
     @_or(None)
     def _ask_once_more(self) -> None:
         self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU)
-
-
-def _held_s(status: Any) -> float:
-    return float(_HELD(int(status.violationTime)))
 
 
 def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:

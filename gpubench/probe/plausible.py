@@ -95,6 +95,15 @@ def taken(
         return None
 
 
+def part(take: Callable[[Any], Any], convert: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return what reads a part of an answer, and nothing else of it."""
+
+    def read(answer: Any) -> T:
+        return convert(take(answer))
+
+    return read
+
+
 # Quantities in SI units; a backend reads them `of` its own units.
 POWER = Gate("power", "W", 0, 10_000)
 POWER_LIMIT = replace(POWER, what="power limit", least=1)

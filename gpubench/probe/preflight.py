@@ -15,7 +15,7 @@ import msgspec
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Finding, FindingKind
 from gpubench.probe.backend import DeviceState, Readings
-from gpubench.units import Seconds, format_number, format_percent, plain
+from gpubench.units import Seconds, count, format_number, format_percent, plain
 
 BUSY_LIMIT = 0.05
 """Utilization of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
@@ -116,7 +116,7 @@ def _foreign(readings: Readings) -> list[int]:
 def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
     if foreign := _foreign(readings):
         return Sharing(
-            seen="1 other process" if len(foreign) == 1 else f"{len(foreign)} other processes",
+            seen=count(len(foreign), "other process"),
             limit=None,
             refuse=True,
             pids=tuple(foreign),
@@ -197,8 +197,7 @@ def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
 def _others(device: DeviceProfile, state: DeviceState) -> list[str]:
     found = []
     if state.process_count:
-        many = state.process_count
-        who = "1 process is" if many == 1 else f"{many} processes are"
+        who = f"{count(state.process_count, 'process')} {'is' if state.process_count == 1 else 'are'}"
         found.append(f"{who} on it; end what need not run, or choose another GPU")
     elif state.utilization is not None and state.utilization > BUSY_LIMIT:
         found.append(f"{format_percent(state.utilization)} busy although no process is listed")

@@ -105,8 +105,8 @@ def probe(_request: ProbeRequest) -> ProbeReport:
 
 def _through_opencl_alone(by_name: Mapping[str, BackendReport]) -> BackendReport:
     """OpenCL's devices of the makers whose own driver lists none."""
-    listed = by_name[opencl.NAME]
-    others = {d.vendor for name, r in by_name.items() for d in r.devices if name not in {opencl.NAME, "cpu"}}
+    listed, apart = by_name[opencl.NAME], {opencl.NAME, cpu.BACKEND.name}
+    others = {d.vendor for name, r in by_name.items() for d in r.devices if name not in apart}
     alone = tuple(d for d in listed.devices if d.vendor not in others)
     return structs.replace(listed, devices=alone, states=(None,) * len(alone))
 

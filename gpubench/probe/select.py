@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe import cpu, nvidia, opencl
+from gpubench.probe import amd, cpu, nvidia, opencl
 from gpubench.probe.backend import OR_CPU, BackendReport, unusable
 from gpubench.probe.probe import load_backends
 from gpubench.probe.system import usable_threads
@@ -40,7 +40,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
         MisuseError: If the name, or CUDA_VISIBLE_DEVICES, names no device of this machine.
     """
     wanted = name.strip()
-    if wanted.lower() == "cpu":
+    if wanted.lower() == cpu.BACKEND.name:
         return cpu.BACKEND.profile(), None
     check_form(wanted)
     place = _place(wanted)
@@ -53,14 +53,16 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     if wanted.lower() == "auto":
         return _automatic(report, nvidias)
     gpus = (*nvidias, *_others())
-    hidden = report.devices and not nvidias and place and place[1] == "cuda"
+    hidden = report.devices and not nvidias and place and place[1] == nvidia.BACKEND.name
     if not gpus or hidden:
         raise NoDeviceError(_no_gpu(report))
     _check_place(place, broken)
     device = _named(wanted, gpus)
     first = next(d for d in gpus if d.backend == device.backend)
-    if device.backend == "rocm" and device != first:
-        raise MisuseError(f"--device {wanted}: set HIP_VISIBLE_DEVICES={device.index} and give --device rocm")
+    if device.backend == amd.BACKEND.name and device != first:
+        raise MisuseError(
+            f"--device {wanted}: set {HIP_VARIABLE}={device.index} and give --device {device.backend}"
+        )
     check_torch(device)
     return device, _hurt(report) if device.backend == nvidia.BACKEND.name else None
 
@@ -157,10 +159,10 @@ def _place(name: str) -> re.Match[str] | None:
 def _others() -> tuple[DeviceProfile, ...]:
     """GPUs of other makers that a framework can train on, as far as their own variable leaves them."""
     found = load_backends().found
-    apart = {"cuda", "cpu", opencl.NAME}
+    apart = {nvidia.BACKEND.name, cpu.BACKEND.name, opencl.NAME}
     listed = {name: b.devices().devices for name, b in found.items() if name not in apart}
-    if listed["rocm"]:
-        listed["rocm"] = visible_devices(listed["rocm"], os.environ, HIP_VARIABLE)
+    if of_amd := listed[amd.BACKEND.name]:
+        listed[amd.BACKEND.name] = visible_devices(of_amd, os.environ, HIP_VARIABLE)
     return tuple(device for devices in listed.values() for device in devices)
 
 
@@ -217,9 +219,8 @@ def _no_gpu(report: BackendReport) -> str:
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
     """The one device that a place, a UUID or a key means."""
     if found := _place(wanted):
-        fitting = [d for d in visible if d.backend == found[1]]
-        if found[1] == "cuda" and not fitting:  # torch calls AMD's so too
-            fitting = [d for d in visible if d.backend == "rocm"]
+        by_torch = [d for d in visible if d.torch_type == found[1]]
+        fitting = [d for d in visible if d.backend == found[1]] or by_torch
         place = int(found[2] or 0)
         if place >= len(fitting):
             here = ", ".join(_places(fitting or visible))

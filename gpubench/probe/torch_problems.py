@@ -17,10 +17,10 @@ import msgspec
 
 from gpubench.errors import ExitCode
 from gpubench.models import DeviceProfile
-from gpubench.needs import INSTALL_TORCH
 from gpubench.probe.backend import Problem
 from gpubench.probe.system import read_text
 from gpubench.units import plain
+from gpubench.workload import INSTALL_TORCH
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
         device: The GPU that it is about, where that is known.
     """
     gpu = device or DeviceProfile(backend="cuda")
-    if gpu.backend != "cuda":
+    if not gpu.is_nvidia:
         return None
     for pattern, meaning in _MEANINGS:
         if found := re.search(pattern, words, re.IGNORECASE):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from gpubench.discovery import load_workload, workload_names
+from gpubench.folders import data_path
 from gpubench.profile.cache import PROFILES_FILE, load_profiles, write_profiles
 from gpubench.profile.trace import profile_workload
-from gpubench.shipped import data_path
 
 if __name__ == "__main__":
     names = sys.argv[1:] or workload_names()

@@ -12,10 +12,10 @@ from functools import cache
 
 import msgspec
 
+from gpubench.folders import data_bytes
 from gpubench.interval import Interval
 from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
-from gpubench.shipped import data_bytes
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import GIB, MIB
 

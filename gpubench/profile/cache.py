@@ -23,11 +23,11 @@ from gpubench.children import ask_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
-from gpubench.folders import write_log
+from gpubench.folders import data_bytes, data_path, write_log
 from gpubench.models import Recipe, WorkloadProfile
-from gpubench.shipped import data_bytes, data_path
 from gpubench.units import format_duration, plain
-from gpubench.workload import HUGGING_FACE, Workload, check_recipe, is_own
+from gpubench.user_model import HUGGING_FACE, is_own
+from gpubench.workload import Workload, check_recipe
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
@@ -123,7 +123,7 @@ def profiles_of(
     Raises:
         MisuseError: As ``profile_of``; or two models of the user's own bear one name.
     """
-    from gpubench.own_model import refuse_namesakes
+    from gpubench.user_model import refuse_namesakes
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
     return {
@@ -212,7 +212,7 @@ def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
 
     The model runs in the process that answers, and could write into its pipe.
     """
-    from gpubench.own_model import own_name
+    from gpubench.user_model import own_name
 
     name = own_name(reference) if is_own(reference) else reference
     if profile.name != name:
@@ -246,7 +246,7 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
 
 def called(reference: str) -> str:
     """How a message names a model: as the records do."""
-    from gpubench.own_model import own_name
+    from gpubench.user_model import own_name
 
     return plain(own_name(reference) if is_own(reference) else reference)
 
@@ -256,7 +256,7 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     name = called(reference)
     time_limit_s = CONFIG_LIMIT_S if reference.startswith(HUGGING_FACE) else TRACE_LIMIT_S
     if is_own(reference):
-        from gpubench.own_model import check_own
+        from gpubench.user_model import check_own
 
         check_own(reference, wanted.fields)
     with _notice(name, time_limit_s):

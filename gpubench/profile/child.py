@@ -12,12 +12,13 @@ import msgspec
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.own_model import files_of, version_of
 from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.units import format_number, format_si
-from gpubench.workload import Workload, forward, is_own, lacks_memory, one_line, seeded
+from gpubench.user_model import files_of, is_own, version_of
+from gpubench.workload import Workload, forward, seeded
 
 MOST_VARIANTS_S = 10.0
 """Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.autograd.function import _SingleLevelFunction
 
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, own_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
-from gpubench.own_files import own_line
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.kernels import (
     EveryCall,
@@ -33,7 +33,7 @@ from gpubench.profile.kernels import (
     storage_id,
     with_tensors,
 )
-from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
+from gpubench.workload import Task, Workload, seeded
 
 _SEED = 0
 HINT = "as a torch.library.custom_op with register_fake it could be"

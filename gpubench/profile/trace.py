@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from gpubench.foreign_code import one_line, own_line
 from gpubench.models import (
     Checkpointing,
     DecodeWork,
@@ -26,13 +27,12 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.own_files import own_line
 from gpubench.profile.blocks import block_sizes, packed
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, on_meta, seen_at
-from gpubench.workload import Task, Workload, one_line
+from gpubench.workload import Task, Workload
 
 
 @dataclass(frozen=True)

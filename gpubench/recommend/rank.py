@@ -121,7 +121,8 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
-    from gpubench.record.store import newest_runs, reference_runs, results_root
+    from gpubench.folders import results_root
+    from gpubench.record.store import newest_runs, reference_runs
 
     stored = newest_runs(results_root(request.results))
     notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
-from gpubench.own_files import MOST_SOURCE_BYTES
+from gpubench.foreign_code import MOST_SOURCE_BYTES
 from gpubench.units import MIB, plain
-from gpubench.workload import HUGGING_FACE, is_own
+from gpubench.user_model import HUGGING_FACE, is_own
 
 MOST_WHEEL_BYTES = 256 * MIB
 _PACKAGES = ("gpubench", "gpubench_workloads")
@@ -70,8 +70,8 @@ def pack(workloads: Sequence[str], wheel: Path | None = None) -> Workdir:
 
 def _own(reference: str) -> tuple[str, dict[str, bytes]]:
     """Return what a model of the user's own is called in the folder, and its files by their path in it."""
-    from gpubench.own_model import own_name
     from gpubench.profile.cache import files_of
+    from gpubench.user_model import own_name
 
     folder, paths = files_of(reference)
     if not paths:

@@ -14,8 +14,9 @@ import msgspec
 
 from gpubench import stats
 from gpubench.executions import Execution
+from gpubench.folders import results_root
 from gpubench.models import Case, Measurement, Run
-from gpubench.record.store import read_runs, results_root, say_problems
+from gpubench.record.store import read_runs, say_problems
 from gpubench.shared_options import ResultsRequest
 from gpubench.signatures import takes_options_of
 

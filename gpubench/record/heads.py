@@ -129,7 +129,16 @@ def head_of(data: bytes, path: Path) -> tuple[Head, int]:
     """
     file = decode_json(data, _File, path, what="gpubench run")
     try:
-        rows = _rows(file)
+        cases = [(*_case(bytes(m.case)), m) for m in file.measurements]
+        rows = tuple(
+            Row(
+                f"{digest}{'+' if m.batch_choice == 'largest' else ''}",
+                m.status,
+                tuple(sorted({finding.kind for finding in m.findings})),
+                workload,
+            )
+            for digest, workload, m in cases
+        )
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # parts that were passed over so far
         raise BadContentError(
             f"{plain(path.name, 300)} is not a gpubench run: {plain(str(error))}"
@@ -151,18 +160,6 @@ def head_of(data: bytes, path: Path) -> tuple[Head, int]:
             rows,
         ),
         file.schema_version,
-    )
-
-
-def _rows(file: _File) -> tuple[Row, ...]:
-    return tuple(
-        Row(
-            f"{_case(bytes(m.case))[0]}{'+' if m.batch_choice == 'largest' else ''}",
-            m.status,
-            tuple(sorted({finding.kind for finding in m.findings})),
-            _case(bytes(m.case))[1],
-        )
-        for m in file.measurements
     )
 
 

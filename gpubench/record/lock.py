@@ -104,7 +104,11 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
     try:
         yield RunLock(path=path, remark=remark)
     finally:
-        _release(path, descriptor)
+        with contextlib.suppress(OSError):
+            if _is_at(path, descriptor):
+                path.unlink()  # before the lock is let go, so that no one can lock it in between
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def refuse_if_held(folder: Path, run_id: str) -> None:
@@ -198,15 +202,6 @@ def file_system_of(folder: Path, mounts: Mapping[str, str]) -> str | None:
     """
     points = (str(place) for place in (folder, *folder.parents))
     return next((mounts[point] for point in points if point in mounts), None)
-
-
-def _release(path: Path, descriptor: int) -> None:
-    """Take the file away before the lock, so that no one can lock it in between."""
-    with contextlib.suppress(OSError):
-        if _is_at(path, descriptor):
-            path.unlink()
-    with contextlib.suppress(OSError):
-        os.close(descriptor)
 
 
 def _open(path: Path, flags: int) -> int:

@@ -170,7 +170,12 @@ def set_aside(folder: Path, path: Path) -> str:
         with lock.hold(folder, path.stem.casefold(), patience_s=0):
             if not _is_bad(path):
                 return "; left in place, because it has just been replaced"
-            aside = _move_aside(path)
+            aside = new_aside(path)  # an empty file to rename over, so that no earlier one is lost
+            try:
+                path.replace(aside)
+            except OSError:
+                aside.unlink()
+                raise
     except StorageError as error:
         return f"; left in place: {error}"
     except OSError as error:
@@ -187,16 +192,6 @@ def _is_bad(path: Path) -> bool:
     except MisuseError:
         pass
     return False
-
-
-def _move_aside(path: Path) -> Path:
-    """Rename a file of bad content over an empty one, so that no earlier one is lost; return its new name."""
-    aside = new_aside(path)
-    try:
-        return path.replace(aside)
-    except OSError:
-        aside.unlink()
-        raise
 
 
 def new_aside(path: Path, content: bytes = b"") -> Path:

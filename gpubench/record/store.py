@@ -24,7 +24,7 @@ from gpubench.files import (
     require_writable,
     write_file,
 )
-from gpubench.folders import default_results, require_folder
+from gpubench.folders import data_path, require_folder, results_root
 from gpubench.models import Measurement, Run
 from gpubench.record import ledger, lock
 from gpubench.record.heads import NEWEST, Head, head_of_run, newest_of_each, read_heads
@@ -41,7 +41,6 @@ from gpubench.record.run_file import (
     set_aside,
     stored_run,
 )
-from gpubench.shipped import data_path
 from gpubench.units import count, format_bytes, plain
 
 MANY_RUNS = 500
@@ -64,11 +63,6 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # --- where ---------------------------------------------------------------------------------------------
-
-
-def results_root(option: Path | str | None = None) -> Path:
-    """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    return default_results() if option is None else Path(option)
 
 
 def run_path(root: Path, run: Run) -> Path:

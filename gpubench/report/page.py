@@ -17,6 +17,7 @@ from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
+from gpubench.folders import package_text
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
@@ -25,7 +26,6 @@ from gpubench.sections.data import ReportData, gather
 from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.shipped import package_text
 from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 
@@ -52,7 +52,7 @@ def report(request: ReportRequest) -> str:
         MisuseError: If the question or the format is unknown, or a section plug-in is broken.
         StorageError: If the file cannot be written.
     """
-    from gpubench.record.store import results_root
+    from gpubench.folders import results_root
 
     check_fields(request)
     path, folder = request.output, request.results

@@ -195,7 +195,7 @@ def gather(
     A default ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
 
     Args:
-        results: Results folder; None takes the user's (see ``record.store.results_root``).
+        results: Results folder; None takes the user's (see ``folders.results_root``).
         as_of: The day that ages count to, and the last whose prices count; None is today.
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
@@ -207,9 +207,10 @@ def gather(
     Raises:
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
+    from gpubench.folders import results_root
     from gpubench.recommend.request import RankRequest
     from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run, newest_runs, read_runs, results_root
+    from gpubench.record.store import find_run, newest_runs, read_runs
 
     today = day_of(as_of)
     place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}

@@ -21,6 +21,7 @@ from gpubench.errors import (
     NoDeviceError,
     StorageError,
 )
+from gpubench.folders import results_root
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.capability import need_frameworks, profiles_in
@@ -48,7 +49,6 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
-from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
@@ -62,6 +62,7 @@ from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
+from gpubench.workload import need_torch
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 
@@ -161,7 +162,7 @@ def prepare(
         StorageError: If the results folder cannot be written, or another process is writing the run.
     """
     request = check_request(request, classic_names())
-    root = store.results_root(request.results)
+    root = results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else read_run(found)
     if resumed is not None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import gpubench
 from nvml.script import Fault, change, load_dump
 
 from gpubench.record import store
@@ -44,21 +45,15 @@ def torch_that_says(words: str, folder: Path, cuda: str | None = "13.0") -> dict
     return {"PYTHONPATH": str(folder)}
 
 
-def gpubench(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments],
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def typed(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
+    done = gpubench(environment | {"OMP_NUM_THREADS": "1"}, *arguments)
     return done.returncode, done.stdout, done.stderr
 
 
 def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
     """The exit code, and the last line that was said."""
     arguments = ("run", "cnn", "--quick", "--no-micro", "--results", str(root), *options)
-    code, _, said = gpubench(environment, *arguments)
+    code, _, said = typed(environment, *arguments)
     assert "Traceback" not in said
     return code, said.splitlines()[-1]
 
@@ -116,7 +111,7 @@ def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvm
         assert code == 3
         assert "NVIDIA H200 (torch 2.13.0+cpu)" in line
         assert "its CUDA 13 build" in line
-    code, checks, _ = gpubench(environment, "doctor", "--results", str(tmp_path / "results"))
+    code, checks, _ = typed(environment, "doctor", "--results", str(tmp_path / "results"))
     assert code == 1
     assert "its CUDA 13 build" in " ".join(checks.split())
 
@@ -186,13 +181,13 @@ def test_no_driver(tmp_path) -> None:
 @pytest.mark.parametrize("day", ["2026-99-99", "tomorrow", "2999-01-01"])
 def test_no_calibration_bears_a_date_that_is_no_day_of_the_past(day: str, tmp_path: Path) -> None:
     table = tmp_path / "calibration.json"
-    code, out, err = gpubench(dict(os.environ), "calibrate", "--date", day, "-o", str(table))
+    code, out, err = typed(dict(os.environ), "calibrate", "--date", day, "-o", str(table))
     assert (code, out, table.exists()) == (2, "", False)
     assert f"--date {day}" in err.replace("'", "")
 
 
 def test_a_ranking_by_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
     arguments = ("rank", "llama_8b", "--task", "train")
-    code, _, err = gpubench(dict(os.environ), *arguments)
+    code, _, err = typed(dict(os.environ), *arguments)
     assert code == 2
     assert "llama_8b is never trained" in err

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
+from command import gpubench
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,11 +29,8 @@ def no_torch(tmp_path_factory) -> dict[str, str]:
     }
 
 
-def gpubench(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpubench", *arguments]
-    return subprocess.run(
-        command, env=environment, cwd=environment["PYTHONPATH"], capture_output=True, text=True, check=False
-    )
+def without_torch(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return gpubench(environment, *arguments, cwd=environment["PYTHONPATH"])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +44,7 @@ def gpubench(environment: dict[str, str], *arguments: str) -> subprocess.Complet
     ],
 )
 def test_what_needs_torch_names_the_line_that_installs_it(no_torch, arguments, code, line):
-    done = gpubench(no_torch, *arguments)
+    done = without_torch(no_torch, *arguments)
     last = done.stderr.strip().splitlines()[-1]
     assert (done.returncode, line in last) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
@@ -58,7 +55,7 @@ def test_a_hugging_face_config_without_transformers_names_the_line_that_installs
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['transformers'] = None\n")
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = gpubench(environment, verb, "--workload", f"hf:{tmp_path / 'config.json'}")
+    done = without_torch(environment, verb, "--workload", f"hf:{tmp_path / 'config.json'}")
     line = "transformers, which is not installed: pip install 'gpubench[hf]'"
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.strip().splitlines()[-1].endswith(line)
@@ -69,9 +66,9 @@ def test_a_hugging_face_config_without_transformers_names_the_line_that_installs
     "arguments", [("rank", "--limit", "1"), ("memory", "cnn", "--gpu", "a10"), ("report", "-o", "x.html")]
 )
 def test_comparing_needs_none(no_torch, arguments):
-    done = gpubench(no_torch, *arguments)
+    done = without_torch(no_torch, *arguments)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_doctor_names_it_too(no_torch):
-    assert INSTALL in gpubench(no_torch, "doctor").stdout
+    assert INSTALL in without_torch(no_torch, "doctor").stdout

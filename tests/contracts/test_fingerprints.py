@@ -18,7 +18,7 @@ EDITS = (
     ("cnn", "lr=1e-4", "lr=1e-3"),
     ("cnn", "torch.optim.Adam,", "torch.optim.AdamW,"),
     ("cnn", "loss=nn.functional.cross_entropy", "loss=partial(nn.functional.cross_entropy, label_smoothing=0.1)"),
-    ("cnn", "LABELS = (0, 1, 2, 3)", "LABELS = (0, 1)"),
+    ("cnn", "(1, 28, 28))", "(1, 28, 28), (0, 1))"),
     ("simple_cnn", "nn.ReLU(inplace=True),\n        nn.Linear(hidden", "nn.Linear(hidden"),
     ("vgg16", "nn.ReLU(inplace=True)]", "nn.Tanh()]"),
     ("vgg16", "nn.MaxPool2d(2)", "nn.AvgPool2d(2)"),

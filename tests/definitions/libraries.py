@@ -28,10 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from definitions.rows import line
+from gpubench.folders import data_text
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
-from gpubench.shipped import data_text
 from gpubench.workload import Task, Workload, image_batches, seeded
 
 KERAS = "a network of torchvision stands for that of Keras"

@@ -15,10 +15,10 @@ from definitions.libraries import FORWARD as LIBRARY_FORWARD
 from definitions.libraries import NETWORKS, source
 from definitions.networks import DEFINITIONS, FORWARD
 from definitions.rows import DECIMALS, totals
+from gpubench.folders import data_text
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
-from gpubench.shipped import data_text
 
 # Parameters and multiply-adds of a forward pass [G], as others publish them.
 TORCHVISION = "torchvision 0.29, meta data of the weights"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gpubench.workload import Task, Workload, image_batches, seeded
-from gpubench_workloads.vgg16 import CONFIGURATION_D, LABELS, Vgg
+from gpubench_workloads.vgg16 import CONFIGURATION_D, Vgg
 
 
 def build(batch_size: int, seed: int) -> Task:
@@ -30,7 +30,7 @@ def build(batch_size: int, seed: int) -> Task:
         )
         return Task(
             model=model,
-            batches=image_batches(batch_size, (3, 224, 224), LABELS, count=1),
+            batches=image_batches(batch_size, (3, 224, 224), count=1),
             loss=nn.functional.cross_entropy,
             optimizer=partial(torch.optim.SGD, lr=0.01),
         )

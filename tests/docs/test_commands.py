@@ -17,12 +17,12 @@ import pytest
 from golden import produce
 
 from gpubench.cli.verbs import run as run_verb
+from gpubench.folders import FOLDER_VARIABLE
 from gpubench.measure import plan
 from gpubench.measure.budget import QUICK
 from gpubench.measure.request import RunRequest
 from gpubench.record import store
 from gpubench.session.session import Session, execute, prepare
-from gpubench.shipped import FOLDER_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

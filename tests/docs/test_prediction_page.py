@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from gpubench.folders import data_text
 from gpubench.models import CardClass, Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.conformal import level_weights
@@ -35,7 +36,6 @@ from gpubench.readings import h200_readings
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
-from gpubench.shipped import data_text
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 

@@ -22,9 +22,9 @@ from report import samples  # noqa: E402 - tests/ is on the path only now
 
 from golden.produce import DAY, RESULTS, TABLES, environment  # noqa: E402
 from gpubench.findings import Finding, FindingKind  # noqa: E402
+from gpubench.folders import data_bytes, package_path  # noqa: E402
 from gpubench.models import Execution, Launch, Measurement, Precision, Run, Status  # noqa: E402
 from gpubench.record.store import write_run, writing  # noqa: E402
-from gpubench.shipped import data_bytes, package_path  # noqa: E402
 
 GPUS = (
     "nvidia-h200-sxm-141gb",

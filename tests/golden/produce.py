@@ -25,8 +25,8 @@ from unittest.mock import patch
 
 import gpubench
 from gpubench.cli.app import main
+from gpubench.folders import FOLDER_VARIABLE
 from gpubench.record.store import read_run, write_run, writing
-from gpubench.shipped import FOLDER_VARIABLE
 
 DAY = "2026-11-20"
 DATA = Path(__file__).resolve().parent / "data"

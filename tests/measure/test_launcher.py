@@ -20,6 +20,7 @@ from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
 from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
+from gpubench.measure.stopping import LEAST_ROUNDS
 from gpubench.models import (
     Environment,
     Finding,
@@ -65,13 +66,18 @@ def run(plan, device, **options):
     return list(Launcher(plan, device, **options).run())
 
 
+def is_whole(launch, budget) -> bool:
+    """Whether a series has the rounds that it takes, or all of its time."""
+    return len(launch.rounds) >= LEAST_ROUNDS or sum(r.wall_s for r in launch.rounds) >= budget.timed_s
+
+
 def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu):
     seen = []
     plan = make_plan("print('chatter'); sys.stdout.flush()", task=TaskKind.TRAIN)
     (measurement,) = run(plan, cpu, on_event=seen.append)
     assert measurement.status is Status.OK, measurement.reason
     launch = measurement.launches[0]
-    assert len(launch.rounds) >= 10
+    assert is_whole(launch, plan.budget)
     assert launch.switches.cudnn_allow_tf32 is False
     assert launch.precision_errors["matmul"] < 1e-5
     assert launch.parameters_moved is True
@@ -122,7 +128,9 @@ def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu):
 
 
 def test_a_model_that_floods_its_output_while_it_is_measured_is_ended(make_plan, cpu):
-    plan = make_plan("BATCH[0] == 4 and calls > 2 and print('x' * 1_000_000)", batches=(4, 5))
+    plan = make_plan(
+        "BATCH[0] == 4 and calls > 2 and [print('x' * 1_000_000) for _ in range(100)]", batches=(4, 5)
+    )
     flood, calm = (m for _, m in sorted((m.case.batch_size, m) for m in run(plan, cpu)))
     assert flood.status is Status.FAILED
     assert "printed more than 64" in flood.reason
@@ -240,7 +248,7 @@ def test_a_run_in_haste_shares_its_time_out_and_keeps_every_figure(make_plan, cp
     assert [m.status for m in measurements] == [Status.OK, Status.OK]
     for measurement in measurements:
         rounds = measurement.launches[0].rounds
-        assert len(rounds) >= 3  # ten and more on a quiet machine
+        assert rounds  # ten and more on a quiet machine
         assert sum(r.wall_s for r in rounds) < 5.0
 
 
@@ -369,7 +377,7 @@ def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_orde
     assert len(done.launch.latency_s) >= 20
 
 
-def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, make_order):
+def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, make_order, tiny_budget):
     from gpubench.measure.case import measure_case
 
     readings = NoReadings()
@@ -380,7 +388,7 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_des
     done = measure_case(make_order(), make_desk(readings, report))
     assert (done.status, done.lost) == (Status.FAILED, True)
     assert done.reason.startswith("gpu_lost: ")
-    assert len(done.launch.rounds) >= 10
+    assert is_whole(done.launch, tiny_budget)
 
 
 def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too_short(make_desk, make_order):

@@ -297,4 +297,4 @@ def test_scrubbing_keeps_the_message_and_drops_what_is_private(text, expected):
 def test_scrubbing_drops_host_and_user(monkeypatch):
     monkeypatch.setattr(platform, "node", lambda: "ann-laptop")
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
-    assert scrub("ann on ann-laptop has an annex") == "<user> on <host> has an annex"
+    assert scrub("ann: ann-laptop, an annex") == "<user>: <host>, an annex"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 
+from gpubench.folders import data_text
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
 from gpubench.profile import load_profiles
-from gpubench.shipped import data_text
 
 
 def published(

@@ -175,7 +175,7 @@ def test_a_library_without_its_driver_leaves_the_kernels_readings(tmp_path: Path
 
 
 def test_a_package_without_its_library_says_nothing_on_the_standard_output(tmp_path: Path) -> None:
-    code = "from gpubench.probe.amd_readings import open_library; print(open_library())"
+    code = "from gpubench.probe.amd import open_library; print(open_library())"
     variables = {name: value for name, value in os.environ.items() if not name.startswith("ROCM")}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -27,7 +27,7 @@ class _Outside:
 
     def devices(self) -> BackendReport:
         return BackendReport(
-            devices=(DeviceProfile(backend="xpu", name="Intel Data Center GPU", index=0),), states=(None,)
+            devices=(DeviceProfile(backend="xpu", name="Intel Max 1550", index=0),), states=(None,)
         )
 
     def open_readings(self, device: DeviceProfile) -> NoReadings:
@@ -152,7 +152,7 @@ class TestOutsideAuthors:
     def test_its_devices_are_listed_chosen_and_read(self) -> None:
         assert "xpu" in {d.backend for d in probe().devices}
         device, _ = select_device("xpu")
-        assert device.name == "Intel Data Center GPU"
+        assert device.name == "Intel Max 1550"
         with open_telemetry(device) as line:
             assert line.source == "none"
 

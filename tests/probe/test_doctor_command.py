@@ -6,20 +6,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import gpubench
 
 
 def doctor(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", "doctor", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return gpubench(environment, "doctor", *arguments)
 
 
 def without_driver() -> dict[str, str]:

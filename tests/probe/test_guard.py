@@ -1,4 +1,7 @@
-"""Driver calls on a thread of their own: what is hung, what is only slow, and what becomes of the thread."""
+"""Driver calls on a thread of their own: what is hung, what is only slow, and what becomes of the thread.
+
+A limit leaves a second and more to a thread that a loaded machine does not let run.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from gpubench.probe.nvml_session import Guard, HungCallError
 
 def test_slow_is_not_hung() -> None:
     """Eight calls that take longer than the limit together, and none alone."""
-    guard = Guard(limit_s=0.6)
+    guard = Guard(limit_s=2.0)
 
     def work() -> int:
         for n in range(8):
             assert guard.begin(f"call {n}")
-            time.sleep(0.1)
+            time.sleep(0.3)
         return 8
 
     assert guard.call(work) == 8
@@ -26,14 +29,14 @@ def test_slow_is_not_hung() -> None:
 
 
 def test_a_call_that_hangs_is_named_and_the_driver_is_not_asked_again() -> None:
-    guard, over = Guard(limit_s=0.1), threading.Event()
+    guard, over = Guard(limit_s=1.0), threading.Event()
 
     def work() -> None:
         guard.begin("quick")
         guard.begin("stuck")
         over.wait(30)
 
-    with pytest.raises(HungCallError, match=r"took over 0\.1 s"):
+    with pytest.raises(HungCallError, match="took over 1 s"):
         guard.call(work)
     with pytest.raises(HungCallError, match="stuck"):
         guard.call(lambda: None)
@@ -41,11 +44,11 @@ def test_a_call_that_hangs_is_named_and_the_driver_is_not_asked_again() -> None:
 
 
 def test_a_call_may_have_a_limit_of_its_own() -> None:
-    guard = Guard(limit_s=0.05)
+    guard = Guard(limit_s=1.0)
 
     def work() -> str:
         guard.begin("start", 30.0)
-        time.sleep(0.2)
+        time.sleep(1.2)
         return "started"
 
     assert guard.call(work) == "started"
@@ -57,11 +60,11 @@ def test_after_its_budget_work_is_told_to_begin_nothing_more() -> None:
 
     def work() -> list[bool]:
         first = guard.begin("first")
-        time.sleep(0.2)
+        time.sleep(1.2)
         return [first, guard.begin("second")]
 
-    assert guard.call(work, budget_s=0.1) == [True, False]
-    assert guard.call(lambda: guard.begin("of the next work"))
+    assert guard.call(work, budget_s=1.0) == [True, False]
+    assert guard.call(lambda: guard.begin("next"))
     guard.close()
 
 

@@ -107,7 +107,10 @@ def test_a_missing_function_costs_its_field_alone(inside_nvml) -> None:
     inside_nvml("h200", missing=["nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo_v2"])
     gpu = probe().devices[0]
     assert gpu.cuda_core_count is None
-    assert gpu.unavailable["cuda_core_count"] == "nvmlDeviceGetNumGpuCores: Function Not Found"
+    assert gpu.unavailable["cuda_core_count"].split(": ") == [
+        "nvmlDeviceGetNumGpuCores",
+        "Function Not Found",
+    ]
     assert gpu.memory_bytes == 150754820096
 
 
@@ -135,16 +138,16 @@ def test_one_lost_gpu_leaves_the_others(inside_nvml, function: str) -> None:
 
 def test_a_gpu_that_hangs_is_named_with_its_call_and_not_waited_for(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
-    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    report = nvidia.NvidiaBackend(limit_s=1.0).devices()
     assert report.devices == ()
     (problem,) = report.problems
-    assert "(nvmlDeviceGetName took over 0.5 s)" in problem.line()
+    assert "(nvmlDeviceGetName took over 1 s)" in problem.line()
     assert (problem.exit_code, problem.device_index) == (3, 0)
 
 
 def test_a_state_that_hangs_leaves_the_devices_listed(inside_nvml) -> None:
     inside_nvml(["h200", "t4", "h200"], faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=3, device="1")])
-    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    report = nvidia.NvidiaBackend(limit_s=1.0).devices()
     assert [d.name for d in report.devices] == ["NVIDIA H200", "Tesla T4", "NVIDIA H200"]
     assert [state is None for state in report.states] == [False, True, False]
     assert [(p.what.split()[:2], p.exit_code) for p in report.problems] == [(["GPU", "1"], 0)]
@@ -153,8 +156,8 @@ def test_a_state_that_hangs_leaves_the_devices_listed(inside_nvml) -> None:
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
 def test_one_gpu_that_hangs_takes_no_other_away(inside_nvml, function: str) -> None:
     which = {"selector": (1,)} if "Handle" in function else {"device": "1"}
-    inside_nvml(["h200", "h200", "t4"], faults=[Fault(function, sleep_s=3, **which)])
-    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    inside_nvml(["h200", "h200", "t4"], faults=[Fault(function, sleep_s=5, **which)])
+    report = nvidia.NvidiaBackend(limit_s=1.0).devices()
     assert [(d.index, d.name) for d in report.devices] == [(0, "NVIDIA H200"), (2, "Tesla T4")]
     assert None not in report.states
     assert [(p.what.split()[:2], p.device_index) for p in report.problems] == [(["GPU", "1"], 1)]
@@ -162,7 +165,7 @@ def test_one_gpu_that_hangs_takes_no_other_away(inside_nvml, function: str) -> N
 
 def test_after_two_silent_gpus_the_driver_itself_hangs_and_the_others_are_not_waited_for(inside_nvml) -> None:
     inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
-    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    report = nvidia.NvidiaBackend(limit_s=1.0).devices()
     assert [" ".join(p.what.split()[:2]) for p in report.problems] == ["GPU 0", "GPU 1", "GPUs 2"]
 
 
@@ -177,14 +180,14 @@ def test_eight_gpus_that_answer_slowly_are_all_there(inside_nvml) -> None:
 
 def test_a_driver_that_is_slow_at_every_call_loses_no_gpu(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("*", sleep_s=0.05)])
-    report = nvidia.NvidiaBackend(limit_s=0.6).devices()
+    report = nvidia.NvidiaBackend(limit_s=2.0).devices()
     assert [d.name for d in report.devices] == ["NVIDIA H200"]
     assert report.problems == ()
 
 
 def test_of_a_gpu_that_is_too_slow_what_it_told_is_kept(inside_nvml, monkeypatch) -> None:
-    monkeypatch.setattr(nvidia, "DEVICE_LIMIT_S", 0.3)
-    inside_nvml(["h200", "t4"], faults=[Fault("nvmlDeviceGetNumGpuCores", sleep_s=0.4, device="0")])
+    monkeypatch.setattr(nvidia, "DEVICE_LIMIT_S", 1.5)
+    inside_nvml(["h200", "t4"], faults=[Fault("nvmlDeviceGetNumGpuCores", sleep_s=1.7, device="0")])
     report = nvidia.NvidiaBackend(limit_s=5.0).devices()
     slow, other = report.devices
     assert (slow.name, slow.compute_capability) == ("NVIDIA H200", (9, 0))
@@ -196,21 +199,21 @@ def test_of_a_gpu_that_is_too_slow_what_it_told_is_kept(inside_nvml, monkeypatch
 
 def test_an_init_that_hangs_is_exit_3(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlInit", sleep_s=3)])
-    (problem,) = nvidia.NvidiaBackend(limit_s=0.5).devices().problems
+    (problem,) = nvidia.NvidiaBackend(limit_s=1.0).devices().problems
     assert problem.exit_code == 3
     assert problem.value.startswith("nvmlInit took over")
     assert "not answer" in problem.what
 
 
 def test_a_dump_of_a_driver_that_hangs_is_refused(inside_nvml, monkeypatch) -> None:
-    monkeypatch.setattr(nvidia, "CALL_LIMIT_S", 0.1)
+    monkeypatch.setattr(nvidia, "CALL_LIMIT_S", 1.0)
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
     with pytest.raises(NoDeviceError, match="GPU 0 does not"):
         nvidia.dump()
 
 
 def test_a_process_with_a_stuck_call_still_ends(fake_nvml) -> None:
-    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=0.5).devices().problems[0].what)"
+    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=1.0).devices().problems[0].what)"
     environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=600)])
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

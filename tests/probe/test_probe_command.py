@@ -8,17 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from command import gpubench
 from nvml.script import change, load_dump
-
-
-def gpubench(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_json_shape(fake_nvml) -> None:

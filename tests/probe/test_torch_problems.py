@@ -108,9 +108,9 @@ def test_which_build_has_kernels_for_a_card(capability: tuple[int, int], build: 
 
 def test_what_is_not_known_is_left_in_torchs_words_without_its_advice() -> None:
     assert explain("CUDA error: unheard-of" + ADVICE, P100) is None
-    assert first_words("CUDA error: something\nnew" + ADVICE).endswith("something new")
+    assert first_words("error: something\nnew" + ADVICE).endswith("something new")
     assert first_words("\x1b[31mred") == "[31mred"
 
 
 def test_another_makers_gpu_has_other_words() -> None:
-    assert explain("HIP error: no memory", replace(P100, backend="rocm")) is None
+    assert explain("out of memory", replace(P100, backend="rocm")) is None

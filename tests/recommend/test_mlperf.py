@@ -14,11 +14,11 @@ import pytest
 
 from gpubench.cli.verbs import list as list_verb
 from gpubench.errors import MisuseError
+from gpubench.folders import data_text
 from gpubench.models import Offer, Pricing
 from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rounds
 from gpubench.recommend.mlperf import priced
 from gpubench.sections.mlperf import part_in_predictions, what
-from gpubench.shipped import data_text
 from gpubench.specs import load_specs
 
 DATA = files("gpubench") / "data"

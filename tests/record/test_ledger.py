@@ -169,10 +169,9 @@ def test_one_of_a_later_gpubench_is_refused_in_a_line_and_left_alone(
         if not has_file:
             path.unlink(missing_ok=True)
         before = {each: each.read_bytes() for each in (path, lines) if each.exists()}
-        problems = getattr(read(tmp_path), "problems", None) or read(tmp_path)[1]
-        assert problems == (
-            f"{lines.name} has schema 99, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench",
-        )
+        (problem,) = getattr(read(tmp_path), "problems", None) or read(tmp_path)[1]
+        assert problem.startswith(f"{lines.name} has schema 99,")
+        assert f"up to {SCHEMA_VERSION}:" in problem
         with pytest.raises(StorageError, match="upgrade gpubench"):
             store.write_run(tmp_path, begun)
         assert {each: each.read_bytes() for each in before} == before

@@ -87,21 +87,22 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured
     assert info["device"]["name"] == document["machine_info"]["gpubench"]["device"]["name"]
     assert "node" not in document["machine_info"]  # the name of the host
     assert info["samples_per_s"] * info["step_time_s"] == pytest.approx(64)
-    low, high = info["samples_per_s_low"], info["samples_per_s_high"]
-    assert low < info["samples_per_s"]
-    if low > info["samples_per_s"] / 2:
+    stats, low, high = bench["stats"], info["samples_per_s_low"], info["samples_per_s_high"]
+    assert stats["rounds"] >= 1  # a machine that stalls has no second in the time that there is
+    assert (low is None) == (stats["rounds"] == 1)
+    assert low is None or low < info["samples_per_s"]
+    if low is not None and low > info["samples_per_s"] / 2:
         assert high > info["samples_per_s"]
     else:  # rounds that differ by their own length: the half-width is a whole step, and there is no upper end
         assert high is None
     assert len(info["steps_per_round"]) == 1
     assert info["run_findings"] == []
-    assert bench["stats"]["rounds"] >= 5
-    assert bench["stats"]["median"] == pytest.approx(info["step_time_s"], rel=0.5)
+    assert stats["min"] * (1 - 1e-9) <= info["step_time_s"] <= stats["max"] * (1 + 1e-9)
     assert document["machine_info"]["gpubench"]["device"]["backend"] == "cpu"
     assert document["machine_info"]["gpubench"]["environment"]["torch"]
 
 
-@pytest.mark.parametrize(("factor", "code"), [(0.4, 1), (2.5, 0)])
+@pytest.mark.parametrize(("factor", "code"), [(0.01, 1), (100, 0)])
 def test_a_stored_result_is_compared_and_a_slowdown_fails(measured, tmp_path, factor, code):
     """The stored times are scaled, so that this run is slower, or faster, by more than any noise."""
     document = json.loads(measured.read_text())

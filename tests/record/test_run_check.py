@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import msgspec
 import pytest
+from command import gpubench
 
 from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
@@ -62,14 +61,8 @@ def with_launch(run, *launches, **case_changes):
     )
 
 
-def gpubench(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def typed(*arguments):
+    done = gpubench(None, *arguments)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -458,8 +451,8 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     for run in (sound, slow):
         store.write_run(tmp_path, run)
     where = ("--results", str(tmp_path))
-    assert gpubench("check", "20261120", *where)[0] == 0
-    code, out, _ = gpubench("check", "latest", *where, "--json")
+    assert typed("check", "20261120", *where)[0] == 0
+    code, out, _ = typed("check", "latest", *where, "--json")
     assert code == 1
     document = json.loads(out)
     assert document["trustworthy"] is False
@@ -468,26 +461,26 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     path = store.write_run(
         tmp_path / "micro", msgspec.structs.replace(sound, micro=(wide,), measurements=(), planned=())
     )
-    code, out, _ = gpubench("check", str(path))
+    code, out, _ = typed("check", str(path))
     assert code == 1
     assert "- gemm bf16 4096: 20 %, limit 2.0 %" in out
-    code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
+    code, out, err = typed("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
     assert "slower in B" in err
     assert "broken" not in err
-    assert gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
+    assert typed("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
     row = msgspec.structs.replace(slow.measurements[0], status=Status.INVALID, reason="IMPLAUSIBLE")
     store.write_run(tmp_path, msgspec.structs.replace(slow, measurements=(row,)))
-    code, _, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")
+    code, _, err = typed("compare", "20261120", "latest", *where, "--fail-over", "30%")
     assert code == 1
     assert "(invalid: IMPLAUSIBLE)" in err
     assert f"broken in B: {row.case.label}" in err
     assert "slower in B" not in err
-    assert gpubench("compare", "20261120", "latest", *where)[0] == 0
-    code, out, err = gpubench("compare", "20261120", "nowhere", *where)
+    assert typed("compare", "20261120", "latest", *where)[0] == 0
+    code, out, err = typed("compare", "20261120", "nowhere", *where)
     assert (code, out) == (2, "")
-    code, out, _ = gpubench("results", "list", *where, "--json")
+    code, out, _ = typed("results", "list", *where, "--json")
     assert code == 0
     assert [run["run_id"] for run in json.loads(out)["runs"]] == [sound.run_id, slow.run_id]
 
@@ -501,7 +494,7 @@ def test_names_from_a_file_reach_the_terminal_without_escapes_or_markup(tmp_path
     )
     store.write_run(tmp_path, msgspec.structs.replace(run, measurements=(row,), planned=(row.case,)))
     for verb in (("results", "list"), ("check", "latest"), ("compare", "latest", "latest")):
-        _, out, err = gpubench(*verb, "--results", str(tmp_path))
+        _, out, err = typed(*verb, "--results", str(tmp_path))
         assert "\x1b" not in out + err
         assert "\x07" not in out + err
         assert "[/x]" in out
@@ -510,13 +503,13 @@ def test_names_from_a_file_reach_the_terminal_without_escapes_or_markup(tmp_path
 def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_run):
     path = store.write_run(tmp_path, make_run())
     path.with_name("broken.json").write_text("{")
-    code, _, err = gpubench("results", "list", "--results", str(tmp_path))
+    code, _, err = typed("results", "list", "--results", str(tmp_path))
     assert code == 0
     assert "1 of 2 files" in err
     path.with_name("broken.json").unlink()
     path.write_text("{")
     os.utime(path, (0, 0))
-    code, _, err = gpubench("results", "list", "--results", str(tmp_path))
+    code, _, err = typed("results", "list", "--results", str(tmp_path))
     assert code == 2
     assert "set aside" in err
 

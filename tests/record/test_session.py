@@ -99,7 +99,7 @@ def test_run_json_is_the_run_with_derived_fields_flat(start, tmp_path):
     (row,) = document["measurements"]
     assert row["status"] == "ok"
     assert row["samples_per_s"] * row["step_time_s"] == pytest.approx(row["case"]["batch_size"])
-    assert row["samples_per_s_low"] < row["samples_per_s"]
+    assert row["rounds"] == 1 or row["samples_per_s_low"] < row["samples_per_s"]
     for name in ("samples_per_s_high", "gpu_busy", "joules_per_sample", "mfu"):
         assert name in row
     assert row["joules_per_sample"] is None
@@ -156,8 +156,8 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed,
 
 
 def test_sigterm_saves_within_three_seconds_and_resume_goes_on(start, tmp_path):
-    process = start("lstm", "cnn", *INFER, "--results", str(tmp_path), timed_s=1, target=0)
-    wait_until(lambda: rows(tmp_path) == 1, process)
+    process = start("lstm", "cnn", *INFER, "--results", str(tmp_path), timed_s=5, target=0)
+    wait_until(lambda: rows(tmp_path) == 1, process)  # the second case takes another five seconds
     watch = Stopwatch()
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError, StorageError
+from gpubench.folders import data_path, results_root
 from gpubench.models import DeviceProfile, Launch, Round, Status
 from gpubench.offers.snapshot import offers_folder
 from gpubench.predict.estimate import predict
@@ -25,7 +26,6 @@ from gpubench.predict.memory_answer import memory
 from gpubench.recommend.feed import consumed_by
 from gpubench.record import store
 from gpubench.record.run_file import SETTLED_S
-from gpubench.shipped import data_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -364,7 +364,7 @@ def test_an_answer_without_a_place_for_it_says_on_stderr_which_run_does_not_coun
     (line,) = told.err.splitlines()
     assert line.startswith("gpubench: ")
     assert broken.name in line
-    assert "is not a gpubench run" in line
+    assert "no gpubench run" in line
 
 
 def test_a_symbolic_link_is_not_followed_nor_renamed(tmp_path, make_run):
@@ -479,13 +479,13 @@ def test_a_kill_at_any_step_of_writing_leaves_the_old_file_whole(tmp_path, make_
 def test_the_results_folder_is_option_then_variable_then_here_then_the_users(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUBENCH_RESULTS", "/from/variable")
-    assert store.results_root(tmp_path / "o") == tmp_path / "o"
-    assert str(store.results_root()) == "/from/variable"
+    assert results_root(tmp_path / "o") == tmp_path / "o"
+    assert str(results_root()) == "/from/variable"
     monkeypatch.delenv("GPUBENCH_RESULTS")
-    assert store.results_root().is_absolute()
+    assert results_root().is_absolute()
     (tmp_path / "results").mkdir()
-    assert str(store.results_root()) == "results"
-    assert offers_folder(None) == store.results_root() / "offers"
+    assert str(results_root()) == "results"
+    assert offers_folder(None) == results_root() / "offers"
 
 
 def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 
 import msgspec
 import pytest
+from command import gpubench
 
 from gpubench.cli.progress import LiveProgress
 from gpubench.measure import messages
@@ -34,17 +33,6 @@ CASE = Case(
     batch_size=4,
     sample_unit="image",
 )
-
-
-def gpubench(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
 
 
 def test_a_command_finds_a_gpu_that_torch_reaches(gpu_environment):

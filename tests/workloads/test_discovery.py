@@ -11,7 +11,7 @@ import pytest
 from gpubench import discovery
 from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
-from gpubench.workload import is_own
+from gpubench.user_model import is_own
 
 ROOT = Path(__file__).parent.parent.parent
 

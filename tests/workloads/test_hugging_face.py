@@ -17,10 +17,10 @@ from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, Precision, TaskKind, Trainable, WeightType
-from gpubench.own_model import files_of, own_name
 from gpubench.profile import cache, child, profile_of, trace
 from gpubench.profile.cache import Asked
 from gpubench.profile.trace import trace_workload
+from gpubench.user_model import files_of, own_name
 from gpubench.workload import Workload
 
 SIZES = {

@@ -19,11 +19,11 @@ from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import WeightType
 from gpubench.models.workload import Operator, OperatorKind
-from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.child import _answer, check_first_loss
 from gpubench.profile.trace import profile_workload
+from gpubench.user_model import version_of
 
 GOOD = """
 import torch
@@ -93,7 +93,7 @@ def test_a_build_without_further_batches_of_its_form_keeps_one(tmp_path: Path, i
 
 
 def test_a_slow_build_is_called_once_and_a_task_is_taken_as_it_is(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("gpubench.own_model.SLOW_BUILD_S", -1.0)
+    monkeypatch.setattr("gpubench.user_build.SLOW_BUILD_S", -1.0)
     assert len(load_workload(write(tmp_path, GOOD)).build(3, 0).batches) == 1
     monkeypatch.undo()
     source = "from gpubench.discovery import load_workload\ndef build(n):\n    return load_workload('cnn').tiny(n, 0)\n"
@@ -350,7 +350,7 @@ def test_a_model_of_keras_is_told_which_option_runs_it(tmp_path: Path, returned:
         [
             sys.executable,
             "-c",
-            f"from gpubench.own_model import load_own; load_own({str(write(tmp_path, source))!r})",
+            f"from gpubench.user_model import load_own; load_own({str(write(tmp_path, source))!r})",
         ],
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,
@@ -551,7 +551,7 @@ def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(t
     """Written into the pipe of its process: under the name of a standard workload it would pass for it."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
-    with pytest.raises(MisuseError, match=r"^my_model\.py: .* cannot be true: the profile is of 'lstm'$"):
+    with pytest.raises(MisuseError, match=r"^my_model\.py: .*'lstm'$"):
         profile_of(write(tmp_path, forged))
 
 

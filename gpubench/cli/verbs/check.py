@@ -53,9 +53,10 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
         return check_cuda(request, as_json=as_json)
     if request.full or request.output is not None:
         raise MisuseError(f"{'--full' if request.full else '-o'} is for --cuda: gpubench check --cuda")
+    from gpubench.folders import results_root
     from gpubench.record.run_check import check_run
     from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run, results_root
+    from gpubench.record.store import find_run
 
     if request.run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")

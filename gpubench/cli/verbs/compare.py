@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
+    from gpubench.folders import results_root
     from gpubench.record.compare import compare
     from gpubench.record.run_file import read_run
-    from gpubench.record.store import find_run, results_root
+    from gpubench.record.store import find_run
 
     if request.by not in {None, "device"}:
         raise MisuseError(f"--by {request.by!r}: only device is known")

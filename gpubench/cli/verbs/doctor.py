@@ -28,8 +28,9 @@ def verb(request: ResultsRequest, *, as_json: bool) -> ExitCode:
 
 
 def _storage(results: Path | None) -> Check:
+    from gpubench.folders import results_root
     from gpubench.probe.checkup import fail, ok
-    from gpubench.record.store import check_writable, results_root
+    from gpubench.record.store import check_writable
 
     root = results_root(results)
     try:

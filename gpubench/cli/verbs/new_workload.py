@@ -26,7 +26,7 @@ class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def verb(request: NewWorkloadRequest, *, as_json: bool) -> None:
     """Write a commented template for a model of your own; it runs unchanged."""
-    from gpubench.shipped import package_text
+    from gpubench.folders import package_text
 
     stem = request.name.removesuffix(".py")
     if not stem.isidentifier():

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     """List the stored runs, oldest first."""
+    from gpubench.folders import results_root
     from gpubench.record import store
 
-    root = store.results_root(request.results)
+    root = results_root(request.results)
     heads, problems = store.list_runs(root)
     for problem in problems:
         say(problem)
@@ -44,8 +45,9 @@ def add(request: AddRequest, *, as_json: bool) -> None:
     A run that is stored already with the same content is left as it is; one with other content under the same
     id is refused, and the exit code is 5.
     """
+    from gpubench.folders import results_root
     from gpubench.record.adding import add_runs
-    from gpubench.record.store import check_writable, results_root
+    from gpubench.record.store import check_writable
 
     root = results_root(request.results)
     check_writable(root)

@@ -13,13 +13,13 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.files import table_json
-from gpubench.shipped import FOLDER_VARIABLE, data_bytes, data_path, data_text
+from gpubench.folders import FOLDER_VARIABLE, data_bytes, data_path, data_text
 
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
-OWNER = ROOM / "shipped.py"
+OWNER = ROOM / "folders.py"
 ASK_WHERE_CODE_LIES = {
     "measure/environment.py": {"__file__"},  # the commit of a checkout
-    "own_files.py": {"__file__"},  # which modules are the user's own
+    "foreign_code.py": {"__file__"},  # which modules are the user's own
     # the folder of workloads in a checkout, and the modules in it
     "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},
     "offers/sources/__init__.py": {"pkgutil", "pkgutil.iter_modules"},  # the sources in their folder

@@ -1,7 +1,4 @@
-"""Files of a model of the user's own: which Python files are theirs, their checksum, and what a config says.
-
-A Hugging Face ``config.json`` is read as it stands, without torch and transformers: in no time.
-"""
+"""Code that is not ours, of the user or of a library: running it, what its errors say, which files it is."""
 
 from __future__ import annotations
 
@@ -9,21 +6,59 @@ import sys
 import sysconfig
 import traceback
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gpubench.errors import MisuseError
-from gpubench.files import NOT_JSON, read_bytes
-from gpubench.units import MIB, plain
+from gpubench.files import read_bytes
+from gpubench.units import MIB
 
 MOST_SOURCE_BYTES = 64 * MIB
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 OWN_PREFIX = "gpubench_own_"
 """A file of the user's own is imported under this name and its own, so that it stands in nobody's way."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LONGEST_ERROR = 300
+TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
+_NO_MEMORY = (
+    "can't allocate memory",  # torch on a CPU
+    "out of memory",  # torch's allocators, and the CUDA runtime below them
+    "ALLOC_FAILED",  # cuBLAS, and cuDNN up to 8
+    "ALLOCATION_FAILED",  # cuDNN 9
+    "unable to find an engine to execute",  # torch, when cuDNN had no memory for any of its algorithms
+    "Unable to find a valid cuDNN algorithm",  # the same in older releases
+)
+
+
+def import_foreign(what: str, load: Callable[[], Any]) -> Any:
+    """Run code that is not ours; whatever it raises becomes one line, with the cause chained.
+
+    Raises:
+        MisuseError: If it raised anything, or called ``sys.exit``.
+    """
+    try:
+        return load()
+    except MisuseError:
+        raise
+    except SystemExit as error:
+        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
+    except Exception as error:  # code of others may raise anything; the cause is kept
+        hint = "; build on the CPU, gpubench moves the model itself" if "cuda" in str(error).lower() else ""
+        raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
+    if isinstance(error, SyntaxError):
+        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
+    if isinstance(error, SystemExit):
+        text = f"calls sys.exit({error.code!r})"
+    else:
+        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    place = own_line(error)
+    text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
+    return f"{text} ({place})" if place else text
 
 
 def own_line(error: BaseException) -> str | None:
@@ -37,6 +72,31 @@ def own_line(error: BaseException) -> str | None:
         if path.suffix == ".py" and not _of_a_library(path, path.anchor):
             found = f"{path.name} line {line}"
     return found
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a lack of memory on the host or on the device."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and says_no_memory(str(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def says_no_memory(words: str) -> bool:
+    """Whether the words of an error of torch, CUDA, cuDNN or cuBLAS mean that memory ran out.
+
+    >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+    True
+    >>> says_no_memory("CUDA error: invalid argument")
+    False
+    """
+    return any(known in words for known in _NO_MEMORY)
+
+
+# --- files -----------------------------------------------------------------------------------------------
 
 
 def root_of(module: str) -> Path:
@@ -88,60 +148,3 @@ def _of_a_library(path: Path, root: Path | str) -> bool:
 def _folders() -> tuple[Path, ...]:
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     return (Path(__file__).resolve().parent, *(Path(folder).resolve() for folder in standard))
-
-
-MOST_CONFIG_BYTES = 4 * MIB
-CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "n_ctx")
-"""Under which of them a model says for how many tokens it was made, the first that is there."""
-
-
-def read_config(path: Path, name: str) -> dict[str, Any]:
-    """Read what a config says.
-
-    Raises:
-        MisuseError: One line: there is no such file, or it describes no model, or one that cannot be.
-    """
-    if not path.exists():
-        where = plain(str(path), 300)
-        raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder")
-    try:
-        fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
-    except NOT_JSON as error:
-        said = f"{type(error).__name__}: {error}"
-        raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {plain(said, 200)}") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
-        raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is not the config of a model')
-    heads, shared = (_number(_of_text(fields), f"num_{which}_heads") for which in ("attention", "key_value"))
-    if heads is not None and shared is not None and heads % shared:
-        raise MisuseError(f"{name}: {heads} attention heads cannot share {shared} key-value heads alike")
-    return fields
-
-
-def stated_context(fields: Mapping[str, Any]) -> int | None:
-    """Return the most tokens that the model was made for, where the file itself says it."""
-    said = (_number(_of_text(fields), key) for key in CONTEXT_NAMES)
-    return next((value for value in said if value is not None), None)
-
-
-def check_context(name: str, tokens: int, context: int | None) -> None:
-    """Refuse sequences that the model was not made for.
-
-    Raises:
-        MisuseError: With both numbers.
-    """
-    if context is not None and tokens > context:
-        raise MisuseError(
-            f"{name}: sequences of {tokens:,} tokens: the context of the model is {context:,} tokens"
-        )
-
-
-def _of_text(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes what reads the tokens."""
-    inner = fields.get("text_config")
-    return inner if isinstance(inner, dict) else fields
-
-
-def _number(fields: Mapping[str, Any], key: str) -> int | None:
-    """A number above 0; None of anything else, of which transformers knows more."""
-    value = fields.get(key)
-    return value if type(value) is int and value > 0 else None
