@@ -31,12 +31,13 @@ from gpubench.models import (
     Ranking,
     Run,
     WorkloadProfile,
+    WorkloadProfile,
 )
 from gpubench.predict.answers import Predictions
 from gpubench.predict.memory_answer import MemoryAnswer, MemoryAnswers
 from gpubench.predict.question import Refusal
 from gpubench.probe.backend import ProbeReport
-from gpubench.sections.data import ReportData
+from gpubench.sections.data import ReportData, ReportData
 
 __version__: str
 __all__ = [
@@ -62,8 +63,10 @@ __all__ = [
     "RankedOffer",
     "Ranking",
     "Refusal",
+    "ReportData",
     "Run",
     "StorageError",
+    "WorkloadProfile",
     "WrongArgumentError",
     "__version__",
     "load_runs",

@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
@@ -71,12 +72,21 @@ def signature_of(request_type: type[msgspec.Struct], function: Callable[..., Any
             for flag in each.option.flags
         ]
         if not each.option.flags:
-            default = inspect.Parameter.empty if each.default is msgspec.NODEFAULT else each.default
+            default = (
+                inspect.Parameter.empty if each.default is msgspec.NODEFAULT else _as_typed(each.default)
+            )
             found.append(
                 inspect.Parameter(each.name, kind, default=default, annotation=_Type(each.annotation))
             )
     returns = _Type(function.__annotations__["return"])
     return inspect.Signature(found, return_annotation=returns)
+
+
+def _as_typed(default: Any) -> Any:
+    """Return a default as a user would type it: a choice as its text, a range as a tuple."""
+    if isinstance(default, tuple):
+        return tuple(_as_typed(each) for each in default)
+    return default.value if isinstance(default, Enum) else default
 
 
 def _by_place(request_type: type[msgspec.Struct]) -> list[Parameter]:

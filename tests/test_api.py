@@ -90,6 +90,14 @@ def test_dir_lists_the_public_names_whatever_was_imported() -> None:
     assert said(f"import gpubench.models, gpubench.cli.app; {code}") == said(code)
 
 
+def test_signatures_show_defaults_as_they_are_typed_and_only_public_types() -> None:
+    for name in FUNCTIONS:
+        shown = str(inspect.signature(getattr(gpubench, name)))
+        assert not re.search(r"= \(?<|=\w+\(", shown), name
+        known = set(dir(gpubench)) | {"None", "True", "False", "Literal", "Path", "Sequence", "Mapping"}
+        assert set(re.findall(r"\b[A-Z]\w+", re.sub(r"'[^']*'|\"[^\"]*\"|pd\.\w+", "", shown))) <= known, name
+
+
 def test_the_stub_says_what_the_functions_take() -> None:
     """``python tests/make_stub.py`` writes it again."""
     assert make_stub.STUB.read_text(encoding="utf-8") == make_stub.stub()
