@@ -89,9 +89,7 @@ def require_folder(root: Path) -> None:
         MisuseError: If something else bears its name.
     """
     if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
-        raise MisuseError(
-            f"{plain(str(root), 1000)} is not a folder: name one, such as --results DIR"
-        )
+        raise MisuseError(f"{plain(str(root), 1000)} is not a folder: name one, such as --results DIR")
 
 
 TRACEBACK_CHARACTERS = 64 * 1024
