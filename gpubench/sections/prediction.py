@@ -102,13 +102,6 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     if document.get("inference") is not None:
         scores["inference"] = document["inference"]
 
-    def error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-        def cell(item: tuple[str, Mapping[str, Any]]) -> str:
-            found = item[1] if within is None else item[1].get(within) or {}
-            return format_percent(found.get(key) or None)
-
-        return number(name, cell)
-
     lost = ", ".join(
         f"{name} {format_percent(regret[key])}"
         for name, key in (("throughput", "throughput"), ("per dollar", "per_usd"), ("stress", "stress"))
@@ -120,8 +113,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
         *(f"column missing, taken as {each}" for each in document.get("assumed", ())),
         *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
     ]
-    several = document.get("several_gpus")
-    if several is not None:
+    if (several := document.get("several_gpus")) is not None:
         off, covered = format_percent(several["mape"]), format_percent(several["coverage_90"])
         said.append(
             f"several GPUs in one job, harness left out: {several['jobs']} jobs, MAPE {off}, "
@@ -137,17 +129,27 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
             text("Slice", lambda item: plain(item[0])),
             number("Pairs", lambda item: f"{item[1]['pairs']:,}"),
             number("Targets", lambda item: str(item[1].get("targets") or UNKNOWN), optional=3),
-            error("MAPE", "mape"),
-            error("Median", "median_ape"),
-            error("90 % interval covers", "coverage_90"),
+            _error("MAPE", "mape"),
+            _error("Median", "median_ape"),
+            _error("90 % interval covers", "coverage_90"),
             number(
                 "Half-width", lambda item: f"×{format_number(item[1].get('half_width_factor'))}", optional=2
             ),
-            error("MAPE of peak and bandwidth", "mape", "geometric_mean"),
-            error("its median", "median_ape", "geometric_mean"),
+            _error("MAPE of peak and bandwidth", "mape", "geometric_mean"),
+            _error("its median", "median_ape", "geometric_mean"),
         ),
         Bullets(items=tuple(said)),
     )
+
+
+def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
+    """A column of one score of a slice, or of a part of its scores."""
+
+    def cell(item: tuple[str, Mapping[str, Any]]) -> str:
+        found = item[1] if within is None else item[1].get(within) or {}
+        return format_percent(found.get(key) or None)
+
+    return number(name, cell)
 
 
 def _case(e: Estimate) -> str:

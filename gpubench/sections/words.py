@@ -22,7 +22,17 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain, plural
+from gpubench.units import (
+    UNKNOWN,
+    count,
+    format_bytes,
+    format_duration,
+    format_usd,
+    listing,
+    per_second,
+    plain,
+    plural,
+)
 
 MOST_OF_A_NOTE = 400
 """Characters of a note of a ranking that are shown."""
@@ -178,7 +188,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     return (
         Fact(
             term="Measured here",
-            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
+            value=f"{point} {per_second(m.case.sample_unit)}",
             detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )

@@ -154,7 +154,7 @@ def test_files_that_could_not_be_read_are_counted():
 
 def test_old_prices_are_not_called_current():
     text = words_of("prices", samples.report_data())
-    assert "not a current" in text
+    assert "not current" in text
     assert "up to 323 days" in words_of("value", samples.report_data())
     assert "the oldest day" in text
 
