@@ -31,13 +31,12 @@ from gpubench.models import (
     Ranking,
     Run,
     WorkloadProfile,
-    WorkloadProfile,
 )
 from gpubench.predict.answers import Predictions
 from gpubench.predict.memory_answer import MemoryAnswer, MemoryAnswers
 from gpubench.predict.question import Refusal
 from gpubench.probe.backend import ProbeReport
-from gpubench.sections.data import ReportData, ReportData
+from gpubench.sections.data import ReportData
 
 __version__: str
 __all__ = [

@@ -31,10 +31,7 @@ def stub() -> str:
     """Return the text of the stub."""
     names = sorted(set(gpubench.__all__) - {"__version__"})
     types = [name for name in names if inspect.isclass(getattr(gpubench, name))]
-    homes: dict[str, list[str]] = {
-        "gpubench.models": ["WorkloadProfile"],
-        "gpubench.sections.data": ["ReportData"],
-    }
+    homes: dict[str, list[str]] = {}
     for name in types:
         homes.setdefault(gpubench._HOMES[name], []).append(name)
     imports = "".join(_imports(home, sorted(given)) for home, given in sorted(homes.items()))
