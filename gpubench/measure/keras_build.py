@@ -28,11 +28,10 @@ from gpubench.errors import MisuseError
 from gpubench.foreign_code import import_foreign
 from gpubench.measure.capability import KERAS
 from gpubench.models import Framework, WorkloadProfile
-from gpubench.user_build import takes_seed
+from gpubench.user_build import DEFAULT_BATCHES, takes_seed
 from gpubench.user_model import import_own, is_own, own_name, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask
 
-DEFAULT_BATCHES = (8, 32, 128)
 PROFILED_BATCH = 2
 
 Build = Callable[[int, int], KerasTask]

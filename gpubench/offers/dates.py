@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.stats import Z90
+from gpubench.units import count
 
 STALE_AFTER_DAYS = 30
 """Older prices are marked: cloud prices moved by 15 % within six weeks of 2026, street prices by 38 %."""
@@ -63,6 +64,18 @@ def show_price_date(price_date: str) -> str:
     ('2026, day unknown', '2026-08, day unknown', '2026-08-14')
     """
     return price_date if len(price_date) == len("2026-08-14") else f"{price_date}, day unknown"
+
+
+def dated(price_date: str, age_days: int | None) -> str:
+    """Return a date and its age, which of a partial date is an upper limit.
+
+    >>> dated("2026-08-14", 98), dated("2026-08", 111), dated("2026-08-14", None)
+    ('2026-08-14, 98 days old', '2026-08, up to 111 days old', '2026-08-14')
+    """
+    if age_days is None:
+        return price_date
+    limit = "" if len(price_date) == len("2026-08-14") else "up to "
+    return f"{price_date}, {limit}{count(age_days, 'day')} old"
 
 
 def freshness(age_days: int) -> str:

@@ -258,6 +258,8 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     Regret is the share of throughput (or of throughput per dollar) lost by taking the first of the
     predicted ranking. ``stress`` prices are close to throughput, so that a ranking by value is hard.
     """
+    from scipy.stats import spearmanr
+
     settings = list(_settings(outcome))
     if not settings:
         return {"spearman": None, "regret": {"throughput": None, "per_usd": None, "stress": None}}
@@ -266,7 +268,7 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     predicted, hit = _best(settings)
     return {
         "settings": len(settings),
-        "spearman": _mean([_spearman(s.log_measured, s.log_predicted) for s in settings]),
+        "spearman": _mean([float(spearmanr(s.log_measured, s.log_predicted).statistic) for s in settings]),
         "regret": {
             "throughput": _mean([s.regret() for s in settings]),
             "per_usd": _mean(per_usd),
@@ -297,11 +299,6 @@ def _settings(outcome: Outcome) -> Iterator[_Setting]:
                 log_predicted=-per_sample[rows[picked]] - log_error[block[picked]],
                 log_deviation=half_width[block[picked]] / Z90,
             )
-
-
-def _spearman(a: Floats, b: Floats) -> float:
-    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(float) for values in (a, b)]
-    return float(np.corrcoef(ranks)[0, 1])
 
 
 def _regret_per_usd(setting: _Setting, prices: Mapping[str, float]) -> float | None:

@@ -10,9 +10,9 @@ from gpubench.findings import FindingKind
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
 from gpubench.models.memory import without_reason
-from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, dated
 from gpubench.sections.words import hours_words, in_stock_words
-from gpubench.units import count, format_bytes, format_number, format_price, format_usd, listing, plain
+from gpubench.units import format_bytes, format_number, format_price, format_usd, listing, plain
 
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU; JSON has five."""
@@ -139,8 +139,7 @@ def _dated(choice: Choice, *, aged: bool) -> str:
     age, day = choice.price_age_days, plain(choice.price_date, 20)
     if not aged or age is None or age <= NOT_CURRENT_AFTER_DAYS:
         return day
-    up_to = "up to " if len(choice.price_date) < len("2026-01-01") else ""
-    return f"{day}, {up_to}{count(age, 'day')} old"
+    return dated(day, age)
 
 
 def winners_in_full(ranking: Ranking) -> Facts:
@@ -159,8 +158,7 @@ def winners_in_full(ranking: Ranking) -> Facts:
 def _in_full(choice: Choice) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
     what = machines(choice)
-    age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
-    dated = f"{plain(choice.price_date, 20)}{age}"
+    read = dated(plain(choice.price_date, 20), choice.price_age_days)
     if choice.source == "own":
         paid = ""
         if choice.purchase_usd is not None:
@@ -169,13 +167,13 @@ def _in_full(choice: Choice) -> str:
                 f" and {labels.hosts(choice.machine_count)} for {format_price(host_usd)}" if host_usd else ""
             )
             cards = f"{format_price(choice.purchase_usd - host_usd)} {_LABELS[choice.price_label]}"
-            paid = f"{cards}{host} ({dated}), "
+            paid = f"{cards}{host} ({read}), "
         price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(choice)}"
     else:
         label = _LABELS[choice.price_label]
         asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
         usd = format_usd(choice.expected_usd_per_hour)
-        price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {dated})"
+        price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {read})"
     job = []
     if choice.hours is not None:
         job = [f"{hours_words(choice.hours)} and {format_usd(choice.cost_usd)}"]

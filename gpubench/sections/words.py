@@ -22,9 +22,9 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
+from gpubench.offers.dates import dated
 from gpubench.units import (
     UNKNOWN,
-    count,
     format_bytes,
     format_duration,
     format_usd,
@@ -211,12 +211,7 @@ def price_date_words(row: RankedOffer) -> str:
     if offer.pricing is Pricing.OWNED:
         return "cost of a useful hour"
     listed = "" if row.is_expected_as_listed else f"asked {format_usd(float(offer.price_usd_per_hour))}, "
-    date = f"{listed}{plain(offer.price_date, 20)}"
-    if row.price_age_days is None:
-        return date
-    if len(offer.price_date) < len("2026-01-01"):
-        return f"{date}, up to {row.price_age_days} days old"
-    return f"{date}, {count(row.price_age_days, 'day')} old"
+    return f"{listed}{dated(plain(offer.price_date, 20), row.price_age_days)}"
 
 
 def hours_words(hours: float | None) -> str:

@@ -141,10 +141,10 @@ def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
         table(
             "",
             verdicts,
-            text("part", lambda v: v.part),
-            text("what", lambda v: v.what),
-            text("found", lambda v: v.found),
-            text("limit", lambda v: v.limit, optional=1),
+            text("Part", lambda v: v.part),
+            text("What", lambda v: v.what),
+            text("Found", lambda v: v.found),
+            text("Limit", lambda v: v.limit, optional=1),
             text("", lambda v: v.state),
         ),
         *(
@@ -176,10 +176,10 @@ def _beside(check: CudaCheck) -> list[Part]:
         table(
             "",
             rows,
-            text("shown, not judged", lambda row: row.name),
-            number("here", lambda row: format_quantity(row.here, row.unit)),
-            number("one such card", lambda row: format_quantity(row.there, row.unit)),
-            number("ratio", lambda row: f"{row.here / row.there:.3f}"),
+            text("Shown, not judged", lambda row: row.name),
+            number("Here", lambda row: format_quantity(row.here, row.unit)),
+            number("One such card", lambda row: format_quantity(row.there, row.unit)),
+            number("Ratio", lambda row: f"{row.here / row.there:.3f}"),
         )
     ]
 

@@ -46,12 +46,12 @@ def _parts(found: Comparison, tolerance: float | None) -> list[Part]:
         table(
             "",
             found.rows,
-            text("case", lambda row: row.label),
+            text("Case", lambda row: row.label),
             number("A samples/s", lambda row: format_number(row.a, 4)),
             number("B samples/s", lambda row: format_number(row.b, 4)),
             number("B over A (95 %)", lambda row: stacked(row.ratio.by("{:.3f}".format))),
-            text("verdict", lambda row: row.verdict(tolerance)),
-            text("findings", _findings),
+            text("Verdict", lambda row: row.verdict(tolerance)),
+            text("Findings", _findings),
         )
     ]
 

@@ -51,8 +51,8 @@ def _parts(checks: tuple[Check, ...]) -> list[Part]:
         table(
             "",
             checks,
-            text("status", lambda check: check.status),
-            text("what is checked", lambda check: check.name),
+            text("Status", lambda check: check.status),
+            text("What is checked", lambda check: check.name),
             text(
                 "what was seen, and what to do",
                 lambda check: (

@@ -54,12 +54,12 @@ def _list_workloads(as_json: bool) -> None:
             table(
                 "",
                 tuple(found),
-                text("workload", lambda name: name),
-                text("what it is", lambda name: getattr(found[name], "summary", _PLUG_IN), optional=2),
-                number("parameters\ntrained", known(_parameters)),
+                text("Workload", lambda name: name),
+                text("What it is", lambda name: getattr(found[name], "summary", _PLUG_IN), optional=2),
+                number("Parameters\ntrained", known(_parameters)),
                 number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
                 number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
-                text("batches", known(lambda p: ", ".join(map(str, p.batches)))),
+                text("Batches", known(lambda p: ", ".join(map(str, p.batches)))),
                 text(
                     "sample",
                     known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"),
@@ -117,10 +117,10 @@ def _list_unmeasured(as_json: bool) -> None:
     rows = table(
         "",
         UNMEASURED,
-        text("processor", lambda row: row.name),
-        text("why it is not measured", lambda row: row.reason),
-        text("what is known", lambda row: row.known, optional=1),
-        text("what probe lists", lambda row: row.listed_by or "nothing", optional=2),
+        text("Processor", lambda row: row.name),
+        text("Why it is not measured", lambda row: row.reason),
+        text("What is known", lambda row: row.known, optional=1),
+        text("What probe lists", lambda row: row.listed_by or "nothing", optional=2),
     )
     answer(as_json, lambda: {"unmeasured": UNMEASURED}, lambda: [rows])
 
@@ -133,11 +133,11 @@ def _list_gpus(as_json: bool) -> None:
     rows = table(
         "",
         specs,
-        text("key", lambda spec: spec.key),
-        text("name", lambda spec: spec.name, optional=4),
-        text("architecture", lambda spec: spec.architecture or UNKNOWN, optional=3),
-        number("memory", lambda spec: format_bytes(spec.memory_bytes)),
-        number("bandwidth", lambda spec: format_si(spec.memory_bandwidth_bytes_per_s, "B/s"), optional=2),
+        text("Key", lambda spec: spec.key),
+        text("Name", lambda spec: spec.name, optional=4),
+        text("Architecture", lambda spec: spec.architecture or UNKNOWN, optional=3),
+        number("Memory", lambda spec: format_bytes(spec.memory_bytes)),
+        number("Bandwidth", lambda spec: format_si(spec.memory_bandwidth_bytes_per_s, "B/s"), optional=2),
         number("FP32", lambda spec: format_si(spec.fp32_flops_per_s, "FLOP/s")),
         number("FP16 tensor", lambda spec: format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"), optional=1),
     )

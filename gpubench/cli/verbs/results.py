@@ -92,12 +92,12 @@ def _parts(heads: Sequence[Head]) -> list[Part]:
         table(
             "",
             heads,
-            text("run", lambda row: row.run_id),
-            text("started", lambda row: row.started_at, optional=2),
-            text("device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
-            text("budget", lambda row: row.budget, optional=1),
-            text("measured", _measured),
-            text("workloads", lambda row: " ".join(_workloads(row))),
+            text("Run", lambda row: row.run_id),
+            text("Started", lambda row: row.started_at, optional=2),
+            text("Device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
+            text("Budget", lambda row: row.budget, optional=1),
+            text("Measured", _measured),
+            text("Workloads", lambda row: " ".join(_workloads(row))),
         )
     ]
 
