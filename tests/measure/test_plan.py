@@ -222,7 +222,7 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"time_limit_s": float("nan")}, "--time-limit nan must"),
         ({"precisions": ("fp6",)}, "--precision 'fp6' is unknown"),
         ({"executions": ("magic",)}, "--execution 'magic' is unknown"),
-        ({"device": "toaster"}, "'toaster' is no device"),
+        ({"device": "toaster"}, "'toaster' is not a device"),
         ({"workloads": ()}, "no workload named"),
     ],
 )

@@ -77,7 +77,7 @@ def test_what_a_row_does_not_say_is_unknown(write_table):
         ({"gpu_key": ""}, "unknown or ambiguous"),
         ({"price_date": ""}, "no price date"),
         ({"price_date": "yesterday"}, "price date 'yesterday'"),
-        ({"price_date": "2026-02-31"}, "no day of the calendar"),
+        ({"price_date": "2026-02-31"}, "not a day of the calendar"),
         ({"price_date": "2062-11-01"}, "lies in the future"),
         ({"provider": ""}, "no provider"),
         ({"kind": "gift"}, "kind 'gift' is none of"),

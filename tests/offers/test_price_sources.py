@@ -256,7 +256,7 @@ def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypa
 def test_a_catalog_file_that_is_none_is_a_failure(tmp_path, monkeypatch, content):
     (tmp_path / "oci.csv").write_bytes(content)
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
-    with pytest.raises(SourceError, match=r"oci\.csv is no catalog"):
+    with pytest.raises(SourceError, match=r"oci\.csv is not a catalog"):
         offers(gpuhunt_of("oci"), refuse)
 
 
@@ -285,8 +285,8 @@ def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
     ("answers", "message"),
     [
         ((b"../../etc",), "a version"),
-        ((b"1", b"no zip"), "no such archive"),
-        ((b"1", _packed("aws.csv")), "no such archive"),
+        ((b"1", b"no zip"), "not such an archive"),
+        ((b"1", _packed("aws.csv")), "not such an archive"),
     ],
 )
 def test_a_damaged_gpuhunt_catalog_is_a_failure(monkeypatch, answers, message):

@@ -155,18 +155,18 @@ def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no price snapshot"),
-        (b"<html>", "no price snapshot"),
+        (b"", "not a price snapshot"),
+        (b"<html>", "not a price snapshot"),
         (
             b'{"retrieved_at": "2026-11-18T00:00:00Z", "sources": {"acme": {"state": "maybe"}}}',
-            "no price snapshot",
+            "not a price snapshot",
         ),
         (b'{"retrieved_at": "2026-11-18T00:00:00Z"}', "holds no offer"),
         (b'{"retrieved_at": "2036-11-18T00:00:00Z"}', "in the future"),
         (b'{"retrieved_at": "soon"}', "a time"),
         (b'{"retrieved_at": "2026-11-18T00:00:00Z", "schema_version": 99}', "upgrade gpubench"),
-        (b"[" * 100_000, "no price snapshot"),
-        (WITHOUT_END, "no price snapshot"),
+        (b"[" * 100_000, "not a price snapshot"),
+        (WITHOUT_END, "not a price snapshot"),
     ],
 )
 def test_what_is_no_snapshot_is_one_line_and_changes_nothing(site, tmp_path, read, content, says):

@@ -262,8 +262,8 @@ def test_a_record_whose_figures_agree_is_read(tmp_path, make_run):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.update(seed=float("nan")), "no gpubench run"),
-        (lambda d: d.update(seed=10**5000), "no gpubench run"),
+        (lambda d: d.update(seed=float("nan")), "not a gpubench run"),
+        (lambda d: d.update(seed=10**5000), "not a gpubench run"),
         (lambda d: d["measurements"][0]["case"].update(batch_size=-1), "batch -1"),
         (lambda d: d["measurements"][0]["case"].update(batch_size=10**18), "batch 10000"),
         (lambda d: d["measurements"][0]["launches"][0]["rounds"][0].update(wall_s=-1.0), "a round of"),
@@ -286,10 +286,10 @@ def test_a_record_whose_figures_agree_is_read(tmp_path, make_run):
             lambda d: d.update(micro=[gemm(times_s=[1.0, 1.1, 0.9])]),
             "its repetitions give 4e.12, it says 2e.12",
         ),
-        (lambda d: d.update(run_id="../../x"), "no plain file name"),
+        (lambda d: d.update(run_id="../../x"), "not a plain file name"),
         (lambda d: d.update(schema_version=0), "never existed"),
-        (lambda d: d.update(schema_version="1"), "no gpubench run"),
-        (lambda d: d.pop("device"), "no gpubench run"),
+        (lambda d: d.update(schema_version="1"), "not a gpubench run"),
+        (lambda d: d.pop("device"), "not a gpubench run"),
     ],
 )
 def test_a_file_that_cannot_be_true_is_refused_with_the_reason(tmp_path, make_run, change, words):
@@ -322,7 +322,7 @@ def test_more_energy_than_the_power_limit_allows_is_refused(tmp_path, make_run):
 def test_deep_nesting_is_refused(tmp_path):
     path = tmp_path / "deep.json"
     path.write_text('{"schema_version":1,"device":' + "[" * 200_000 + "]" * 200_000 + "}")
-    with pytest.raises(MisuseError, match="no gpubench run"):
+    with pytest.raises(MisuseError, match="not a gpubench run"):
         store.read_run(path)
 
 
@@ -364,7 +364,7 @@ def test_an_answer_without_a_place_for_it_says_on_stderr_which_run_does_not_coun
     (line,) = told.err.splitlines()
     assert line.startswith("gpubench: ")
     assert broken.name in line
-    assert "no gpubench run" in line
+    assert "not a gpubench run" in line
 
 
 def test_a_symbolic_link_is_not_followed_nor_renamed(tmp_path, make_run):
@@ -392,7 +392,7 @@ def test_a_run_is_not_written_through_a_link(tmp_path, make_run):
 def test_a_named_pipe_does_not_hang_the_reader(tmp_path):
     fifo = tmp_path / "run.json"
     os.mkfifo(fifo)
-    with pytest.raises(MisuseError, match="no regular file"):
+    with pytest.raises(MisuseError, match="not a regular file"):
         store.read_run(fifo)
 
 
@@ -526,7 +526,7 @@ def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
 @pytest.mark.parametrize("read", [store.read_runs, store.newest_runs, store.list_runs])
 def test_what_is_no_folder_holds_no_results(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(MisuseError, match="is no folder"):
+    with pytest.raises(MisuseError, match="is not a folder"):
         read(tmp_path / "pipe")
 
 
