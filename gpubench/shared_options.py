@@ -13,6 +13,7 @@ import msgspec
 from gpubench import executions, precisions
 from gpubench.errors import MisuseError
 from gpubench.options import Flag, Option, said, shown_value
+from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 from gpubench.units import plain
 
 
@@ -57,13 +58,10 @@ WORKLOAD = Option(
     python="str | Path",
     metavar="NAME|FILE[:NAME]",
 )
-JOB_MODES = ("ddp", "fsdp")
-"""How one job is shared: all weights on each GPU, or a share of them; as ``models.ParallelMode``."""
+JOB_MODES = (ParallelMode.DDP, ParallelMode.FSDP)
+"""How one job is shared: all weights on each GPU, or a share of them."""
 JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp", old=("parallel",))
 
-
-TASKS = ("train", "infer")
-"""As ``models.TaskKind``, whose import would slow the start of the command line; a test compares the two."""
 
 Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
 
@@ -112,7 +110,7 @@ AnyPrecision: TypeAlias = Annotated[
     ),
 ]
 AnyExecution: TypeAlias = Annotated[str, Option("How a step is executed.", choices=executions.OF_TORCH)]
-AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=TASKS)]
+AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=tuple(TaskKind))]
 GpuBatch: TypeAlias = Annotated[
     int | Literal["max"] | None,
     said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
@@ -120,11 +118,6 @@ GpuBatch: TypeAlias = Annotated[
 
 
 RECIPE = "Language models"
-WEIGHT_TYPES = ("float32", "bfloat16", "float16", "int8", "int4", "nf4")
-CHECKPOINTING = ("none", "selective", "full")
-TRAINABLE = ("full", "lora", "qlora")
-"""As the enums of ``models.case``; a test compares them."""
-
 _OWN = "the workload's own"
 
 
@@ -133,14 +126,16 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     weight_type: Annotated[
         str | None,
-        Option("Data type of the weights.", RECIPE, choices=WEIGHT_TYPES, default="that of the precision"),
+        Option(
+            "Data type of the weights.", RECIPE, choices=tuple(WeightType), default="that of the precision"
+        ),
     ] = None
     checkpointing: Annotated[
         str | None,
         Option(
             "Activations that are computed again in the backward pass.",
             RECIPE,
-            choices=CHECKPOINTING,
+            choices=tuple(Checkpointing),
             default=_OWN,
         ),
     ] = None
@@ -174,7 +169,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "What is trained: everything, or adapters over a frozen base.",
             RECIPE,
-            choices=TRAINABLE,
+            choices=tuple(Trainable),
             flags=(
                 Flag("lora", "lora", "Train adapters over a frozen base."),
                 Flag("qlora", "qlora", "Train adapters over a frozen base in 4 bits."),

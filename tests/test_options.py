@@ -19,13 +19,11 @@ from gpubench.cli.app import app, load_verb, main, verb_names
 from gpubench.cli.verbs.rank import ShownRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
-from gpubench.models import Checkpointing, Pricing, TaskKind, Trainable, WeightType
-from gpubench.offers.request import PRICINGS, OffersRequest
+from gpubench.offers.request import OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.request import PredictRequest
 from gpubench.recommend.request import FeedRequest, Range, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
-from gpubench.shared_options import CHECKPOINTING, TASKS, TRAINABLE, WEIGHT_TYPES
 
 REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
 VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
@@ -71,14 +69,6 @@ def within(parameter: Parameter, value: float) -> bool:
 def test_gpus_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
     given = [{"gpu": "h100, b200"}, {"gpu": ["h100", "b200"]}]
     assert [request_from(request_type, each).gpus for each in given] == [("h100", "b200")] * 2
-
-
-def test_the_choices_are_those_of_the_models() -> None:
-    assert tuple(TaskKind) == TASKS
-    assert tuple(Checkpointing) == CHECKPOINTING
-    assert tuple(WeightType) == WEIGHT_TYPES
-    assert tuple(Trainable) == TRAINABLE
-    assert tuple(p for p in Pricing if p is not Pricing.OWNED) == PRICINGS
 
 
 @pytest.mark.parametrize("request_type", asked_of_verbs())

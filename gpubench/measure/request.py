@@ -8,12 +8,12 @@ from gpubench import executions, precisions
 from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
 from gpubench.options import Flag, Option, said
+from gpubench.recipes import ParallelMode, TaskKind
 from gpubench.shared_options import (
     BATCH,
     CLASSIC,
     JOB_MODES,
     JOBS,
-    TASKS,
     WORKLOAD,
     Device,
     RecipeRequest,
@@ -84,7 +84,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             commas=True,
         ),
     ] = (Framework.TORCH,)
-    task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
+    task: Annotated[str, Option("Training or inference.", choices=tuple(TaskKind))] = "train"
     batch_size: Annotated[
         int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")
     ] = None
@@ -101,7 +101,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             JOBS,
             help="With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or "
             "one on each at once.",
-            choices=(*JOB_MODES, "independent"),
+            choices=(*JOB_MODES, ParallelMode.INDEPENDENT),
         ),
     ] = None
     thread_scaling: Annotated[

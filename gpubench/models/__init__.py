@@ -7,17 +7,8 @@ can be derived again from the file alone.
 
 from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
-from gpubench.models.case import (
-    Case,
-    Checkpointing,
-    MemoryFormat,
-    ParallelMode,
-    Recipe,
-    TaskKind,
-    Trainable,
-    WeightType,
-)
-from gpubench.models.catalog import GpuSpec, Offer, Pricing
+from gpubench.models.case import Case, MemoryFormat, Recipe
+from gpubench.models.catalog import GpuSpec, Offer
 from gpubench.models.cuda_check import (
     Blocks,
     CaseRow,
@@ -99,6 +90,8 @@ from gpubench.models.workload import (
     recipe_over,
 )
 from gpubench.precisions import Precision
+from gpubench.pricings import Pricing
+from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 
 __all__ = [
     "CONVOLUTIONS",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
 from gpubench.models.record import Record
+from gpubench.pricings import Pricing
 
 
 class GpuSpec(Record, frozen=True, kw_only=True):
@@ -98,15 +98,6 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     def board_power_w(self) -> float | None:
         """What is paid for and cooled: the module's limit where a CPU shares it, else the GPU's [W]."""
         return self.tdp_w if self.module_tdp_w is None else self.module_tdp_w
-
-
-class Pricing(StrEnum):
-    """How an offer is paid."""
-
-    ON_DEMAND = "on_demand"
-    SPOT = "spot"
-    RESERVED = "reserved"
-    OWNED = "owned"
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,10 +10,10 @@ from typing import Literal
 
 from gpubench.findings import Finding
 from gpubench.interval import Interval
-from gpubench.models.case import ParallelMode
-from gpubench.models.catalog import Pricing
 from gpubench.models.measurement import Basis
 from gpubench.models.record import Record
+from gpubench.pricings import Pricing
+from gpubench.recipes import ParallelMode
 
 Source = Literal["cloud", "marketplace", "own"]
 """Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""

@@ -11,8 +11,8 @@ import msgspec
 
 from gpubench.findings import Finding
 from gpubench.interval import Interval
-from gpubench.models.case import Case, ParallelMode
-from gpubench.models.catalog import Offer, Pricing
+from gpubench.models.case import Case
+from gpubench.models.catalog import Offer
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
 from gpubench.models.record import (
@@ -25,6 +25,8 @@ from gpubench.models.record import (
     shown,
     views,
 )
+from gpubench.pricings import Pricing
+from gpubench.recipes import ParallelMode
 from gpubench.units import count, format_chance, format_usd
 
 if TYPE_CHECKING:

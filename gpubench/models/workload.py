@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models.case import Case, Checkpointing, MemoryFormat, ParallelMode, Recipe, TaskKind, Trainable
+from gpubench.models.case import Case, MemoryFormat, Recipe
 from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
+from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable
 
 PHOTOGRAPH_SHAPE = (3, 224, 224)
 """What an input pipeline makes of a photograph."""

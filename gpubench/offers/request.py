@@ -9,11 +9,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from gpubench.options import Option, said
+from gpubench.pricings import Pricing
 from gpubench.shared_options import DAY, Results
 
 KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
-PRICINGS = ("on_demand", "spot", "reserved")
-"""What ``models.Pricing`` has to rent; its import would slow the start of the command line."""
+TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
 
 
 class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     spot: Annotated[bool, Option("Only spot prices.")] = False
-    pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=PRICINGS)] = ()
+    pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=TO_RENT)] = ()
     kinds: Annotated[tuple[str, ...], Option("Only this kind.", name="kind", choices=KINDS)] = ()
     offers: Annotated[
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")

@@ -14,7 +14,7 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
 from gpubench.predict.anchors import gpu_of, is_disturbed
 from gpubench.predict.calibration import (
-    SCHEMA_VERSION,
+    CALIBRATION_VERSION,
     Calibration,
     Fitted,
     Learned,
@@ -65,7 +65,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         encoded = b"".join(msgspec.json.encode(run, order="sorted") for run in ordered)
         inputs |= {"own runs": hashlib.sha256(encoded).hexdigest()}
     calibration = Calibration(
-        schema_version=SCHEMA_VERSION,
+        schema_version=CALIBRATION_VERSION,
         fitted=fitted,
         inputs=inputs,
         train=_fitted(TaskKind.TRAIN, mine),

@@ -19,7 +19,7 @@ from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
 from gpubench.units import MIB
 
-SCHEMA_VERSION = 4
+CALIBRATION_VERSION = 4
 MOST_BYTES = 16 * MIB
 """The shipped one, of some 60 GPUs, takes 0.2 MiB."""
 MEASUREMENTS = ("published.csv", "published_inference.csv")
@@ -206,8 +206,10 @@ def read_calibration(path: Path) -> Calibration:
     """
     hint = "delete it or run gpubench calibrate"
     calibration = read_json(path, Calibration, MOST_BYTES, what="calibration", hint=hint, follow_links=True)
-    if calibration.schema_version != SCHEMA_VERSION:
-        raise MisuseError(f"{path} has schema {calibration.schema_version}, not {SCHEMA_VERSION}: {hint}")
+    if calibration.schema_version != CALIBRATION_VERSION:
+        raise MisuseError(
+            f"{path} has schema {calibration.schema_version}, not {CALIBRATION_VERSION}: {hint}"
+        )
     return calibration
 
 

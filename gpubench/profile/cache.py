@@ -1,6 +1,6 @@
 """Profiles without torch in this process: from the package, or from a child process that traces the model.
 
-``python -m gpubench.profile`` writes the file of the standard workloads again.
+``python docs/make_profiles.py`` writes the file of the standard workloads again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -22,8 +22,7 @@ import msgspec
 from gpubench.children import ask_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
-from gpubench.files import table_json, write_file
-from gpubench.folders import data_bytes, data_path, write_log
+from gpubench.folders import data_bytes, write_log
 from gpubench.models import Recipe, WorkloadProfile
 from gpubench.units import format_duration, plain
 from gpubench.user_model import HUGGING_FACE, is_own
@@ -102,12 +101,6 @@ def run_names() -> tuple[str, ...]:
     """The installed workloads that can be run: not those that are described only."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_run)
-
-
-def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
-    """Write the file that ``load_profiles`` reads."""
-    ordered = sorted(profiles, key=lambda p: p.name)
-    write_file(data_path(PROFILES_FILE), table_json(ordered))
 
 
 def profiles_of(

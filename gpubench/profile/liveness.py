@@ -31,7 +31,6 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
-from gpubench.models.case import ADAPTER_BASES
 from gpubench.profile.blocks import adapt, checkpoint_blocks, repeated_blocks
 from gpubench.profile.growth import (
     BATCHES,
@@ -43,6 +42,7 @@ from gpubench.profile.growth import (
 )
 from gpubench.profile.kernels import EveryCall, storage_id, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
+from gpubench.recipes import ADAPTER_BASES
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded
 

@@ -29,7 +29,6 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.models.case import ADAPTER_BASES
 from gpubench.profile.allowance import ClassAllowance, load_allowance
 from gpubench.profile.memory_figures import (
     WORKSPACE_BYTES,
@@ -45,6 +44,7 @@ from gpubench.profile.memory_figures import (
     parts_of,
     scratch_of,
 )
+from gpubench.recipes import ADAPTER_BASES
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20

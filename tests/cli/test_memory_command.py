@@ -14,10 +14,8 @@ from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL
 
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
-from gpubench.models import ParallelMode
 from gpubench.predict.estimate import predict
 from gpubench.profile import load_profiles
-from gpubench.shared_options import JOB_MODES
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
@@ -267,10 +265,6 @@ def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
     code, _, err = ask(*card, "--batch-size", "4")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "name one" in err
-
-
-def test_choices_are_those_of_a_case() -> None:
-    assert set(JOB_MODES) <= set(ParallelMode)
 
 
 def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:

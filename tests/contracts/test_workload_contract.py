@@ -92,7 +92,7 @@ class WorkloadContract:
         """
         shipped, traced = load_profiles()[self.name], self.profile
         assert msgspec.structs.replace(shipped, memory=()) == msgspec.structs.replace(traced, memory=()), (
-            "what it computes has changed: raise its version, then run python -m gpubench.profile"
+            "what it computes has changed: raise its version, then run python docs/make_profiles.py"
         )
         kept = {(step.task, step.is_amp, step.recipe): step for step in shipped.memory}
         assert traced.memory or traced.memory_untraced

@@ -1,0 +1,20 @@
+"""docs/make_profiles.py traces again what is named, and keeps every other profile."""
+
+from __future__ import annotations
+
+import msgspec
+from make_profiles import traced_again
+
+from gpubench.profile import load_profiles
+
+
+def test_a_workload_that_is_named_is_traced_again_and_no_other():
+    """Which of two moments of a step that need alike is noted differs by process: memory is compared elsewhere."""
+    shipped = load_profiles()
+    made = {profile.name: profile for profile in traced_again(["cnn"])}
+    assert list(made) == sorted(shipped)
+    assert made["cnn"] is not shipped["cnn"]
+    assert msgspec.structs.replace(made["cnn"], memory=()) == msgspec.structs.replace(
+        shipped["cnn"], memory=()
+    )
+    assert all(made[name] is shipped[name] for name in shipped if name != "cnn")
