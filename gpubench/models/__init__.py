@@ -17,7 +17,7 @@ from gpubench.models.case import (
     Trainable,
     WeightType,
 )
-from gpubench.models.catalog import GpuSpec, Offer, Pricing
+from gpubench.models.catalog import GpuSpec, Offer, PriceCondition, PriceLabel, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
     CaseRow,
@@ -40,7 +40,6 @@ from gpubench.models.decision import (
     Elsewhere,
     FindingOut,
     Job,
-    PriceLabel,
     Source,
     Sureness,
     UsageLine,
@@ -156,6 +155,7 @@ __all__ = [
     "PartState",
     "Precision",
     "PrecisionProof",
+    "PriceCondition",
     "PriceLabel",
     "Pricing",
     "Purchase",
