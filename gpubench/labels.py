@@ -5,7 +5,7 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
-from gpubench.models import BuyOrRent, MicroResult, Offer, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, RankedOffer
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -16,11 +16,30 @@ PRICING_WORDS = {
     Pricing.OWNED: "owned",
 }
 
+HOSTS_ASK = "host's ask"
+"""What is said of a marketplace's price where words are counted."""
+
+CONDITION_WORDS = {
+    PriceCondition.LIST: "list price",
+    PriceCondition.SINGLE_HOST: f"one {HOSTS_ASK}",
+    PriceCondition.QUOTED: "as quoted",
+    PriceCondition.NEW: "new",
+    PriceCondition.USED: "used",
+    PriceCondition.LAUNCH_PRICE: "launch price",
+    PriceCondition.UNSTATED: "new or used not stated",
+}
+
 
 def pricing_words(offer: Offer) -> str:
     """Return how an offer is paid: "on demand", "spot", "reserved 3 y"."""
     term = f" {offer.term_years} y" if offer.term_years else ""
     return f"{PRICING_WORDS[offer.pricing]}{term}"
+
+
+def card_condition(condition: PriceCondition) -> str:
+    """Return what stands beside cards to buy: "used"; nothing where they are quoted, or nobody says."""
+    says = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
+    return CONDITION_WORDS[condition] if says else ""
 
 
 def gpu_name(key: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
+import pytest
 from recommend.builders import offer
 
-from gpubench.labels import gpu_name, offer_name
-from gpubench.models import Pricing
+from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, card_condition, gpu_name, offer_name
+from gpubench.models import PriceCondition, PriceLabel, Pricing
+from gpubench.offers.hardware import CONDITIONS
 from gpubench.specs import load_specs
 
 
@@ -18,6 +21,22 @@ def test_no_two_gpus_of_the_table_have_one_short_name() -> None:
 def test_a_term_and_a_way_to_pay_are_part_of_an_offers_name() -> None:
     reserved = offer(pricing=Pricing.RESERVED, region="us-east-1", term_years=3)
     assert offer_name(reserved).endswith("us-east-1 (reserved 3 y)")
+
+
+def test_every_way_to_pay_and_every_condition_of_a_price_has_its_own_words() -> None:
+    assert set(PRICING_WORDS) == set(Pricing)
+    assert set(CONDITION_WORDS) == set(PriceCondition)
+    assert len(set(CONDITION_WORDS.values())) == len(PriceCondition)
+
+
+def test_a_stored_label_is_a_condition_and_the_way_back() -> None:
+    assert {each.label for each in PriceCondition} == set(get_args(PriceLabel))
+    assert [PriceCondition.of_label(each.label) for each in PriceCondition] == list(PriceCondition)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_beside_cards_stands_only_what_somebody_says_of_them(condition: PriceCondition) -> None:
+    assert card_condition(condition) == ("" if condition is PriceCondition.UNSTATED else condition)
 
 
 def test_what_comes_from_outside_is_stripped_of_escapes() -> None:

@@ -31,7 +31,6 @@ from gpubench.models.decision import (
     Elsewhere,
     FindingOut,
     Job,
-    PriceLabel,
     Source,
     Sureness,
     UsageLine,
@@ -90,7 +89,7 @@ from gpubench.models.workload import (
     recipe_over,
 )
 from gpubench.precisions import Precision
-from gpubench.pricings import Pricing
+from gpubench.pricings import PriceCondition, PriceLabel, Pricing
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 
 __all__ = [
@@ -149,6 +148,7 @@ __all__ = [
     "PartState",
     "Precision",
     "PrecisionProof",
+    "PriceCondition",
     "PriceLabel",
     "Pricing",
     "Purchase",

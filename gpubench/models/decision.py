@@ -12,15 +12,11 @@ from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.measurement import Basis
 from gpubench.models.record import Record
-from gpubench.pricings import Pricing
+from gpubench.pricings import PriceCondition, PriceLabel, Pricing
 from gpubench.recipes import ParallelMode
 
 Source = Literal["cloud", "marketplace", "own"]
 """Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""
-
-PriceLabel = Literal["list", "single host", "quote", "new", "used", "launch price", "unlabeled"]
-"""What a price is: a provider's list price, one host's ask, the buyer's own quote, what a card costs new or
-used, or cost at launch; unlabeled where the source of a card's price does not say."""
 
 
 class Job(Record, frozen=True, kw_only=True):
@@ -78,6 +74,8 @@ class Choice(Record, frozen=True, kw_only=True):
             cost of a useful hour.
         expected_usd_per_hour: What to expect to pay, which every other figure is at: that of an old ask of
             a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
+        price_label: Its ``condition``: list, single host, new, used or launch price; quoted by the buyer is
+            quote, and unstated is unlabeled.
         machine_count: Of owned hardware: such machines that do the jobs of a month, 1 where none are told.
         purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
         assumed: Of owned hardware: what was not given.
@@ -154,6 +152,11 @@ class Choice(Record, frozen=True, kw_only=True):
     extrapolated: bool = False
     findings: tuple[Finding, ...] = ()
     also_at: tuple[Elsewhere, ...] = ()
+
+    @property
+    def condition(self) -> PriceCondition:
+        """What its price is, by the name that purchases have for it too."""
+        return PriceCondition.of_label(self.price_label)
 
     @property
     def is_expected_as_listed(self) -> bool:

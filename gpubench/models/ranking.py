@@ -25,7 +25,7 @@ from gpubench.models.record import (
     shown,
     views,
 )
-from gpubench.pricings import Pricing
+from gpubench.pricings import PriceCondition, Pricing
 from gpubench.recipes import ParallelMode
 from gpubench.units import count, format_chance, format_usd
 
@@ -243,7 +243,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     """A set of cards to buy, with the host around it, that keeps within what was asked.
 
     Attributes:
-        condition: Of the price: new, used, unstated, the maker's at launch, or quoted by the buyer.
+        condition: Of the price: new, used, unstated, the maker's launch price, or quoted by the buyer.
         gpu_count: Of one machine; ``machine_count`` of them do the jobs of a month, 1 where none are told.
         cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``, of all machines.
         board_power_w, slots: What the cards draw at most and take in the host.
@@ -259,7 +259,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     gpu_key: str
     gpu_count: int
     machine_count: int = 1
-    condition: Literal["new", "used", "unstated", "launch price", "quoted"]
+    condition: PriceCondition
     cards_usd: float
     host_usd: float
     purchase_usd: float
@@ -320,7 +320,7 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     break_even_utilization_high: float | None
     verdict: Literal["buy", "rent", "depends"]
     quoted: bool = False
-    condition: str = "quoted"
+    condition: PriceCondition = PriceCondition.QUOTED
     host_usd: float = 0.0
     assumed: tuple[str, ...] = ()
     years: float | None = None

@@ -10,30 +10,32 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
-from typing import Literal, get_args
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.folders import data_rows
+from gpubench.models import PriceCondition
 from gpubench.offers.dates import price_day
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import plain
 
 # --- prices of cards -------------------------------------------------------------------------------------
 
-Condition = Literal["new", "used", "unstated", "launch price"]
+CONDITIONS = frozenset(
+    {PriceCondition.NEW, PriceCondition.USED, PriceCondition.UNSTATED, PriceCondition.LAUNCH_PRICE}
+)
+"""What the price of a card may be in the table."""
 
 
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
     """One dated price of one card [USD].
 
-    ``unstated`` is a listing that does not say whether it is new; ``launch price`` is the maker's, of the day
-    that a developer kit came out, where no shop's price is dated.
+    A launch price is of the day that a developer kit came out, where no shop's price is dated.
     """
 
     gpu_key: str
-    condition: Condition
+    condition: PriceCondition
     price_usd: Decimal
     price_date: str
     source: str
@@ -50,7 +52,7 @@ def card_prices() -> tuple[CardPrice, ...]:
     for row in data_rows("card_prices.csv"):
         price_day(row["price_date"])
         price_usd = Decimal(row["price_usd"])
-        known = row["gpu_key"] in load_specs() and row["condition"] in get_args(Condition)
+        known = row["gpu_key"] in load_specs() and row["condition"] in CONDITIONS
         if not (known and row["source"]):
             raise ValueError(f"card_prices.csv: {row}")
         if not price_usd > 0:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags
-from gpubench.labels import full_name
+from gpubench.labels import full_name, pricing_words
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers, kinds_of, recoded
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
@@ -286,7 +286,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             jumped.add(offer_key(offer))
             new_usd, old_usd = (format_usd(float(each.price_usd_per_hour)) for each in (offer, last))
             reason = (
-                f"{offer.pricing} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
+                f"{pricing_words(offer)} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
                 f"{last.price_date}; the old price is kept (--accept-outliers takes the new one)"
             )
             set_aside.append(SetAside(name_of(offer), reason))

@@ -21,6 +21,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
+from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
 from gpubench.offers.columns import CODED, Column, Columns, Offers, column_of, constant, kinds_of, recoded
@@ -96,7 +97,8 @@ def offers_of_columns(table: TextColumns, default_source: str = "", latest: date
         prices, bad = _prices(cells, stated & usable, facts)
         aside += [_Aside(row, place, reason) for row, reason in bad.items()]
         first, second = _without_duplicates(np.flatnonzero(~np.isnan(prices)), facts)
-        reason = f"a second {column.pricing} price of this instance in this region; the first is kept"
+        words = PRICING_WORDS[column.pricing]
+        reason = f"a second {words} price of this instance in this region; the first is kept"
         aside += [_Aside(row, place, reason) for row in second.tolist()]
         priced.append(_Priced(column, cells, prices, first))
     aside += [_Aside(row, 0, "no price") for row in np.flatnonzero(unpriced).tolist()]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench.folders import data_rows
+from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer, Pricing
 from gpubench.names import tpu_slice
 from gpubench.offers import plausible
@@ -54,7 +55,9 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
         try:
             offer = _offer(quote, retrieved_at)
             if offers.setdefault(offer_key(offer), offer) is not offer:
-                raise ImplausibleError(f"a second {offer.pricing} price of this instance in this region")
+                raise ImplausibleError(
+                    f"a second {PRICING_WORDS[offer.pricing]} price of this instance in this region"
+                )
         except ValueError as reason:
             words = " ".join(word for word in (quote.provider, quote.instance, quote.region or "") if word)
             set_aside.append(SetAside(plain(words), plain(str(reason))))

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
+from gpubench.models import GpuSpec, Offer, PriceCondition, Purchase, RankedOffer
 from gpubench.offers.columns import Offers
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
@@ -56,13 +56,13 @@ _Reason: TypeAlias = Callable[[RankRequest, Ownership, GpuSpec | None], str | No
 
 def _limit(given: Limit | None, default: Limit, machine: Ownership) -> Limit | None:
     """Return the limit of a host: what is given, else the default one's where a host is bought too."""
-    is_bought_too = machine.condition != "quoted" and machine.host_usd > 0
+    is_bought_too = machine.condition is not PriceCondition.QUOTED and machine.host_usd > 0
     return default if given is None and is_bought_too else given
 
 
 def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
     del request
-    in_a_default_host = machine.condition != "quoted" and "host_usd" in machine.assumed
+    in_a_default_host = machine.condition is not PriceCondition.QUOTED and "host_usd" in machine.assumed
     if spec is None or not in_a_default_host or cooling_of(spec) == "active":
         return None
     return "it has no fan of its own: give the price of a server for it with --host-usd"

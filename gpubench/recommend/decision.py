@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from gpubench.models import (
     FindingKind,
     GpuSpec,
     Offer,
-    PriceLabel,
+    PriceCondition,
     Pricing,
     RankedOffer,
     Source,
@@ -65,7 +65,8 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
     regions = (offer.region, *paid_alike.region.cells())
     images_per_s = _photographs_per_s(found, row)
     margin = _memory_margin(row, load_specs().get(offer.gpu_key))
-    label: PriceLabel = "single host" if offer.kind == "marketplace" else "list"
+    rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
+    condition = rent if machine is None else machine.condition
     return Choice(
         **{name: getattr(offer, name) for name in _OF_OFFER},
         **{name: getattr(row, name) for name in _OF_ROW},
@@ -75,8 +76,8 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
         p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if row.rank else None,
         source=source_of(offer.pricing, offer.kind),
         price_usd_per_hour=float(offer.price_usd_per_hour),
-        price_label=label if machine is None else _OF_CARDS[machine.condition],
-        price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
+        price_label=condition.label,
+        price_note=offer.note if machine is None or condition is PriceCondition.QUOTED else machine.source,
         price_doubt=rows.doubt(offer),
         asks=left.market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),
@@ -111,13 +112,6 @@ _OF_MACHINE = {
     "purchase_usd": "in_all_usd",
     "host_usd": "hosts_usd",
     "assumed": "assumed",
-}
-_OF_CARDS: Mapping[str, PriceLabel] = {
-    "new": "new",
-    "used": "used",
-    "launch price": "launch price",
-    "unstated": "unlabeled",
-    "quoted": "quote",
 }
 
 

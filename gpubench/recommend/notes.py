@@ -8,7 +8,7 @@ from datetime import date
 
 import numpy as np
 
-from gpubench.labels import gpu_name, gpus
+from gpubench.labels import CONDITION_WORDS, gpu_name, gpus
 from gpubench.models import Choice, Decision, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
@@ -130,8 +130,9 @@ def _on_the_price(choice: Choice) -> Iterator[str]:
             for usd in (choice.price_usd_per_hour, choice.expected_usd_per_hour)
         )
         yield (
-            f"{one} for an hour of {gpu_name(choice.gpu_key)} is one host's ask: {asks.ask_count} hosts ask "
-            f"{middle} in the middle, nine tenths {low} to {high}, so expect {expected}."
+            f"{one} for an hour of {gpu_name(choice.gpu_key)} is {CONDITION_WORDS[choice.condition]}: "
+            f"{asks.ask_count} hosts ask {middle} in the middle, "
+            f"nine tenths {low} to {high}, so expect {expected}."
         )
     if choice.price_note:
         whose = "the card" if choice.source == "own" else plain(choice.provider, 40)

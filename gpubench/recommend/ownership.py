@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.labels import gpu_name
-from gpubench.models import GpuSpec, Offer, Pricing
-from gpubench.offers.hardware import ASSUMABLE, Condition, Owned, card_prices, parse_owned
+from gpubench.labels import card_condition, gpu_name
+from gpubench.models import GpuSpec, Offer, PriceCondition, Pricing
+from gpubench.offers.hardware import ASSUMABLE, Owned, card_prices, parse_owned
 from gpubench.recommend import economics
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.specs import find_spec, load_specs
@@ -60,7 +60,7 @@ class Ownership:
     price_date: str
     source: str
     host_usd: float = 0.0
-    condition: Condition | Literal["quoted"] = "quoted"
+    condition: PriceCondition = PriceCondition.QUOTED
     assumed: tuple[str, ...] = ()
     use: float | None = None
     host_w: float = 0.0
@@ -122,7 +122,7 @@ def card_share(owned: Ownership) -> float:
 
     Two cards of 600 USD and a host of 800: 0.6 of the capital, and none of the energy. A quote is certain: 0.
     """
-    if owned.condition == "quoted":
+    if owned.condition is PriceCondition.QUOTED:
         return 0.0
     cost = likely_hourly(owned)
     return (1 - owned.host_usd / owned.purchase_usd) * cost.capital / cost.total
@@ -141,8 +141,8 @@ def hourly_range(owned: Ownership) -> tuple[float, float]:
 
 def offer_of(owned: Ownership) -> Offer:
     """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
-    label = "" if owned.condition in {"quoted", "unstated"} else f"{owned.condition}, "
-    terms = f"{label}{owned.years:g} years at {format_percent(owned.utilization.likely)}"
+    years = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
+    terms = ", ".join(filter(None, (card_condition(owned.condition), years)))
     return Offer(
         provider=QUOTED if owned.source == QUOTED else "buy",
         instance=terms,
@@ -278,10 +278,10 @@ def _resolve(
     *,
     price_date: str,
     source: str,
-    condition: Condition | Literal["quoted"] = "quoted",
+    condition: PriceCondition = PriceCondition.QUOTED,
 ) -> Ownership:
     """Fill what a description leaves open: from the request's ranges, a measurement, the datasheet."""
-    to_buy, host_usd = condition != "quoted", owned.host_usd
+    to_buy, host_usd = condition is not PriceCondition.QUOTED, owned.host_usd
     if "host_usd" in owned.assumed:  # cards to buy need one, what is owned already stands in one
         usual = DEFAULT_HOST.price_usd if to_buy else 0.0
         host_usd = usual if request.host_usd is None else request.host_usd

@@ -10,13 +10,14 @@ import numpy as np
 
 from gpubench.findings import doubts
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus, gpus_of, price_of
+from gpubench.labels import CONDITION_WORDS, card_condition, gpu_name, gpus, gpus_of, price_of
 from gpubench.models import (
     BuyOrRent,
     Case,
     Choice,
     Decision,
     FindingKind,
+    PriceCondition,
     Pricing,
     RankedOffer,
     Ranking,
@@ -189,7 +190,7 @@ def _who(row: RankedOffer) -> str:
     if row.offer.pricing is Pricing.OWNED:
         return f"owning {gpus_of(row.offer)} at {price_of(row)} of work"
     spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
-    host = " (one host's ask)" if row.offer.kind == "marketplace" else ""
+    host = f" ({CONDITION_WORDS[PriceCondition.SINGLE_HOST]})" if row.offer.kind == "marketplace" else ""
     about = ""
     if not row.is_expected_as_listed:
         about = "about "
@@ -451,7 +452,8 @@ def _buying(decisions: Sequence[BuyOrRent]) -> list[str]:
     by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
     sentences = []
     for each in by_the_hour[:MOST_MACHINES]:
-        condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
+        said = card_condition(each.condition)
+        condition = f" ({said})" if said else ""
         host = " with a host" if each.host_usd else ""
         machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
         against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus, hosts, machines
-from gpubench.models import Purchase, Ranking
+from gpubench.labels import CONDITION_WORDS, gpu_name, gpus, hosts, machines
+from gpubench.models import PriceCondition, Purchase, Ranking
 from gpubench.offers.dates import show_price_date
 from gpubench.recommend.buy_or_rent import assumptions
 from gpubench.sections.data import ReportData
@@ -29,7 +29,11 @@ def _sentence(ranking: Ranking) -> str:
     sentences = [f"Best buy{limit}: {_words(best)}."]
     others = {each.condition: each for each in reversed(rest)}  # the best of each condition
     others.pop(best.condition, None)
-    sentences += [f"The best {name}: {_words(each)}." for name, each in others.items() if name != "unstated"]
+    sentences += [
+        f"The best {name}: {_words(each)}."
+        for name, each in others.items()
+        if name is not PriceCondition.UNSTATED
+    ]
     fastest = max(ranking.purchases, key=lambda each: each.samples_per_s)
     if fastest != best:
         sentences.append(f"Fastest{limit}: {_words(fastest)}.")
@@ -53,7 +57,7 @@ def _words(each: Purchase) -> str:
 
 
 def _condition(each: Purchase) -> str:
-    return {"quoted": "as quoted", "unstated": "new or used not stated"}.get(each.condition, each.condition)
+    return CONDITION_WORDS[each.condition]
 
 
 def _render(data: ReportData) -> Block | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpubench import labels
 from gpubench.blocks.parts import Fact, Facts
 from gpubench.findings import FindingKind
-from gpubench.labels import gpu_name
-from gpubench.models import Choice, Elsewhere, ParallelMode, PriceLabel, Pricing, Ranking
+from gpubench.labels import CONDITION_WORDS, HOSTS_ASK, card_condition, gpu_name
+from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking
 from gpubench.models.memory import without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, dated
 from gpubench.sections.words import hours_words, in_stock_words
@@ -73,8 +73,10 @@ def _where(choice: Choice) -> str:
     if choice.source == "own" and choice.purchase_usd is None:
         return "of your own"
     if choice.source == "own":
-        label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
-        return f"{label}{'with a host ' if choice.host_usd else ''}for {format_price(choice.purchase_usd)}"
+        said = card_condition(choice.condition)
+        condition = f"({said}) " if said else ""
+        host = "with a host " if choice.host_usd else ""
+        return f"{condition}{host}for {format_price(choice.purchase_usd)}"
     spot = " spot" if choice.pricing is Pricing.SPOT else ""
     return f"at {plain(choice.provider, 30)}{spot}"
 
@@ -108,17 +110,6 @@ def _if_busy(choice: Choice) -> str:
     return f", if busy {busy}" if at else ""
 
 
-_LABELS: Mapping[PriceLabel, str] = {
-    "list": "list price",
-    "single host": "one host's ask",
-    "quote": "as quoted",
-    "new": "new",
-    "used": "used",
-    "launch price": "at launch",
-    "unlabeled": "new or used not stated",
-}
-
-
 def offered(choice: Choice, *, aged: bool) -> str:
     """What to get, from whom, and for how much, with the date of the price: "own 1x RTX 5090 (used) ..."."""
     if choice.source == "own":
@@ -128,7 +119,8 @@ def offered(choice: Choice, *, aged: bool) -> str:
     listed_usd, as_listed = choice.price_usd_per_hour, choice.is_expected_as_listed
     if not as_listed and listed_usd >= choice.expected_usd_per_hour:
         conditions.append(f"asked {format_usd(listed_usd)}")  # the one price that anybody was seen to ask
-    conditions += ["single host"] if choice.price_label == "single host" else []
+    if choice.condition is PriceCondition.SINGLE_HOST:
+        conditions.append(HOSTS_ASK)
     conditions += ["quota"] if choice.needs_quota else []
     price = f"{' for ' if as_listed else ', ~'}{format_usd(choice.expected_usd_per_hour)}/h"
     return f"rent {gpus_and_where(choice)}{price} ({', '.join(conditions)})"
@@ -166,11 +158,11 @@ def _in_full(choice: Choice) -> str:
             host = (
                 f" and {labels.hosts(choice.machine_count)} for {format_price(host_usd)}" if host_usd else ""
             )
-            cards = f"{format_price(choice.purchase_usd - host_usd)} {_LABELS[choice.price_label]}"
+            cards = f"{format_price(choice.purchase_usd - host_usd)} {CONDITION_WORDS[choice.condition]}"
             paid = f"{cards}{host} ({read}), "
         price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(choice)}"
     else:
-        label = _LABELS[choice.price_label]
+        label = CONDITION_WORDS[choice.condition]
         asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
         usd = format_usd(choice.expected_usd_per_hour)
         price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {read})"

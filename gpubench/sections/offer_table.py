@@ -16,9 +16,10 @@ from gpubench.blocks.parts import (
 )
 from gpubench.findings import FindingKind
 from gpubench.interval import Interval, stacked
-from gpubench.labels import offer_lines, price_of
+from gpubench.labels import CONDITION_WORDS, offer_lines, price_of
 from gpubench.models import (
     ParallelMode,
+    PriceCondition,
     Pricing,
     RankedOffer,
     Ranking,
@@ -217,7 +218,7 @@ def _remarks(row: RankedOffer) -> str:
     remarks += [
         words
         for holds, words in (
-            (offer.kind == "marketplace", "one host's ask"),
+            (offer.kind == "marketplace", CONDITION_WORDS[PriceCondition.SINGLE_HOST]),
             (offer.note, plain(offer.note or "", NOTE_CHARACTERS)),
             (offer.in_stock is not None, in_stock_words(offer)),
             (row.pareto, "not dominated"),

@@ -12,6 +12,7 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
+from gpubench.models import PriceCondition
 from gpubench.offers.columns import Offers
 from gpubench.offers.hardware import card_prices
 from gpubench.recommend.buy_or_rent import assumed_of
@@ -47,7 +48,7 @@ def cards(count=1, **changes):
     """RTX 3090 at 1,207 USD each beside a host of 1,000: 350 W and 3 slots a card."""
     fields = {
         "gpu_key": RTX3090, "gpu_count": count, "purchase_usd": 1207.0 * count + 1000, "host_usd": 1000.0,
-        "power_w": 350.0 * count, "condition": "used", "assumed": EVERYTHING, "source": "a report", "years": 3.0,
+        "power_w": 350.0 * count, "condition": PriceCondition.USED, "assumed": EVERYTHING, "source": "a report", "years": 3.0,
     }  # fmt: skip
     return machine(**fields | changes)
 
@@ -112,7 +113,7 @@ def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
 
 def test_of_what_is_quoted_only_given_limits_hold():
     """Whoever owns four cards has a host for them."""
-    quoted = cards(4, condition="quoted", source="own")
+    quoted = cards(4, condition=PriceCondition.QUOTED, source="own")
     assert left_out(quoted) is None
     assert left_out(quoted, psu_watts=1600)[0] == "--psu-watts"
 

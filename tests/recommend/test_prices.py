@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpubench import rank
-from gpubench.models import Asks, Pricing
+from gpubench.models import Asks, PriceCondition, Pricing
 from gpubench.recommend.ownership import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
@@ -79,7 +79,7 @@ def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
 def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alike():
     """Two cards of 600 and a host of 800, no energy: 0.6 of the cost is theirs, so 0.6 x 0.3 after a year."""
     cards = {
-        "host_usd": 800.0, "condition": "used", "source": "a report", "price_date": "2025-11-20",
+        "host_usd": 800.0, "condition": PriceCondition.USED, "source": "a report", "price_date": "2025-11-20",
         "power_w": 0.0, "resale_usd": Range.of(0.0),
     }  # fmt: skip
     one, two = machine(purchase_usd=1400.0, **cards), machine(purchase_usd=2000.0, gpu_count=2, **cards)

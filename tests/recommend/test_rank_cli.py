@@ -205,6 +205,17 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     assert "P(best): this offer" in alone
 
 
+def test_the_ask_of_a_marketplace_has_one_wording_in_an_answer(gpubench):
+    shown = gpubench(
+        "vgg16", "--provider", "vast", "--explain", "--as-of", "2026-11-22", COLUMNS="200"
+    ).stdout
+    shown = " ".join(shown.split())
+    assert shown.partition("Job ")[0].rstrip().endswith("(2026-10-04, host's ask).")
+    assert shown.count("one host's ask") >= 3
+    for other in ("single host", "marketplace ask", "one host at one moment"):
+        assert other not in shown
+
+
 def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpubench):
     decision = rank("vgg16").decision
     shown = " ".join(gpubench("vgg16", "--limit", "1", COLUMNS="200").stdout.split())

@@ -75,7 +75,7 @@ def test_what_is_cheapest_where_nothing_is_named():
     assert row["hours"] == pytest.approx(24 / row["score"] + 1 / 6)
     assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
     assert first_line().startswith("Rent 1x RTX 3090 at")
-    assert "$0.184/h (2026-10-04, single host)." in first_line()
+    assert "$0.184/h (2026-10-04, host's ask)." in first_line()
 
 
 @pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])
