@@ -164,7 +164,7 @@ class Launcher:
         return self._judged(record, unit)
 
     def _judged(self, record: Record, unit: Unit) -> Measurement:
-        return checks.judge(
+        return checks.judge_measurement(
             record.measurement(unit),
             self.plan.budget.launches,
             allow_throttled=self.plan.allow_throttled,
