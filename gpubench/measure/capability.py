@@ -67,7 +67,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     """Say why a device, or several together, cannot run an execution; None where they can."""
     if gpu_count > 1 and not execution.facts.on_several_gpus:
         return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
-    if execution.facts.needs_cuda and device.torch_type != "cuda":
+    if execution.facts.needs_cuda and not device.is_torch_cuda:
         return f"{execution} means a CUDA graph, and this device is {device.backend}"
     return None
 
