@@ -108,6 +108,8 @@ _FACTS = {
     ),
 }
 
+REFUSED_IN_CAPTURE = "capturing"
+"""In the words in which CUDA refuses a call inside a capture; what follows from it has others."""
 CHOICES = tuple(Execution)
 """What a user may write of a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)

@@ -256,6 +256,7 @@ def _tried(
         case=case,
         status=done.status,
         reason=done.reason,
+        cause=done.cause,
         traceback=scrub_traceback(done.traceback or ""),
         reference_error=launch.reference_error,
         graph_error=launch.graph_error,

@@ -22,6 +22,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.folders import write_log
 from gpubench.models import (
     Case,
+    Cause,
     DeviceProfile,
     Execution,
     Framework,
@@ -37,6 +38,10 @@ from gpubench.user_model import is_own
 
 class NotHereError(GpuBenchError):
     """This cannot be had here, as only its own library knows; the case is unsupported, for this reason."""
+
+    def __init__(self, reason: str, cause: Cause | None = None) -> None:
+        super().__init__(reason)
+        self.cause = cause
 
 
 def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:

@@ -48,6 +48,7 @@ from gpubench.models.decision import (
 from gpubench.models.measurement import (
     Basis,
     BatchChoice,
+    Cause,
     Launch,
     Measurement,
     Reading,
@@ -114,6 +115,7 @@ __all__ = [
     "CardMemory",
     "Case",
     "CaseRow",
+    "Cause",
     "Change",
     "Checkpointing",
     "Choice",
