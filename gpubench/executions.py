@@ -32,6 +32,8 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
         preparation: The phase between the first steps and the warm-up; None where nothing is prepared.
         prepared_s: What that takes whatever the step [s], and
         prepared_steps: how many eager steps besides.
+        tried_steps: Eager steps, and replays or compiled steps, of one trial in a check of a card; none where
+            no check tries it.
         host_s_per_operator: Host time of a step per operator, where it was not measured [s]; None where
             nothing published says how fast such steps are: then it is measured, never predicted.
         needs_cuda: Whether only a device that torch reaches as ``cuda`` has it.
@@ -45,6 +47,7 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
     preparation: str | None = None
     prepared_s: float = 0.0
     prepared_steps: int = CAPTURE_STEPS
+    tried_steps: tuple[int, int] = (0, 0)
     host_s_per_operator: float | None = None
     needs_cuda: bool = False
     on_several_gpus: bool = False
@@ -75,12 +78,17 @@ class Execution(StrEnum):
 _FACTS = {
     # Host time per operator: an H200's host took 20 us (lstm) to 49 us (cnn) in eager steps at batch 64.
     Execution.EAGER: ExecutionFacts(
-        words="eager", prepared_steps=1, host_s_per_operator=20e-6, on_several_gpus=True
+        words="eager",
+        prepared_steps=1,
+        tried_steps=(7, 0),
+        host_s_per_operator=20e-6,
+        on_several_gpus=True,
     ),
     # Inside a CUDA graph the host issues nothing.
     Execution.GRAPH: ExecutionFacts(
         words="as a CUDA graph",
         preparation="capture",
+        tried_steps=(7, 7),
         host_s_per_operator=1e-9,
         needs_cuda=True,
         caches_weights=False,
@@ -90,6 +98,7 @@ _FACTS = {
         words="with torch.compile",
         preparation="compile",
         prepared_s=25.0,
+        tried_steps=(4, 8),
         host_s_per_operator=4e-6,
         when_published=True,
     ),
@@ -99,6 +108,8 @@ _FACTS = {
     ),
 }
 
+REFUSED_IN_CAPTURE = "capturing"
+"""In the words in which CUDA refuses a call inside a capture; what follows from it has others."""
 CHOICES = tuple(Execution)
 """What a user may write of a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)

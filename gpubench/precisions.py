@@ -108,6 +108,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         least_capability: First CUDA compute capability whose hardware has it; None is every one.
         hardware: What a GPU below that lacks, in words.
         of_nvidia: Whether NVIDIA tensor cores alone have it.
+        told_by_rate: Whether another vendor's GPU has it where its datasheet has a rate of ``format``.
         on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
         needs: The package that computes it, beside torch, and the extra of gpubench that brings that.
         keras_policy: Keras's name for its types, None where it has none; the backend parts fp32 from tf32.
@@ -128,6 +129,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     least_capability: tuple[int, int] | None = None
     hardware: str | None = None
     of_nvidia: bool = False
+    told_by_rate: bool = False
     on_cpu: bool = False
     needs: tuple[str, str] | None = None
     keras_policy: str | None = None
@@ -231,6 +233,7 @@ _FACTS = {
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",
+        told_by_rate=True,
         on_cpu=True,
         keras_policy="mixed_bfloat16",
         predicted_as="half",
@@ -242,6 +245,7 @@ _FACTS = {
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",
+        told_by_rate=True,
         on_cpu=True,
         keras_policy="bfloat16",
         predicted_as="half",

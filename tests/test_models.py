@@ -172,3 +172,4 @@ def test_every_record_is_frozen():
 def test_a_device_is_known_by_the_name_of_torch(backend, torch_type):
     device = DeviceProfile(backend=backend)
     assert (device.torch_type, device.is_nvidia) == (torch_type, backend == "cuda")
+    assert device.is_torch_cuda == (backend in {"cuda", "rocm"})

@@ -63,12 +63,6 @@ other network that is as large their mean. The same under a new head nothing, fo
 """
 LARGE_IMAGE = 100_000
 """Values of one image of a large network."""
-STEPS = {
-    Execution.EAGER: (7, 0),
-    Execution.GRAPH: (7, 7),
-    Execution.COMPILE: (4, 8),
-}
-"""Eager steps, and replays or compiled steps, of one trial: held by a test on the fake device."""
 COMPILED_S = {"cnn": 18.0, "vgg16": 25.0, "lstm": 0.2}
 """What is compiled, in that order, and how long that took, the first with what the compiler loads.
 
@@ -265,7 +259,7 @@ def trial_of(case: Case, slower: float) -> Trial:
 
 def steps_take_s(case: Case, slower: float) -> Seconds:
     """What the steps of a trial take; a compiled step as long as an eager one."""
-    eager, prepared = STEPS[case.execution]
+    eager, prepared = case.execution.facts.tried_steps
     eager_s = step_takes_s(msgspec.structs.replace(case, execution=Execution.EAGER), slower)
     return eager * eager_s + prepared * step_takes_s(case, slower)
 

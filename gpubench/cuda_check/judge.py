@@ -30,9 +30,9 @@ from gpubench.cuda_check.judge_proofs import (
 from gpubench.interval import Interval
 from gpubench.labels import micro_name
 from gpubench.measure.checks import SCALING_TOLERANCE
-from gpubench.measure.protocol import NO_SIGN
 from gpubench.models import (
     CaseRow,
+    Cause,
     CudaCheck,
     Execution,
     FaultProof,
@@ -50,8 +50,6 @@ ROOMY = 0.5
 """A case that takes less than this of the memory, by the memory model, must not run out of it."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
 """Workloads of little but a fused recurrent layer: torch.compile may find nothing to compile in them."""
-REFUSED = "capturing"
-"""In the words in which CUDA refuses a call during a capture."""
 MOST_NAMED = 4
 LONGEST = 160
 
@@ -180,11 +178,11 @@ def _named(texts: Sequence[str]) -> str | None:
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """Judge what became of each injected fault, and of the case after it.
 
-    A model that waits inside a capture is unsupported, and the reason is CUDA's own, not what followed.
+    A model that waits inside a capture is unsupported, by CUDA's own refusal, not by what followed.
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
-        right = row.status is Status.UNSUPPORTED and REFUSED in (row.reason or "")
+        right = row.status is Status.UNSUPPORTED and row.cause is Cause.REFUSED_IN_CAPTURE
         yield judged(
             "faults",
             "a model that waits, captured",
@@ -259,7 +257,7 @@ def _of_scaling(check: CudaCheck) -> Iterator[Verdict]:
 
 def _came_late(row: Measurement) -> bool:
     """Whether there was no time for a row; one whose process fell silent is no such row."""
-    return row.status is Status.TIMEOUT and not (row.reason or "").startswith(NO_SIGN)
+    return row.status is Status.TIMEOUT and row.cause is not Cause.SILENCE
 
 
 def _of_quick(check: CudaCheck) -> Iterator[Verdict]:

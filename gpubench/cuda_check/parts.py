@@ -256,6 +256,7 @@ def _tried(
         case=case,
         status=done.status,
         reason=done.reason,
+        cause=done.cause,
         traceback=scrub_traceback(done.traceback or ""),
         reference_error=launch.reference_error,
         graph_error=launch.graph_error,
@@ -333,7 +334,7 @@ def _search(work: Work, share: float) -> None:
         parameter_count=planned.parameter_count,
         convolves=planned.convolves,
     )
-    _note(work, at_largest=checks.judge(measured, 1))
+    _note(work, at_largest=checks.judge_measurement(measured, 1))
 
 
 def _note(work: Work, **fields: object) -> None:
@@ -425,7 +426,7 @@ def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher
     finally:
         phases.enter(None)
     return tuple(
-        checks.judge(m, made.budget.launches, tuple(found.values())) for m in found.values()
+        checks.judge_measurement(m, made.budget.launches, tuple(found.values())) for m in found.values()
     ), launcher
 
 

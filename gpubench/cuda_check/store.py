@@ -6,17 +6,21 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from gpubench.cuda_check.plan import PARTS
 from gpubench.errors import MisuseError
+from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.files import read_json, write_file
 from gpubench.measure.privacy import scrub
+from gpubench.measure.protocol import NO_SIGN
 from gpubench.models import (
     SCHEMA_VERSION,
     BatchChoice,
+    CaseRow,
+    Cause,
     Checkpointing,
     CudaCheck,
     DeviceProfile,
@@ -24,6 +28,7 @@ from gpubench.models import (
     FindingKind,
     Framework,
     Identity,
+    Measurement,
     MemoryFormat,
     ParallelMode,
     PartState,
@@ -53,6 +58,7 @@ _KINDS = (
     Trainable,
     ParallelMode,
     Status,
+    Cause,
     PartState,
     FindingKind,
 )
@@ -81,6 +87,7 @@ _WORDS = frozenset(
 """What gpubench itself writes where no text of others can stand."""
 _FORMS = re.compile(r"nvml[A-Z]\w+|\d{4}-\d\d-\d\dT[\d:.]+Z|\d+(\.\d+){1,2}(\+(cu|rocm)\d[\d.]*|\+cpu)?")
 """Names of driver calls, times and versions."""
+_Row = TypeVar("_Row", CaseRow, Measurement)
 
 
 def file_name(device: DeviceProfile, torch: str | None) -> str:
@@ -168,8 +175,29 @@ def read_check(path: Path) -> CudaCheck:
         )
     if check.left_out and not check.left_out_parts:
         parts = {label: _part_by_label(label) for label in check.left_out}
-        return msgspec.structs.replace(check, left_out_parts=parts)
-    return check
+        check = msgspec.structs.replace(check, left_out_parts=parts)
+    return _with_causes(check)
+
+
+def _with_causes(check: CudaCheck) -> CudaCheck:
+    """Return a check with the causes that are judged, of which an older file has the words alone."""
+    changes: dict[str, Any] = {"scaling": tuple(map(_caused, check.scaling))}
+    if check.faults.waiting is not None:
+        waiting = _caused(check.faults.waiting)
+        changes["faults"] = msgspec.structs.replace(check.faults, waiting=waiting)
+    if check.quick is not None:
+        rows = tuple(map(_caused, check.quick.measurements))
+        changes["quick"] = msgspec.structs.replace(check.quick, measurements=rows)
+    return msgspec.structs.replace(check, **changes)
+
+
+def _caused(row: _Row) -> _Row:
+    reason = row.reason or ""
+    if row.cause is None and row.status is Status.UNSUPPORTED and REFUSED_IN_CAPTURE in reason:
+        return msgspec.structs.replace(row, cause=Cause.REFUSED_IN_CAPTURE)
+    if row.cause is None and row.status is Status.TIMEOUT and reason.startswith(NO_SIGN):
+        return msgspec.structs.replace(row, cause=Cause.SILENCE)
+    return row
 
 
 def _part_by_label(label: str) -> str:

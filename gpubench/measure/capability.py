@@ -22,6 +22,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.folders import write_log
 from gpubench.models import (
     Case,
+    Cause,
     DeviceProfile,
     Execution,
     Framework,
@@ -37,6 +38,10 @@ from gpubench.user_model import is_own
 
 class NotHereError(GpuBenchError):
     """This cannot be had here, as only its own library knows; the case is unsupported, for this reason."""
+
+    def __init__(self, reason: str, cause: Cause | None = None) -> None:
+        super().__init__(reason)
+        self.cause = cause
 
 
 def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
@@ -67,7 +72,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     """Say why a device, or several together, cannot run an execution; None where they can."""
     if gpu_count > 1 and not execution.facts.on_several_gpus:
         return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
-    if execution.facts.needs_cuda and device.torch_type != "cuda":
+    if execution.facts.needs_cuda and not device.is_torch_cuda:
         return f"{execution} means a CUDA graph, and this device is {device.backend}"
     return None
 

@@ -73,7 +73,7 @@ _INVALIDATING = frozenset(
 )
 
 
-def judge(
+def judge_measurement(
     measurement: Measurement,
     planned_launches: int,
     siblings: Sequence[Measurement] = (),

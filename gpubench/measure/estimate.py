@@ -49,12 +49,11 @@ CPU_CORE_FLOPS_PER_S = 3e10
 """What one core does in a training step: a third of its peak with vectors of eight."""
 FORWARD_SHARE = 1 / 3
 """Of the FLOPs of a training step: the backward pass has two products for each of the forward pass."""
-GPU_FLOPS_PER_S = {Precision.FP32: 5e12}
-OTHER_FLOPS_PER_S = 2e13
-"""Of a GPU that the table of datasheets does not have."""
-SHARE_OF_PEAK = {Precision.FP32: 0.8}
-OTHER_SHARE_OF_PEAK = 0.3
-"""Read on an H200: VGG16 0.91 at fp32 and 0.30 to 0.33 else, ResNet-50 0.34 and 0.10 to 0.13."""
+PLAIN_FLOPS_PER_S, TENSOR_FLOPS_PER_S = 5e12, 2e13
+"""Of a GPU that the table of datasheets does not have, outside and on its tensor cores."""
+PLAIN_SHARE, TENSOR_SHARE = 0.8, 0.3
+"""Of the peak, likewise; read on an H200: VGG16 0.91 at fp32 and 0.30 to 0.33 else, ResNet-50 0.34 and 0.10
+to 0.13."""
 HOST_STEP_S = 1.5e-3
 OPERATOR_S = 2.5e-5
 """The host's time for an eager step and for each operator in it: H200, 2.1 ms for the 34 of cnn, 31 ms for
@@ -225,9 +224,10 @@ def flops_per_s(device: DeviceProfile, precision: Precision) -> float:
     if device.is_cpu:
         return CPU_CORE_FLOPS_PER_S * (device.core_count or os.cpu_count() or 1)
     peak = peak_flops_per_s(device, precision)
+    on_tensor_cores = precision.facts.format.on_tensor_cores
     if peak is None:
-        return GPU_FLOPS_PER_S.get(precision, OTHER_FLOPS_PER_S)
-    return peak * SHARE_OF_PEAK.get(precision, OTHER_SHARE_OF_PEAK)
+        return TENSOR_FLOPS_PER_S if on_tensor_cores else PLAIN_FLOPS_PER_S
+    return peak * (TENSOR_SHARE if on_tensor_cores else PLAIN_SHARE)
 
 
 def search_s(planned: PlannedCase, eager_s: Seconds) -> Seconds:

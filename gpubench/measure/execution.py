@@ -12,11 +12,11 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gpubench.executions import COMPILE_SWITCHES
+from gpubench.executions import COMPILE_SWITCHES, REFUSED_IN_CAPTURE
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.step import Turn, Work, generate
-from gpubench.models import Execution
+from gpubench.models import Cause, Execution
 from gpubench.units import format_bytes
 
 Advance = Callable[[int], Tensor]
@@ -183,7 +183,9 @@ def _capturing() -> Iterator[None]:
             ) from error
         if not isinstance(cause, RuntimeError):
             raise cause from None  # the model's own error, which the end of the capture has hidden
-        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
+        refused = Cause.REFUSED_IN_CAPTURE if REFUSED_IN_CAPTURE in str(cause) else None
+        reason = f"the step cannot be captured in a CUDA graph: {one_line(cause)}"
+        raise NotPreparedError(reason, refused) from cause
 
 
 def _free_bytes() -> int:

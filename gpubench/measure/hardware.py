@@ -130,7 +130,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
         NoDeviceError: If this torch cannot wait for such a device.
         RuntimeError: As torch raises it when the device cannot be used.
     """
-    cuda = profile.torch_type == "cuda"
+    cuda = profile.is_torch_cuda
     hardware = Hardware(device=torch.device(f"cuda:{rank}" if cuda else profile.torch_type))
     if cuda:
         torch.cuda.init()

@@ -259,7 +259,7 @@ def conduct(
         measure: Does it, until the deadline that it is given [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
-    status, reason, trace = Status.OK, None, None
+    status, reason, cause, trace = Status.OK, None, None, None
     try:
         measure(deadline_s)
     except OutOfTimeError:
@@ -271,16 +271,18 @@ def conduct(
             status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
     except NotHereError as error:
         status, reason = failure(error, order.case.batch_size, bench.at)
+        cause = error.cause
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         bench.tell_of(error)
         status, reason = failure(error, order.case.batch_size, bench.at)
         trace = traceback_of(error)
     seen.stopped = bench.stopped()
     if lost := bench.telemetry.fault:
-        status, reason = Status.FAILED, preflight.describe_fault(lost)
+        status, reason, cause = Status.FAILED, preflight.describe_fault(lost), None
     return CaseDone(
         status=status,
         reason=reason,
+        cause=cause,
         launch=seen.launch(),
         lost=lost is not None,
         spent=bench.is_spent(status),

@@ -26,7 +26,7 @@ from gpubench.measure.peaks import best_gemm
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
-from gpubench.models import DeviceProfile, Finding, Measurement, MicroResult, Status
+from gpubench.models import Cause, DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
 
@@ -164,7 +164,7 @@ class Launcher:
         return self._judged(record, unit)
 
     def _judged(self, record: Record, unit: Unit) -> Measurement:
-        return checks.judge(
+        return checks.judge_measurement(
             record.measurement(unit),
             self.plan.budget.launches,
             allow_throttled=self.plan.allow_throttled,
@@ -294,8 +294,8 @@ class Launcher:
         late = isinstance(error, ChildLateError)
         if late and self._time_left_s() <= 0:
             return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
-        status = Status.TIMEOUT if late else Status.FAILED
-        return seen.done(unit, status, protocol.how_it_ended(error, seen.phase))
+        status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
+        return seen.done(unit, status, protocol.how_it_ended(error, seen.phase), cause)
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""

@@ -10,6 +10,7 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
     Case,
+    Cause,
     ClockProof,
     DeviceProfile,
     Finding,
@@ -192,6 +193,7 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
 
     status: Status
     reason: str | None = None
+    cause: Cause | None = None
     launch: Launch
     lost: bool = False
     spent: bool = False

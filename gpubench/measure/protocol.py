@@ -16,14 +16,14 @@ from gpubench.measure.child import Child
 from gpubench.measure.events import OnEvent
 from gpubench.measure.peaks import peak_flops_per_s
 from gpubench.measure.plan import Plan, Unit
-from gpubench.models import Case, DeviceProfile, Launch, Measurement, Precision, Round, Status
+from gpubench.models import Case, Cause, DeviceProfile, Launch, Measurement, Precision, Round, Status
 from gpubench.models.measurement import UNFINISHED
 from gpubench.units import Seconds
 
 MOST_REPORTS = 100_000
 """Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
 NO_SIGN = "no sign of life"
-"""How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
+"""How the reason begins of a row whose process fell silent: to people, and in checks of before its cause."""
 CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 
@@ -68,10 +68,10 @@ class Progress:
             return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
         return None
 
-    def done(self, unit: Unit, status: Status, reason: str) -> messages.CaseDone:
+    def done(self, unit: Unit, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
         """The end of a case that its child did not live to report; the rounds so far are kept."""
         launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
-        return messages.CaseDone(status=status, reason=reason, launch=launch)
+        return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
 
 
 def next_report(
@@ -136,7 +136,7 @@ class Record:
     plan: Plan
     device: DeviceProfile
     launches: dict[Case, list[Launch]] = field(default_factory=dict)
-    ended: dict[Case, tuple[Status, str | None]] = field(default_factory=dict)
+    ended: dict[Case, tuple[Status, str | None, Cause | None]] = field(default_factory=dict)
     gemm: dict[Precision, float] = field(default_factory=dict)
     threads: int | None = None
     begun: int = 0
@@ -144,11 +144,12 @@ class Record:
     def measurement(self, unit: Unit) -> Measurement:
         """The measurement of a case with every launch so far, not yet judged beside others."""
         case = unit.planned.case
-        status, reason = self.ended.get(case, (Status.OK, None))
+        status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(
             case=case,
             status=status,
             reason=reason,
+            cause=cause,
             batch_choice=unit.planned.batch_choice,
             launches=tuple(self.launches.get(case, ())),
             flops_per_sample=unit.planned.flops_per_sample,
@@ -173,4 +174,4 @@ class Record:
         if done.status is Status.OK or not earlier:
             earlier.append(done.launch)
         if done.status is not Status.OK and not cut_short:
-            self.ended[case] = (done.status, done.reason)
+            self.ended[case] = (done.status, done.reason, done.cause)

@@ -71,7 +71,7 @@ def share(work: Work) -> Work:
     """
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
-    device_ids = None if work.device.type == "cpu" else [work.device]
+    device_ids = None if Hardware(device=work.device).is_cpu else [work.device]
     return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
 
 

@@ -38,6 +38,7 @@ from gpubench.models.decision import (
 from gpubench.models.measurement import (
     Basis,
     BatchChoice,
+    Cause,
     Launch,
     Measurement,
     Reading,
@@ -106,6 +107,7 @@ __all__ = [
     "CardMemory",
     "Case",
     "CaseRow",
+    "Cause",
     "Change",
     "Checkpointing",
     "Choice",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.models.case import Case
-from gpubench.models.measurement import Measurement, Status, Switches, TelemetrySample
+from gpubench.models.measurement import Cause, Measurement, Status, Switches, TelemetrySample
 from gpubench.models.record import SCHEMA_VERSION, Record
 from gpubench.models.run import DeviceProfile, Environment, MicroResult
 from gpubench.precisions import Precision
@@ -114,6 +114,7 @@ class CaseRow(Record, frozen=True, kw_only=True):
     """A few steps of one case: how they ended, how right they were, what memory they took.
 
     Attributes:
+        cause: None where nothing hangs on it.
         expected_bytes: Peak memory by the memory model [B].
         took_s: Wall time from the order to its end [s].
     """
@@ -121,6 +122,7 @@ class CaseRow(Record, frozen=True, kw_only=True):
     case: Case
     status: Status
     reason: str | None = None
+    cause: Cause | None = None
     traceback: tuple[str, ...] = ()
     reference_error: float | None = None
     graph_error: float | None = None

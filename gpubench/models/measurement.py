@@ -33,6 +33,17 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 """With more time, or left alone, such a case may give a figure: a run that goes on measures it anew."""
 
 
+class Cause(StrEnum):
+    """What ended a case, where a rule asks for more than its status; the reason says the same to people.
+
+    ``REFUSED_IN_CAPTURE`` is CUDA's own refusal of a call inside a capture, no error that followed from it.
+    ``SILENCE`` is that of a process that was ended, unlike one whose time was over.
+    """
+
+    REFUSED_IN_CAPTURE = "refused in a capture"
+    SILENCE = "silence"
+
+
 class Switches(Record, frozen=True, kw_only=True):
     """The five fp32 switches of torch as read back; None where this torch has no such switch."""
 
@@ -221,6 +232,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One case as measured: raw rounds of every launch, and the figures that follow from them.
 
     Attributes:
+        cause: None where nothing hangs on it, and in files of before.
         batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
         flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP]; of a generation that of the
             prompt, and no MFU is told.
@@ -235,6 +247,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     case: Case
     status: Status
     reason: str | None = None
+    cause: Cause | None = None
     batch_choice: BatchChoice | None = None
     launches: tuple[Launch, ...] = ()
     flops_per_sample: float | None = None

@@ -84,6 +84,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
         return "cuda" if self.backend == "rocm" else self.backend
 
     @property
+    def is_torch_cuda(self) -> bool:
+        """Whether torch drives it under the name ``cuda``, with graphs and device events."""
+        return self.torch_type == "cuda"
+
+    @property
     def runs_steps(self) -> bool:
         """Whether a framework can train on it; through OpenCL only micro-benchmarks run."""
         return self.backend != "opencl"

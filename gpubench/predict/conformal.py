@@ -20,10 +20,10 @@ from gpubench.predict.calibration import Scale, pair_features, pair_scale
 from gpubench.predict.fit import LEVEL, RATIO, Fit, batch_spread, times_of
 from gpubench.predict.roofline import HOST_SHARE_LIMIT, Times, leading_mode, take
 from gpubench.predict.table import Table
+from gpubench.stats import Z90
 
 COVERAGE = 0.90
 """Of the intervals."""
-_RANGE_90 = 1.645  # half of what holds 90 % of a normal distribution, in standard deviations
 HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "harness": ("harness", "gpu_key"),
     "stranger": ("harness", "architecture"),
@@ -203,7 +203,7 @@ def level_weights(table: Table, error: Floats) -> Floats:
 
 def widened(half_width: Floats | float, spread: Floats) -> Floats:
     """Log half-widths with the 90 % range of an independent error of these standard deviations added."""
-    return np.hypot(half_width, _RANGE_90 * spread)
+    return np.hypot(half_width, Z90 * spread)
 
 
 def factor_of(scores: Floats, weight: Floats) -> float:

@@ -49,7 +49,9 @@ def fit_of(
     card = card_of(spec)
     if card is None:
         return None
-    return memory.judge(question.profile, case, card, **told(question, case, spec.key, readings, accumulate))
+    return memory.judge_fit(
+        question.profile, case, card, **told(question, case, spec.key, readings, accumulate)
+    )
 
 
 def told(
@@ -89,7 +91,7 @@ def doubts(
             profile=profile, precision=case.precision, task=case.task, framework=case.framework
         )
         readings = peaks_of(question, runs)
-        fit = memory.judge(profile, case, card, **told(question, case, device.gpu_key, readings))
+        fit = memory.judge_fit(profile, case, card, **told(question, case, device.gpu_key, readings))
         if not fit.fits or fit.in_eager_steps:
             lines.append(f"{case.workload} {case.precision} batch {case.batch_size:,}: {fit.text()}")
     return tuple(dict.fromkeys(lines))

@@ -46,7 +46,7 @@ from gpubench.predict.question import (
 )
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
-from gpubench.profile.memory import checkpointed, judge, with_adapters
+from gpubench.profile.memory import checkpointed, judge_fit, with_adapters
 from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -284,7 +284,7 @@ def _fixes(
         peak = of_question.measured_peak(changed, None, readings, accumulate)
         return Fix(
             what=what,
-            fit=judge(profile, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate),
+            fit=judge_fit(profile, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate),
         )
 
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
@@ -311,7 +311,7 @@ def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory
     """Into how many the batch must be cut to fit; of one sample each where that does not help either."""
 
     def fits(parts: int) -> bool:
-        return judge(profile, case, card, scale=scale, accumulate=parts).fits
+        return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
 
     cuts = range(2, case.batch_size)
     return cuts.start + bisect.bisect_left(cuts, True, key=fits)
@@ -345,7 +345,9 @@ def _on_several(
             ways = dict.fromkeys((split, as_here))  # two where a job of that size has a recipe of its own
             cut = min(accumulate, each)
             fits = (
-                judge(question.profile, way, fit.card, **of_question.told(question, way, None, readings, cut))
+                judge_fit(
+                    question.profile, way, fit.card, **of_question.told(question, way, None, readings, cut)
+                )
                 for way in ways
             )
             found = next(((way, shared) for way, shared in zip(ways, fits, strict=True) if shared.fits), None)

@@ -21,6 +21,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import data_rows
 from gpubench.models import GpuSpec, Precision, TaskKind
+from gpubench.precisions import AMP, BF16, FP16
 from gpubench.predict.calibration import MEASUREMENTS
 from gpubench.predict.chips import Mode
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
@@ -59,8 +60,10 @@ _MOST_NAMED = 5  # broken lines of one kind that are named by their number
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
 
-_HALF_LABELS = frozenset({"amp", "fp16", "bf16", "amp-fp16", "amp-bf16", "mixed"})
-_PRECISIONS = frozenset({"fp32", "tf32"}) | _HALF_LABELS
+_WHOLE_LABELS = frozenset({FP16.name, BF16.name})
+_HALF_LABELS = {AMP, "mixed", *_WHOLE_LABELS} | {p for p in Precision if p.facts.predicted_as == "half"}
+_PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
+"""What publishers write: names of precisions, of formats where the whole model is cast, and of any AMP."""
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 
@@ -269,7 +272,7 @@ def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> fl
 
 def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
     if precision in _HALF_LABELS:
-        return "half" if precision in {"fp16", "bf16"} else "amp"
+        return "half" if precision in _WHOLE_LABELS else "amp"
     if not Precision.TF32.within(capability_of(spec)):
         return "fp32"
     if precision == "tf32":

@@ -16,7 +16,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import AMP, BF16, best_amp
+from gpubench.precisions import AMP, best_amp
 from gpubench.profile import load_profiles
 
 FITTED_VENDOR = "NVIDIA"
@@ -118,7 +118,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         return Refusal(gpu_key=spec.key, reason=reason)
     if not has_hardware(spec, precision):
         lack = f"{spec.short_name} has no {precision.facts.hardware}"
-        if spec.vendor != FITTED_VENDOR and precision.facts.format is not BF16:
+        if spec.vendor != FITTED_VENDOR and not precision.facts.told_by_rate:
             lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is none"
         return Refusal(gpu_key=spec.key, reason=lack)
     return case_at(question, precision)
@@ -141,11 +141,11 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU computes in a precision: by compute capability, bf16 of another vendor by its rate."""
-    is_bf16_elsewhere = spec.vendor != FITTED_VENDOR and precision.facts.format is BF16
-    return precision.within(capability_of(spec)) or (
-        is_bf16_elsewhere and spec.bf16_tensor_flops_per_s is not None
-    )
+    """Whether a GPU computes in a precision: by compute capability, or of another vendor by its rate."""
+    if precision.within(capability_of(spec)):
+        return True
+    by_rate = spec.vendor != FITTED_VENDOR and precision.facts.told_by_rate
+    return by_rate and getattr(spec, precision.facts.format.peak) is not None
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:

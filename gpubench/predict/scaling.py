@@ -18,6 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.calibration import ScalingShares, load_calibration
 from gpubench.predict.question import FITTED_VENDOR, Question
+from gpubench.stats import Z90
 
 Link: TypeAlias = Literal["none", "nvlink", "fabric", "pcie", "host"]
 
@@ -122,7 +123,7 @@ def scaling(
         gradient_bytes=exchange.gradient_bytes,
         exchange_s=2 * (n - 1) / n * exchange.gradient_bytes / (exchange.rate * share),
         exposed_s=exposed_s(exchange, n, share, hidden),
-        log_deviation=width / 1.645,
+        log_deviation=width / Z90,
         method=f"modeled: {'FSDP as ' if sharded else ''}ring all-reduce of "
         f"{exchange.gradient_bytes / 1e6:.0f} MB over {_LINK_WORDS[exchange.link]}",
     )

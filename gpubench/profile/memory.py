@@ -70,7 +70,7 @@ def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
 
     Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
     model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a
-    step fits is for ``judge`` to say.
+    step fits is for ``judge_fit`` to say.
     """
     held = _held(profile, case)
     if held is not None:
@@ -146,7 +146,7 @@ def need_on(
     return need if traced is None else _as_ran(need, traced.scaled(scale), case, card)
 
 
-def judge(
+def judge_fit(
     profile: WorkloadProfile,
     case: Case,
     card: CardMemory,
@@ -169,7 +169,7 @@ def judge(
     if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:
         return fit
     eagerly = msgspec.structs.replace(case, execution=Execution.EAGER)
-    eager = judge(profile, eagerly, card, measured=measured, scale=scale, accumulate=accumulate)
+    eager = judge_fit(profile, eagerly, card, measured=measured, scale=scale, accumulate=accumulate)
     if eager.largest_batch != largest:
         both = {"graph_largest_batch": largest, "eager_largest_batch": eager.largest_batch}
         fit, eager = (msgspec.structs.replace(each, **both) for each in (fit, eager))
@@ -181,7 +181,7 @@ def largest_batch(
 ) -> int:
     """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 where none does.
 
-    Args as ``judge``; the batch of the case is not looked at.
+    Args as ``judge_fit``; the batch of the case is not looked at.
     """
     allowance = _allowance(profile, case, card.card_class)
     step = step_of(profile, case)
@@ -198,7 +198,7 @@ def largest_batch(
 
 
 def largest_of(step: StepMemory, card: CardMemory) -> int:
-    """The same of a traced step of a language model alone, on one card: the edge that ``judge`` finds too."""
+    """The same of a traced step of a language model alone, on one card: the edge of ``judge_fit``, too."""
     allowance = load_allowance().of(card.card_class, convolves=False)
 
     def spare_bytes(batch_size: int) -> float:

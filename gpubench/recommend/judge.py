@@ -25,7 +25,7 @@ from gpubench.recommend.speeds import Drawer
 from gpubench.recommend.verdict import verdict
 
 
-def judge(
+def judge_offers(
     request: RankRequest,
     left: Sifted,
     evidence_for: Callable[[Sequence[str]], Evidence],
@@ -102,10 +102,10 @@ def first_choice(
 ) -> tuple[Job, Choice] | None:
     """Return the job and what to pay for, and nothing beside it; None where no job can be assumed.
 
-    Nothing is said of its chances, which are of other rows. Args as ``judge``.
+    Nothing is said of its chances, which are of other rows. Args as ``judge_offers``.
 
     Raises:
-        MisuseError: As ``judge`` does.
+        MisuseError: As ``judge_offers`` does.
     """
     quick = msgspec.structs.replace(request, draws=1)  # no chance is said
     found = eligible(quick, left, evidence_for, first_only=True)

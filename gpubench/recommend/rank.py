@@ -20,7 +20,7 @@ from gpubench.recommend.buying import at_work
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import Sifted, sift
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
-from gpubench.recommend.judge import first_choice, judge
+from gpubench.recommend.judge import first_choice, judge_offers
 from gpubench.recommend.ownership import Ownership, offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
@@ -86,13 +86,13 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             max_purchase_usd=None,
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
-        first = judge(asked, left(asked), partial(gather, asked, runs=runs))
+        first = judge_offers(asked, left(asked), partial(gather, asked, runs=runs))
         if first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
     sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
-    ranking = judge(request, sifted, partial(gather, request, runs=runs), notes=notes, only=only)
+    ranking = judge_offers(request, sifted, partial(gather, request, runs=runs), notes=notes, only=only)
     return with_lines(
         request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
     )

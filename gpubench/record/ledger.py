@@ -186,7 +186,7 @@ def merged(run: Run, other: Run) -> Run:
     if gained:
         from gpubench.measure import checks  # a reader of finished runs judges nothing
     for case in gained:
-        rows[case] = checks.judge(rows[case], run.launch_count or 1, tuple(rows.values()))
+        rows[case] = checks.judge_measurement(rows[case], run.launch_count or 1, tuple(rows.values()))
     micro = {(result.name, result.precision, result.size): result for result in (*other.micro, *run.micro)}
     trained = {row.case: row for row in run.quality}
     for training in other.quality:

@@ -57,7 +57,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Look at every row of a run again."""
     planned = run.launch_count or 1
-    measurements = tuple(checks.judge(m, planned, run.measurements) for m in run.measurements)
+    measurements = tuple(checks.judge_measurement(m, planned, run.measurements) for m in run.measurements)
     return RunCheck(
         run_id=run.run_id,
         cases=len(measurements),

@@ -125,7 +125,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
     for measurement in without_cut_off(run).measurements:
         record.launches[measurement.case] = list(measurement.launches)
         if measurement.status in FINAL:
-            record.ended[measurement.case] = (measurement.status, measurement.reason)
+            record.ended[measurement.case] = (measurement.status, measurement.reason, measurement.cause)
     return record
 
 

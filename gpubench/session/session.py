@@ -394,7 +394,7 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
         state, launches
     )
     order = {case: place for place, case in enumerate(state.planned)}
-    judged = (checks.judge(m, launches, state.measurements) for m in state.measurements)
+    judged = (checks.judge_measurement(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
         state,
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),

@@ -11,6 +11,7 @@ from gpubench.models import (
     Blocks,
     Case,
     CaseRow,
+    Cause,
     ClockProof,
     CudaCheck,
     DeviceProfile,
@@ -140,7 +141,9 @@ def faults(**changes: Any) -> FaultProof:
     graph = {"execution": Execution.GRAPH}
     refused = "CUDA error: operation not permitted when stream is capturing"
     fields = {
-        "waiting": row(Status.UNSUPPORTED, refused, workload="waiting", **graph),
+        "waiting": row(
+            Status.UNSUPPORTED, refused, cause=Cause.REFUSED_IN_CAPTURE, workload="waiting", **graph
+        ),
         "after_waiting": row(**graph),
         "cap_bytes": 1024**3,
         "too_large": row(Status.OUT_OF_MEMORY, "batch 17748: CUDA out of memory", batch_size=17748),

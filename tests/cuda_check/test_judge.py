@@ -20,6 +20,7 @@ from cuda_check.builders import (
 from gpubench.cuda_check.judge import confirms, cut_off, failed, fault_of, judge
 from gpubench.cuda_check.plan import PARTS
 from gpubench.models import (
+    Cause,
     Execution,
     Finding,
     FindingKind,
@@ -307,7 +308,8 @@ def test_each_case_is_judged_in_the_part_that_tried_it():
     [
         {"waiting": row(execution=Execution.GRAPH)},
         {"waiting": row(Status.UNSUPPORTED, "operation failed due to a previous error")},
-        {"waiting": row(Status.FAILED, "stream is capturing")},
+        {"waiting": row(Status.UNSUPPORTED, "a model that says capturing")},
+        {"waiting": row(Status.FAILED, "stream is capturing", cause=Cause.REFUSED_IN_CAPTURE)},
         {"after_waiting": row(Status.FAILED, "internal assert")},
         {"too_large": row()},
         {"too_large": row(Status.FAILED, "CUDNN_STATUS_EXECUTION_FAILED")},
@@ -348,15 +350,12 @@ def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
     assert confirms(made) == (state != "FAILED")  # an undecided one says nothing against the one card
 
 
-SILENT = "no sign of life during timed: the process was ended"
-
-
 def test_a_job_that_failed_on_several_gpus_fails():
     bad = replaced(measured(gpu_count=2), status=Status.FAILED, reason="NCCL error", launches=())
     assert list(states(check(scaling=(measured(), bad)), "scaling").values()) == ["FAILED"]
     late = replaced(bad, status=Status.TIMEOUT, reason="the time limit of the run came before this case")
     assert list(states(check(scaling=(measured(), late)), "scaling").values()) == ["left out"]
-    silent = replaced(bad, status=Status.TIMEOUT, reason=SILENT)
+    silent = replaced(late, cause=Cause.SILENCE)
     assert list(states(check(scaling=(measured(), silent)), "scaling").values()) == ["FAILED"]
 
 
@@ -378,7 +377,7 @@ def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     named = states(check(quick=replaced(quick, **share)), "quick")
     assert any("6 of the 18 cases" in what for what in named)
     invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
-    silent = replaced(late, reason=SILENT)
+    silent = replaced(late, cause=Cause.SILENCE)
     for bad in (invalid, silent):
         assert failed(judge(check(quick=replaced(quick, measurements=(measured(), bad)))))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cuda_check.builders import H200, T4
 from gpubench.cuda_check import cases
-from gpubench.cuda_check.cases import STEPS, batch_of, part_of, slowness, step_takes_s
+from gpubench.cuda_check.cases import EXECUTIONS, batch_of, part_of, slowness, step_takes_s
 from gpubench.cuda_check.plan import (
     LEAST_FIRST,
     LIMIT_S,
@@ -140,7 +140,7 @@ def test_on_an_h200_every_workload_but_one_is_tried_as_a_graph_at_its_best_amp_a
     tried = {(t.case.workload, t.case.precision, t.case.execution) for t in made.trials}
     for precision in (Precision.AMP_BF16, Precision.FP32):
         assert {(name, precision, Execution.GRAPH) for name in TRAINED - {"transformer"}} <= tried
-    eager, replayed = STEPS[Execution.GRAPH]
+    eager, replayed = Execution.GRAPH.facts.tried_steps
     assert eager >= replayed
 
 
@@ -162,7 +162,7 @@ def test_all_of_it_is_every_workload_at_every_precision_in_both_executions(card)
     made = make_plan(card, full=True)
     here = [p for p in Precision if p.is_usual and why_no_precision(p, card) is None]
     tried = {(t.case.workload, t.case.precision, t.case.execution) for t in made.trials if not is_forward(t)}
-    assert {*product(TRAINED, here, STEPS.keys() - {Execution.COMPILE})} <= tried
+    assert {*product(TRAINED, here, EXECUTIONS)} <= tried
     assert len(made.trials) == len({t.case for t in made.trials})
     named = {label.split()[0] for label in made.left_out}
     lacks_bf16 = why_no_precision(Precision.BF16, card) is not None

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cuda_check.builders import H200, check, faults, row, with_part
+from cuda_check.builders import H200, check, faults, measured, row, with_part
+from gpubench.cuda_check.judge import judge
 from gpubench.cuda_check.store import encode, file_name, nameless, nameless_calls, read_check, write_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.measure.environment import environment
 from gpubench.measure.privacy import scrub, scrub_traceback
-from gpubench.models import DeviceProfile, PartState, Status
+from gpubench.models import Cause, DeviceProfile, PartState, Status
 
 HOST, USER = "sluice-7.lab.example", "ann-lee"
 UUIDS = (
@@ -261,3 +262,29 @@ def test_a_file_from_before_parts_were_stored_has_them_by_the_labels(tmp_path):
     path = tmp_path / "check.json"
     write_check(path, check(left_out=dict.fromkeys(parts, "no time")))
     assert read_check(path).left_out_parts == parts
+
+
+# --- files of before -------------------------------------------------------------------------------------
+
+
+def test_an_older_file_that_has_causes_in_words_alone_is_judged_as_one_that_has_both(tmp_path):
+    late, silent = (
+        msgspec.structs.replace(
+            measured(gpu_count=2), status=Status.TIMEOUT, reason=reason, cause=cause, launches=()
+        )
+        for reason, cause in (
+            ("the time limit of the run came", None),
+            ("no sign of life during timed: the process was ended", Cause.SILENCE),
+        )
+    )
+    sound = check()
+    quick = msgspec.structs.replace(sound.quick, measurements=(measured(), late, silent))
+    for made in (sound, *(check(scaling=(measured(), job), quick=quick) for job in (late, silent))):
+        document = json.loads(encode(made))
+        del document["faults"]["waiting"]["cause"]
+        for row_of_run in (*document["scaling"], *document["quick"]["measurements"]):
+            del row_of_run["cause"]
+        path = tmp_path / "old.json"
+        path.write_text(json.dumps(document))
+        assert judge(read_check(path)) == judge(made)
+        assert read_check(path) == made

@@ -153,7 +153,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
 def judged(done, asked) -> Measurement:
     """What a reader of the file sees: the launch through JSON and the checks."""
     launch = msgspec.json.decode(msgspec.json.encode(done.launch), type=Launch)
-    return checks.judge(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
+    return checks.judge_measurement(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
 
 
 def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):

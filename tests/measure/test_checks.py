@@ -29,7 +29,7 @@ K = FindingKind
 
 
 def kinds(measurement, siblings=(), launches=1):
-    judged = checks.judge(measurement, launches, siblings)
+    judged = checks.judge_measurement(measurement, launches, siblings)
     return {f.kind for f in judged.findings}, judged
 
 
@@ -142,10 +142,10 @@ def test_what_falls_between_samples_is_found_in_the_drivers_own_counters(
 
 def test_a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again(make_measurement):
     hot = make_measurement(launch={"telemetry": samples(*[("hw_slowdown",)] * 5, *[()] * 95)})
-    allowed = checks.judge(hot, 1, allow_throttled=True)
+    allowed = checks.judge_measurement(hot, 1, allow_throttled=True)
     assert [f.kind for f in allowed.findings] == [K.THROTTLED_ALLOWED]
-    assert [f.kind for f in checks.judge(allowed, 1).findings] == [K.THROTTLED_ALLOWED]
-    assert [f.kind for f in checks.judge(hot, 1).findings] == [K.THROTTLED]
+    assert [f.kind for f in checks.judge_measurement(allowed, 1).findings] == [K.THROTTLED_ALLOWED]
+    assert [f.kind for f in checks.judge_measurement(hot, 1).findings] == [K.THROTTLED]
 
 
 def test_memory_errors_during_the_run_make_it_invalid_and_a_still_counter_does_not(make_measurement):

@@ -22,6 +22,7 @@ from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
 from gpubench.measure.stopping import LEAST_ROUNDS
 from gpubench.models import (
+    Cause,
     Environment,
     Finding,
     FindingKind,
@@ -147,6 +148,7 @@ def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     assert watch.free_s() < 30
     assert measurement.status is Status.TIMEOUT
     assert "first steps" in measurement.reason
+    assert measurement.cause is Cause.SILENCE
     assert not psutil.Process().children(recursive=True)
 
 
@@ -203,6 +205,7 @@ def test_a_limit_too_short_for_all_gives_the_first_case_its_time_and_names_those
     done = launcher._attempt(unit, 4)
     assert done.status is Status.TIMEOUT
     assert done.reason.startswith("left out:")
+    assert done.cause is None
 
 
 NOT_CONVERGED = FindingKind.NOT_CONVERGED

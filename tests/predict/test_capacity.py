@@ -13,7 +13,7 @@ from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, c
 from gpubench.predict.question import case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import card_of
-from gpubench.profile.memory import judge
+from gpubench.profile.memory import judge_fit
 from gpubench.profile.trace import traced_steps
 from gpubench.specs import require_spec
 
@@ -125,4 +125,4 @@ def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) ->
     question = question_of(profile, None, batch_size=1, task=profile.tasks[0])
     case = case_for(question, require_spec(H100))  # a card that is known to compute in bfloat16
     assert isinstance(case, Case), case
-    return judge(profile, case, card_of(require_spec(gpu_key))).fits
+    return judge_fit(profile, case, card_of(require_spec(gpu_key))).fits

@@ -274,6 +274,25 @@ def test_what_no_gpu_does_at_a_precision_is_refused_at_once(vgg16):
     assert "int8 is measured, never" in ask(infers, H100)[H100].reason
 
 
+def test_another_vendors_gpu_lacks_hardware_by_its_rates_and_nvidias_modes_by_name(vgg16):
+    """int8 is no mode of tensor cores alone, since CPUs have it; of the GPUs only NVIDIA's are offered it."""
+
+    def reason(precision: Precision, key: str) -> str | None:
+        asked = case_for(
+            msgspec.structs.replace(vgg16, precision=precision, task=TaskKind.INFER), require_spec(key)
+        )
+        return asked.reason if isinstance(asked, Refusal) else None
+
+    for precision in (Precision.TF32, Precision.INT8):
+        assert (
+            reason(precision, "amd-mi300x-192gb")
+            == f"{precision} is of NVIDIA GPUs here, and Instinct MI300X is none"
+        )
+    assert reason(Precision.AMP_BF16, "amd-mi300x-192gb") is None
+    assert reason(Precision.AMP_BF16, "amd-mi50-16gb") == "Instinct MI50 16GB has no BF16 hardware"
+    assert reason(Precision.AMP_FP16, "amd-mi50-16gb") is None
+
+
 def test_a_measured_generation_brings_its_own_times_and_starts_no_other():
     question = Question(
         profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=8, task=TaskKind.INFER

@@ -29,7 +29,7 @@ from scipy.stats import binomtest
 from gpubench.models import CardClass, Execution, MemoryNeed, Precision, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import TRACE_SHARE, card_of, device_bytes, load_allowance
-from gpubench.profile.memory import COMPILED_LEAST, judge, need_of
+from gpubench.profile.memory import COMPILED_LEAST, judge_fit, need_of
 from gpubench.profile.memory_figures import FIXED_BYTES, LEAST_KEPT, WORKSPACE_BYTES
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
@@ -420,8 +420,8 @@ def test_what_published_rows_ran_on_a_radeon_is_not_refused_there(key, name, pre
     case = case_of(profile, TaskKind.TRAIN, precision, 12)
     card = card_of(spec)
     alone = msgspec.structs.replace(card, ran_bytes=0.0)
-    assert judge(profile, case, alone).largest_batch == 0
-    told = judge(profile, case, card)
+    assert judge_fit(profile, case, alone).largest_batch == 0
+    told = judge_fit(profile, case, card)
     assert told.fits
     assert told.need.device.high == card.usable_bytes
     assert sum(told.need.parts.flat().values()) - told.need.parts.activations_bytes == pytest.approx(
@@ -429,7 +429,7 @@ def test_what_published_rows_ran_on_a_radeon_is_not_refused_there(key, name, pre
     )
     assert 12 <= told.largest_batch < 100
     beyond = msgspec.structs.replace(case, batch_size=told.largest_batch + 1)
-    assert not judge(profile, beyond, card).fits
+    assert not judge_fit(profile, beyond, card).fits
 
 
 def test_a_step_that_ran_speaks_for_its_line_of_cards_with_no_less_memory_alone() -> None:

@@ -126,7 +126,7 @@ def rank_of(
 def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
     """Sift offers and rank what is left."""
     left = sift(request, offers, **known)
-    return judging.judge(request, left, evidence_for, drawer=drawer)
+    return judging.judge_offers(request, left, evidence_for, drawer=drawer)
 
 
 def said(ranking: Ranking) -> str:

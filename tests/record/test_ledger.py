@@ -267,7 +267,7 @@ def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(be
     unit = Unit(launch=0, planned=PlannedCase(reference="cnn", case=begun.planned[0]))
     record = Record(plan=None, device=begun.device)
     record.take(unit, died(unit))
-    assert record.ended == {unit.planned.case: (Status.FAILED, DEATH)}
+    assert record.ended == {unit.planned.case: (Status.FAILED, DEATH, None)}
     run = with_launches(begun, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
     assert resume.finished_units(run, 3) == frozenset()
     assert resume.without_cut_off(run).measurements == ()

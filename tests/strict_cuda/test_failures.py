@@ -10,7 +10,7 @@ import torch
 from gpubench.executions import OF_TORCH
 from gpubench.measure.case import try_batch
 from gpubench.measure.messages import TryBatch
-from gpubench.models import Execution, Recipe, Status, TaskKind, WeightType
+from gpubench.models import Cause, Execution, Recipe, Status, TaskKind, WeightType
 from strict_cuda import models
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, Fault, Machine
@@ -40,6 +40,7 @@ def test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause(make_gpu
     assert done.status is Status.UNSUPPORTED
     assert NOT_PERMITTED in done.reason
     assert INVALIDATED not in done.reason
+    assert done.cause is Cause.REFUSED_IN_CAPTURE
     assert done.spent
 
 
@@ -54,6 +55,7 @@ def test_an_error_of_the_model_inside_a_capture_is_the_models(gpu):
     done = gpu.measure("own", acting(act), execution=Execution.GRAPH)
     assert done.status is Status.FAILED
     assert "bug of mine" in done.reason
+    assert done.cause is None
 
 
 def test_the_case_after_an_unsupported_one_is_sound_in_a_new_process(make_gpu):
@@ -99,7 +101,8 @@ def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_m
         if torch.cuda.is_current_stream_capturing():
             gpu.machine.capture.invalid = True
 
-    assert gpu.measure("own", acting(act), execution=Execution.GRAPH).status is status
+    done = gpu.measure("own", acting(act), execution=Execution.GRAPH)
+    assert (done.status, done.cause) == (status, None), "what followed is no refusal of CUDA"
 
 
 def test_a_capture_of_a_generation_that_ends_on_a_full_device_ended_for_want_of_memory(gpu, monkeypatch):

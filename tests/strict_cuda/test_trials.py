@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.cuda_check.cases import STEPS, building_s, searching_s
+from gpubench.cuda_check.cases import building_s, searching_s
 from gpubench.cuda_check.plan import AMOUNTS, MOST_FIRST_CASE_S, make_plan
 from gpubench.executions import OF_TORCH
 from gpubench.measure import guards, proofs
@@ -79,7 +79,7 @@ def test_a_trial_takes_the_steps_that_the_plan_counts(make_gpu, monkeypatch, exe
     monkeypatch.setattr(Work, "step", counted)
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: prepared.append(1) or replay(self))
     assert tried(gpu, execution=execution).status is Status.OK
-    assert (len(eager), len(prepared)) == STEPS[execution]
+    assert (len(eager), len(prepared)) == execution.facts.tried_steps
 
 
 @pytest.mark.parametrize("what", ["clock", "graph", "load"])

@@ -51,7 +51,7 @@ from gpubench.profile.memory import (
     MOST_BATCH,
     UNTRACED_FACTOR,
     checkpointed,
-    judge,
+    judge_fit,
     largest_batch,
     last_that_fits,
     need_of,
@@ -706,7 +706,7 @@ def test_what_was_not_traced_is_told_by_the_formula_and_says_so() -> None:
     assert need.device.high > need.device.value > need.device.low
     profile = load_profiles()["transformer"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 1, weight_type=WeightType.INT4)
-    assert "not traced: no" in judge(profile, case, card(24)).text()
+    assert "not traced: no" in judge_fit(profile, case, card(24)).text()
 
 
 def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
@@ -785,7 +785,7 @@ def test_the_largest_batch_is_the_largest_that_fits(
     task, on = profile.tasks[0], card(gib, card_class)
     found = largest_batch(profile, case_of(profile, task, Precision.FP32, 1), on, scale=scale)
     both = [
-        judge(profile, case_of(profile, task, Precision.FP32, max(1, n)), on, scale=scale)
+        judge_fit(profile, case_of(profile, task, Precision.FP32, max(1, n)), on, scale=scale)
         for n in (found, found + 1)
     ]
     assert found == 0 or both[0].fits
@@ -842,7 +842,7 @@ def test_the_upper_end_decides_and_the_answer_says_what_it_knows() -> None:
     profile = load_profiles()["resnet50"]
 
     def answer(gib: float) -> MemoryFit:
-        return judge(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64), card(gib))
+        return judge_fit(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64), card(gib))
 
     device = answer(24).need.device
     fits, tight, large = (
@@ -969,27 +969,27 @@ def test_what_fits_in_eager_steps_alone_says_so() -> None:
     profile = load_profiles()["transformer"]
     eager = case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 8)
     graph = msgspec.structs.replace(eager, execution=Execution.GRAPH)
-    bound = judge(profile, eager, card(80)).need.device.high / GIB
-    between, below = (judge(profile, graph, card(bound + more)) for more in (0.1, -0.1))
+    bound = judge_fit(profile, eager, card(80)).need.device.high / GIB
+    between, below = (judge_fit(profile, graph, card(bound + more)) for more in (0.1, -0.1))
     assert (between.verdict, between.in_eager_steps) == (Verdict.FITS, True)
     assert "in eager steps" in between.text()
     assert between.need.device.high < need_of(profile, graph, CardClass.HBM).device.high
     assert (below.fits, below.in_eager_steps) == (False, False)
-    room = judge(profile, graph, card(80))
+    room = judge_fit(profile, graph, card(80))
     assert (room.fits, room.in_eager_steps) == (True, False)
     assert between.graph_largest_batch == 6
     assert between.eager_largest_batch == between.largest_batch == 8
     assert between.largest_text() == "largest batch 6 in a CUDA graph, 8 in eager steps"
     assert (below.graph_largest_batch, below.eager_largest_batch) == (6, 7)
     assert room.largest_text() == f"largest batch {room.largest_batch}"
-    many = judge(profile, msgspec.structs.replace(graph, batch_size=60), card(bound + 0.1))
+    many = judge_fit(profile, msgspec.structs.replace(graph, batch_size=60), card(bound + 0.1))
     assert f"; {between.largest_text()} (" in many.text(), "the same card says the same of every batch"
     assert many.largest_batch == 6
-    small = judge(profile, msgspec.structs.replace(eager, batch_size=1), card(80)).need.device.high / GIB
-    lone = judge(profile, graph, card(small + 0.05))
+    small = judge_fit(profile, msgspec.structs.replace(eager, batch_size=1), card(80)).need.device.high / GIB
+    lone = judge_fit(profile, graph, card(small + 0.05))
     assert lone.text().startswith("does not fit; largest batch 1 in eager steps alone (")
     several = msgspec.structs.replace(graph, gpu_count=8)
-    assert not judge(profile, several, card(bound + 1.1)).in_eager_steps, "they take eager steps anyway"
+    assert not judge_fit(profile, several, card(bound + 1.1)).in_eager_steps, "they take eager steps anyway"
 
 
 def test_a_peak_of_an_eager_step_tells_nothing_of_what_a_graph_finds_pinned() -> None:
@@ -1087,8 +1087,8 @@ def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
     on = card(24)
     one, four = (largest_batch(profile, plain, on, accumulate=n) for n in (1, 4))
     assert 3.5 * one < four <= 4 * one
-    assert judge(profile, msgspec.structs.replace(plain, batch_size=four), on, accumulate=4).fits
-    assert not judge(profile, msgspec.structs.replace(plain, batch_size=four + 1), on, accumulate=4).fits
+    assert judge_fit(profile, msgspec.structs.replace(plain, batch_size=four), on, accumulate=4).fits
+    assert not judge_fit(profile, msgspec.structs.replace(plain, batch_size=four + 1), on, accumulate=4).fits
 
 
 # --- what cannot be traced --------------------------------------------------------------------------------
