@@ -64,6 +64,8 @@ from gpubench.models.ranking import (
     Purchase,
     RankedOffer,
     Ranking,
+    Sentence,
+    SentenceKind,
     SortedBy,
 )
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
@@ -162,6 +164,8 @@ __all__ = [
     "Round",
     "Run",
     "SeedRun",
+    "Sentence",
+    "SentenceKind",
     "Settings",
     "SortedBy",
     "Source",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -341,6 +342,27 @@ class ExcludedOffer(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class SentenceKind(StrEnum):
+    """What a sentence of a verdict tells, by which a reader finds it."""
+
+    NO_GPU_NEEDED = "no gpu needed"
+    ANSWER = "answer"
+    SURENESS = "sureness"
+    CAUTION = "caution"
+    """What the answer rests on and should not."""
+    ADVICE = "advice"
+    """What to do before paying, that the choice be surer."""
+    BESIDE = "beside"
+    """All else: ties, the fastest, what buying takes."""
+
+
+class Sentence(Record, frozen=True, kw_only=True):
+    """One thing that a verdict says, with its full stop."""
+
+    kind: SentenceKind
+    text: str
+
+
 class Ranking(Record, frozen=True, kw_only=True):
     """Offers by training per dollar, with what was left out and the sentences that sum it up.
 
@@ -354,7 +376,8 @@ class Ranking(Record, frozen=True, kw_only=True):
         throughput_unit, value_unit: Units of what those two return.
         max_purchase_usd: The limit of a purchase, where one was given; ``purchases`` are the sets within it.
         offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
-        verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
+        sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
+            alone. ``verdict`` is their text.
         decision: The same as data, with what the verdict has no room for.
         notes: What to know of the figures, a sentence each.
         decisive_notes: So many of the first notes are to be read before acting; figures rest on the others.
@@ -373,7 +396,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     rows: tuple[RankedOffer, ...]
     offer_count: int | None = None
     excluded: tuple[ExcludedOffer, ...]
-    verdict: str
+    sentences: tuple[Sentence, ...] = ()
     decision: Decision
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
@@ -406,6 +429,11 @@ class Ranking(Record, frozen=True, kw_only=True):
     def plot(self) -> Figure:
         """Return every GPU on one axis, its best offer by what the rows are in order of, as a figure."""
         return views().ranking_figure(self)
+
+    @property
+    def verdict(self) -> str:
+        """The answer, how sure it is, the fastest and the cheapest, as one text."""
+        return " ".join(each.text for each in self.sentences)
 
     def throughput_of(self, row: RankedOffer) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""

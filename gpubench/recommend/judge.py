@@ -55,10 +55,15 @@ def judge_offers(
         priced = found.able.pool_of(Offers.joined(priced.offers, others))
     ranking = _answer(found, priced, only)
     decision, said = ranking.decision, verdict(found, ranking)
-    decisive = (*said.beside, *how_to_measure(decision), *notes, *decisive_notes(found, priced, decision))
+    decisive = (
+        *(each.text for each in said.beside),
+        *how_to_measure(decision),
+        *notes,
+        *decisive_notes(found, priced, decision),
+    )
     return msgspec.structs.replace(
         ranking,
-        verdict=" ".join(said.verdict),
+        sentences=said.verdict,
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),
     )
@@ -89,7 +94,6 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
         rows=rows.at(asked_for if only is None else np.intersect1d(asked_for, only(rows))),
         offer_count=len(rows),
         excluded=excluded(found.fallen),
-        verdict="",
         decision=decide(found, priced, beside_rent),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,

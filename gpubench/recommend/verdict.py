@@ -21,6 +21,8 @@ from gpubench.models import (
     Pricing,
     RankedOffer,
     Ranking,
+    Sentence,
+    SentenceKind,
     SortedBy,
     Sureness,
 )
@@ -85,8 +87,8 @@ _BASIS = {
 class Said(NamedTuple):
     """Sentences on a ranking, the most important first: those of the verdict, and what it has no room for."""
 
-    verdict: tuple[str, ...]
-    beside: tuple[str, ...]
+    verdict: tuple[Sentence, ...]
+    beside: tuple[Sentence, ...]
 
 
 def verdict(found: Eligible, ranking: Ranking) -> Said:
@@ -98,24 +100,35 @@ def verdict(found: Eligible, ranking: Ranking) -> Said:
     """
     request, rows, speeds = found.request, found.rows, found.pool.speeds
     head, rent, cpu = rows[0], rather_rent(ranking), _on_the_cpu(request, speeds)
-    is_enough = cpu.startswith(NO_GPU_NEEDED)
-    sure = how_sure(ranking.sorted_by, ranking.decision)
-    sentences = [
-        cpu if is_enough else "",
-        _best(request, ranking, head),
-        f"{RATHER_RENT}: {rent}." if rent else "",
-        f"It is {ONLY_OFFER}." if len(rows) == 1 else f"{SURENESS}: {sure}.",
-        _doubts(ranking),
-        _advice(ranking),
+    is_enough = cpu.kind is SentenceKind.NO_GPU_NEEDED
+    sure = f"{SURENESS}: {how_sure(ranking.sorted_by, ranking.decision)}."
+    beside = [
         _host_bound(head),
         _tie(rows.leading),
         _spot(ranking, head),
         _others(ranking, found),
         *_buying(ranking.buy_or_rent),
-        "" if is_enough else cpu,
-        _against_the_cpu(request, speeds, head),
     ]
-    return _within(MOST_WORDS, filter(None, sentences))
+    sentences = [
+        *([cpu] if is_enough else []),
+        _said(SentenceKind.ANSWER, _best(request, ranking, head)),
+        _beside(f"{RATHER_RENT}: {rent}." if rent else ""),
+        _beside(f"It is {ONLY_OFFER}.") if len(rows) == 1 else _said(SentenceKind.SURENESS, sure),
+        _said(SentenceKind.CAUTION, _doubts(ranking)),
+        _said(SentenceKind.ADVICE, _advice(ranking)),
+        *map(_beside, beside),
+        *([] if is_enough else [cpu]),
+        _beside(_against_the_cpu(request, speeds, head)),
+    ]
+    return _within(MOST_WORDS, (each for each in sentences if each.text))
+
+
+def _said(kind: SentenceKind, text: str) -> Sentence:
+    return Sentence(kind=kind, text=text)
+
+
+def _beside(text: str) -> Sentence:
+    return _said(SentenceKind.BESIDE, text)
 
 
 def word_count(text: str) -> int:
@@ -123,13 +136,13 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
-def _within(most_words: int, sentences: Iterable[str]) -> Said:
+def _within(most_words: int, sentences: Iterable[Sentence]) -> Said:
     """Part sentences into those that there is room for, in their order, and the others."""
-    said: list[str] = []
-    beside: list[str] = []
+    said: list[Sentence] = []
+    beside: list[Sentence] = []
     left = most_words
     for sentence in sentences:
-        words = word_count(sentence)
+        words = word_count(sentence.text)
         if words <= left or not said:
             said.append(sentence)
             left -= words
@@ -305,7 +318,7 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
     prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
     few = underfed(to_pay(decision))
     return [
-        *([Caution(f"{few} of its GPUs", few.partition(" ")[2].partition(" ")[2])] if few else []),
+        *([Caution(f"{few} of its GPUs", _feed(to_pay(decision).fed_share))] if few else []),
         *([Caution("; ".join(prices), "doubtful price")] if prices else []),
         *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Caution(decision.unfitted, "few measurements")] if decision.unfitted else []),
@@ -324,7 +337,11 @@ def underfed(choice: Choice) -> str:
 
 
 def _feeds(vcpus: float | None, share: float | None) -> str:
-    return f"its {vcpus:g} vCPUs feed {format_chance(share)}"
+    return f"its {vcpus:g} {_feed(share)}"
+
+
+def _feed(share: float | None) -> str:
+    return f"vCPUs feed {format_chance(share)}"
 
 
 def _advice(ranking: Ranking) -> str:
@@ -391,17 +408,18 @@ def _spot(ranking: Ranking, row: RankedOffer) -> str:
     return f"Spot {wins} there while lost work stays under {format_percent(row.spot_break_even)}."
 
 
-def _on_the_cpu(request: RankRequest, speeds: Speeds) -> str:
-    """Return whether the CPU that was measured here is enough, or how long it would take."""
+def _on_the_cpu(request: RankRequest, speeds: Speeds) -> Sentence:
+    """Return whether the CPU that was measured here is enough, or how long it would take; empty of none."""
     if request.job_samples is None or CPU_KEY not in speeds.keys:
-        return ""
+        return _beside("")
     row = speeds.keys.index(CPU_KEY)
     likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     cpu = f"the CPU {_how(speeds, row)}"
     if hours <= (request.deadline_hours or NO_GPU_HOURS):
-        return f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."
-    return f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."
+        enough = f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."
+        return _said(SentenceKind.NO_GPU_NEEDED, enough)
+    return _beside(f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}.")
 
 
 def _duration(hours: float | None) -> str:

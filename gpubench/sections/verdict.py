@@ -6,7 +6,6 @@ intervals, to what to know before paying, and to the best of other sources. What
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from enum import IntEnum, auto
 from typing import NamedTuple
@@ -14,15 +13,13 @@ from typing import NamedTuple
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Decision, Ranking
+from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
-    NO_GPU_NEEDED,
     ONLY_OFFER,
     SURENESS,
-    caution,
     decisive_doubts,
     how_sure,
     prices_decide,
@@ -41,9 +38,6 @@ JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "Firs
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
-
-SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
-"""Where one sentence of a verdict ends and the next begins."""
 
 
 class _Tier(IntEnum):
@@ -109,16 +103,17 @@ def _words(fact: Fact) -> int:
     return word_count(f"{fact.term} {fact.value} {fact.detail}")
 
 
-def _sentences(ranking: Ranking) -> list[str]:
-    return SENTENCES.split(plain(ranking.verdict, 1500))
-
-
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
-    on_the_card = [caution(ranking)]
-    if ranking.decision.rather_rent is None:
-        on_the_card += [each for each in _sentences(ranking) if each.startswith(SURENESS)]
-    return [each for each in _sentences(ranking)[1:] if each not in on_the_card]
+    decision = ranking.decision
+    on_the_card = {SentenceKind.CAUTION if decisive_doubts(decision) else SentenceKind.ADVICE}
+    if decision.rather_rent is None:
+        on_the_card.add(SentenceKind.SURENESS)
+    return [_printable(each) for each in ranking.sentences[1:] if each.kind not in on_the_card]
+
+
+def _printable(sentence: Sentence) -> str:
+    return plain(sentence.text, 1500)
 
 
 def headline(ranking: Ranking, *, aged: bool = True) -> str:
@@ -128,9 +123,9 @@ def headline(ranking: Ranking, *, aged: bool = True) -> str:
         ranking: With at least one row.
         aged: Whether a price that is not current tells its age beside its date.
     """
-    first = _sentences(ranking)[0]
-    if first.startswith(NO_GPU_NEEDED):
-        return first
+    first = ranking.sentences[0] if ranking.sentences else None
+    if first is not None and first.kind is SentenceKind.NO_GPU_NEEDED:
+        return _printable(first)
     decision = ranking.decision
     answer = f"{offered(to_pay(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
     return f"{answer[0].upper()}{answer[1:]}"
@@ -159,7 +154,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
     if measured is not None and measured.gpu_key not in shown:
         yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
-    yield from _first(ranking, decision)
+    yield from _first(decision)
     yield from _winners(decision)
 
 
@@ -213,15 +208,14 @@ def _against_buying(decision: Decision, weighed: BuyOrRent) -> Iterator[_Line]:
     yield _promised(Fact(term=RUNNER_UP, value=rival_words(decision.choice), detail=change))
 
 
-def _first(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
+def _first(decision: Decision) -> Iterator[_Line]:
     """What to do before paying, where it would make the choice surer: read new prices, or measure."""
-    sentence = caution(ranking)
-    if not sentence or sentence.startswith(CAUTION):
+    if decisive_doubts(decision):  # the card says these instead
         return
     if prices_decide(decision):
         age_days = decision.choice.price_age_days or 0
         wordings = [Fact(term=f"{age_days}{OLD_PRICES}", value=todays_price(decision.choice))]
-    elif (found := decision.finding_out) is not None:
+    elif (found := decision.finding_out) is not None and found.is_advised:
         measure, net = f"measure {gpu_name(found.gpu_key)}", f"saves {format_usd(found.net_usd)} net"
         wordings = [
             Fact(term=FIRST, value=f"{measure}: {net}", detail=f"costs {format_usd(found.cost_usd)}"),

@@ -23,7 +23,7 @@ from gpubench.recommend.ownership import offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.sections import verdict
 from gpubench.sections.data import of_ranking
-from gpubench.sections.verdict import SENTENCES, after_the_headline, headline
+from gpubench.sections.verdict import after_the_headline, headline
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 
@@ -381,7 +381,7 @@ def test_what_does_not_pay_is_said_before_anything_is_bought(jobs, weighed):
     assert found.decision.best_cloud.source == "cloud"
     assert found.decision.best_marketplace.source == "marketplace"
     said = f"Rather rent: {gpu_name(rent.gpu_key)} at {rent.provider}, {format_usd(rent.cost_usd)} a job"
-    assert SENTENCES.split(found.verdict)[1].startswith(said)
+    assert found.sentences[1].text.startswith(said)
     assert "among purchases" in found.verdict
     assert re.match(
         rf"Rent 1x {gpu_name(rent.gpu_key)} at {rent.provider}.*, rather than buy\.", headline(found)

@@ -32,6 +32,8 @@ from gpubench.models import (
     Ranking,
     Round,
     Run,
+    Sentence,
+    SentenceKind,
     Status,
     Sureness,
     Switches,
@@ -432,9 +434,9 @@ def ranking(**changes) -> Ranking:
             ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table"),
             ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200-sxm-180gb", reason="spot price only"),
         ),
-        "verdict": (
-            "The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090. The H200 measured here "
-            "is 2.3× as dear an image, and 2.8× as fast."
+        "sentences": (
+            Sentence(kind=SentenceKind.ANSWER, text="The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090."),
+            Sentence(kind=SentenceKind.BESIDE, text="The H200 measured here is 2.3× as dear an image, and 2.8× as fast."),
         ),
         "notes": ("Predictions start from the H200 measured here.",),
         "decision": decision(rows[0]),
@@ -524,7 +526,7 @@ def hostile_data() -> ReportData:
     ]
     bad = ranking(
         rows=tuple(estimates),
-        verdict=text,
+        sentences=(Sentence(kind=SentenceKind.ANSWER, text=text),),
         notes=(text,),
         unit=text,
         throughput_unit=text,

@@ -10,8 +10,9 @@ from recommend.cards import assert_card_is_whole, card_of
 
 from gpubench.findings import Finding, FindingKind
 from gpubench.labels import gpu_name
-from gpubench.models import Change, Decision, ParallelMode, Pricing, Ranking, Sureness
+from gpubench.models import Change, Decision, ParallelMode, Pricing, Ranking, SentenceKind, Sureness
 from gpubench.recommend.verdict import ONLY_OFFER
+from gpubench.sections.verdict import after_the_headline
 from gpubench.specs import load_specs
 
 RATES = {H100: 3000.0, A100: 1000.0, RTX5090: 900.0, L4: 400.0}
@@ -136,3 +137,15 @@ def test_the_best_that_was_measured_stands_beside_a_prediction():
     others = decision.by_gpu[:-1]
     _, facts = card_of(decided(msgspec.structs.replace(decision, by_gpu=(*others, mine))))
     assert facts["Best measured"].value.startswith(gpu_name(mine.gpu_key))
+
+
+def test_a_name_with_a_full_stop_ends_no_sentence():
+    """The second sentence on is told below the table: no rest of the first, and no sureness once more."""
+    provider = "Acme Inc. How sure"
+    ranking = rank_of([offer(key, 1 + i, provider=provider) for i, key in enumerate(RATES)], RATES, width=1.3)
+    answer, *others = ranking.sentences
+    assert (answer.kind, provider in answer.text) == (SentenceKind.ANSWER, True)
+    assert SentenceKind.SURENESS in {each.kind for each in others}
+    expected = [each.text for each in others if each.kind is SentenceKind.BESIDE]
+    assert after_the_headline(ranking) == expected
+    assert ranking.verdict.startswith(answer.text)
