@@ -84,20 +84,31 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         >>> Interval(73.3, 40.0).text(), Interval(2.0).text("×"), Interval(None).text()
         ('73 (at least 40)', '2.00×', '—')
         """
+        point, ends = self.apart()
         if self.value is None:
-            return UNKNOWN
+            return point
+        return f"{point}{unit} ({ends})" if ends else f"{point}{unit}"
+
+    def apart(self) -> tuple[str, str]:
+        """Return the value and its ends, rounded as ``text`` has them; of unknown ends nothing.
+
+        >>> Interval(1653.7, 1572.8, 1743.3).apart(), Interval(73.3, 40.0).apart(), Interval(2.0).apart()
+        (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))
+        """
+        if self.value is None:
+            return UNKNOWN, ""
         if self.low is None:
-            return f"{format_number(self.value)}{unit}"
+            return format_number(self.value), ""
         if self.high is None:
-            return f"{format_number(self.value, 2)}{unit} (at least {format_number(self.low, 2)})"
+            return format_number(self.value, 2), f"at least {format_number(self.low, 2)}"
         largest = max(abs(self.value), abs(self.low), abs(self.high))
         if largest == 0:
-            return f"0{unit} (0 to 0)"
+            return "0", "0 to 0"
         finest = math.floor(math.log10(largest)) + 1 - _MOST_DIGITS
         place = (self.high - self.low) / 2 / 5 if self.high > self.low else largest / 1e3
         exponent = max(finest, math.floor(math.log10(place)))
         point, low, high = (_to_place(number, exponent) for number in (self.value, self.low, self.high))
-        return f"{point}{unit} ({low} to {high})"
+        return point, f"{low} to {high}"
 
     def rate(self, sample_unit: str) -> str:
         """Return the text of a throughput, in samples of a unit that came from outside.

@@ -195,18 +195,20 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``."""
-        needs = self.needs()
-        if self.ran:
-            return f"fits (it ran here; {needs})"
-        if self.fits:
-            graph = self.graph_high_bytes
-            how = (
-                ""
-                if graph is None
-                else f" in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
-            )
-            return f"fits{how} ({needs})"
-        return f"{self.verdict}; {self.largest_text()} ({needs})"
+        return f"{self.verdict_text()} ({self.needs_text()})"
+
+    def verdict_text(self) -> str:
+        """Return the verdict without its figures: ``does not fit; largest batch 96``."""
+        if not (self.ran or self.fits):
+            return f"{self.verdict}; {self.largest_text()}"
+        graph = None if self.ran else self.graph_high_bytes
+        if graph is None:
+            return "fits"
+        return f"fits in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
+
+    def needs_text(self) -> str:
+        """Return the figures, and whether it was run: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
+        return f"it ran here; {self.needs()}" if self.ran else self.needs()
 
     def largest_text(self) -> str:
         """Return the largest batch in words, and by which execution where that tells two apart."""

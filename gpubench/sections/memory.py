@@ -202,8 +202,7 @@ def _by_card(caption: str, answer: MemoryAnswer, most: int | None = MOST_NAMES) 
 
 def _verdict(fit: MemoryFit) -> str:
     """The verdict, and below it the need and what the card has."""
-    verdict, _, need = fit.text().partition(" (")
-    return f"{verdict}\n{need.removesuffix(')')}"
+    return f"{fit.verdict_text()}\n{fit.needs_text()}"
 
 
 def _figure(name: str, batches: list[int], needs: list[MemoryNeed]) -> Figure:

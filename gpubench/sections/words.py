@@ -181,7 +181,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     if heaviest is None:
         return ()
     m = heaviest.measurement
-    point, _, interval = m.interval.text().partition(" ")
+    point, ends = m.interval.apart()
     alone = " within one process" if m.within_one_process else ""
     flags = heaviest.doubts
     flagged = f"; flagged {listing(flags)}" if flags else ""
@@ -189,7 +189,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
         Fact(
             term="Measured here",
             value=f"{point} {per_second(m.case.sample_unit)}",
-            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
+            detail=f"95 % interval{alone} {ends or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )
 

@@ -855,6 +855,10 @@ def test_the_upper_end_decides_and_the_answer_says_what_it_knows() -> None:
         Verdict.DOES_NOT_FIT,
     ]
     assert fits.text().startswith("fits (needs ")
+    assert (fits.verdict_text(), fits.needs_text()) == ("fits", fits.needs())
+    ran = tight.after_a_run(64)
+    assert (ran.verdict_text(), ran.needs_text()) == ("fits", f"it ran here; {tight.needs()}")
+    assert all(x.text() == f"{x.verdict_text()} ({x.needs_text()})" for x in (fits, tight, large, ran))
     assert tight.text().startswith("too tight; ")
     assert f" largest batch {tight.largest_batch} (" in tight.text()
     assert f" fit; largest batch {large.largest_batch} (" in large.text()
