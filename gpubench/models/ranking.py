@@ -379,6 +379,8 @@ class Ranking(Record, frozen=True, kw_only=True):
         sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
             alone. ``verdict`` is their text.
         decision: The same as data, with what the verdict has no room for.
+        best_to_own_use: Likely share of hours at work that an hour of ``decision.best_to_own`` is priced at;
+            None where nothing was paid for it.
         notes: What to know of the figures, a sentence each.
         decisive_notes: So many of the first notes are to be read before acting; figures rest on the others.
     """
@@ -398,6 +400,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     excluded: tuple[ExcludedOffer, ...]
     sentences: tuple[Sentence, ...] = ()
     decision: Decision
+    best_to_own_use: float | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
     purchases: tuple[Purchase, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -30,6 +30,7 @@ from gpubench.recommend.chances import chances_of
 from gpubench.recommend.changes import changes_of, finding_out
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
+from gpubench.recommend.ownership import Ownership
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import largest_of
 from gpubench.specs import load_specs
@@ -256,6 +257,16 @@ def against_rent_by_the_hour(choice: Choice, buy_or_rent: Iterable[BuyOrRent]) -
     one = (choice.instance, choice.gpu_key, choice.gpu_count, Pricing.ON_DEMAND)
     same = (e for e in buy_or_rent if one == (e.instance, e.gpu_key, e.gpu_count, e.against_pricing))
     return next(same, None) if choice.source == "own" else None
+
+
+def likely_use(choice: Choice | None, machines: Mapping[Offer, Ownership]) -> float | None:
+    """Return the share of hours at work that an hour of hardware to own is priced at; None of all else."""
+    if choice is None:
+        return None
+    own = (choice.provider, choice.instance, choice.gpu_key, choice.gpu_count)
+    same = (m for o, m in machines.items() if own == (o.provider, o.instance, o.gpu_key, o.gpu_count))
+    machine = next(same, None)
+    return None if machine is None else machine.utilization.likely
 
 
 def to_pay(decision: Decision) -> Choice:

@@ -14,7 +14,7 @@ from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import against_rent
 from gpubench.recommend.buying import purchases_of
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.decision import beside, choice_of, decide, is_extrapolated
+from gpubench.recommend.decision import beside, choice_of, decide, is_extrapolated, likely_use
 from gpubench.recommend.eligible import Eligible, Sifted, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import excluded
@@ -81,6 +81,7 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
     unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
+    decision = decide(found, priced, beside_rent)
     return Ranking(
         as_of=left.market.today.isoformat(),
         objective=objective.in_words(request),
@@ -94,7 +95,8 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
         rows=rows.at(asked_for if only is None else np.intersect1d(asked_for, only(rows))),
         offer_count=len(rows),
         excluded=excluded(found.fallen),
-        decision=decide(found, priced, beside_rent),
+        decision=decision,
+        best_to_own_use=likely_use(decision.best_to_own, left.machines),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows.at(list(owned)), left.owned),

@@ -12,7 +12,15 @@ from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pri
 from gpubench.models.memory import without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, dated
 from gpubench.sections.words import hours_words, in_stock_words
-from gpubench.units import format_bytes, format_number, format_price, format_usd, listing, plain
+from gpubench.units import (
+    format_bytes,
+    format_number,
+    format_percent,
+    format_price,
+    format_usd,
+    listing,
+    plain,
+)
 
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU; JSON has five."""
@@ -97,17 +105,21 @@ def rival_words(choice: Choice) -> str:
     return f"{machines(choice)} for {format_price(choice.purchase_usd)}{cost}"
 
 
-def if_bought(choice: Choice) -> str:
-    """What must be paid and done for the cost of a job to hold: ": $1,450 first, if busy 50 %"."""
+def if_bought(choice: Choice, use: float | None) -> str:
+    """What must be paid and done for the cost of a job to hold: ": $1,450 first, if busy 50 %".
+
+    Args:
+        choice: What may be hardware to buy.
+        use: The share of hours at work that its price holds for.
+    """
     if choice.source != "own" or choice.purchase_usd is None:
         return ""
-    return f": {format_price(choice.purchase_usd)} first{_if_busy(choice)}"
+    return f": {format_price(choice.purchase_usd)} first{_if_busy(use)}"
 
 
-def _if_busy(choice: Choice) -> str:
-    """At what use an hour of work costs what it does; the terms of owning end with it: "3 years at 50 %"."""
-    _, at, busy = plain(choice.instance, 80).rpartition(" at ")
-    return f", if busy {busy}" if at else ""
+def _if_busy(use: float | None) -> str:
+    """At what use an hour of work costs what it does."""
+    return "" if use is None else f", if busy {format_percent(use)}"
 
 
 def offered(choice: Choice, *, aged: bool) -> str:
@@ -143,11 +155,15 @@ def winners_in_full(ranking: Ranking) -> Facts:
         ("Best to own", decision.best_to_own),
     )
     return Facts(
-        rows=tuple(Fact(term=term, value=_in_full(each)) for term, each in named if each is not None)
+        rows=tuple(
+            Fact(term=term, value=_in_full(each, ranking.best_to_own_use))
+            for term, each in named
+            if each is not None
+        )
     )
 
 
-def _in_full(choice: Choice) -> str:
+def _in_full(choice: Choice, use: float | None) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
     what = machines(choice)
     read = dated(plain(choice.price_date, 20), choice.price_age_days)
@@ -160,7 +176,7 @@ def _in_full(choice: Choice) -> str:
             )
             cards = f"{format_price(choice.purchase_usd - host_usd)} {CONDITION_WORDS[choice.condition]}"
             paid = f"{cards}{host} ({read}), "
-        price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(choice)}"
+        price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(use)}"
     else:
         label = CONDITION_WORDS[choice.condition]
         asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"

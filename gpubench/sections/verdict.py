@@ -155,7 +155,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     if measured is not None and measured.gpu_key not in shown:
         yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
     yield from _first(decision)
-    yield from _winners(decision)
+    yield from _winners(ranking, decision)
 
 
 def _promised(*wordings: Fact) -> _Line:
@@ -248,7 +248,7 @@ def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
     return f"beats first below {speed}", f"beats first <{speed}"
 
 
-def _winners(decision: Decision) -> Iterator[_Line]:
+def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     """The best of each source, unless it is named already."""
     named = {
         _key(each) for each in (to_pay(decision), decision.choice, decision.runner_up) if each is not None
@@ -263,7 +263,9 @@ def _winners(decision: Decision) -> Iterator[_Line]:
         ("Or own", own),
     ):
         if winner is not None and _key(winner) not in named:
-            fact = Fact(term=term, value=f"{beside_words(winner)}{if_bought(winner)}")
+            fact = Fact(
+                term=term, value=f"{beside_words(winner)}{if_bought(winner, ranking.best_to_own_use)}"
+            )
             yield _Line(_Tier.BESIDE, (fact,))
 
 

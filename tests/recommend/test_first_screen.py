@@ -137,15 +137,18 @@ def test_what_finds_no_room_on_the_card_stands_below_the_table():
 def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
     found = rank(draws=50)
     own = found.decision.best_to_own
-    facts = {fact.term: fact.value for fact in winners(found.decision)}
+    facts = {fact.term: fact.value for fact in winners(found)}
     assert f"${own.purchase_usd:,.0f} first, if busy 50 %" in facts["Or own"]
+    busier = msgspec.structs.replace(found, best_to_own_use=0.8)  # a figure, whatever the terms are called
+    assert any(fact.value.endswith(" first, if busy 80 %") for fact in winners(busier))
     small = msgspec.structs.replace(own, cost_usd=0.000036)
     decision = msgspec.structs.replace(found.decision, best_to_own=small)
-    assert [fact.term for fact in winners(decision)] == [each for each in facts if each != "Or own"]
+    shown = winners(msgspec.structs.replace(found, decision=decision))
+    assert [fact.term for fact in shown] == [each for each in facts if each != "Or own"]
 
 
-def winners(decision):
-    return [line.wordings[0] for line in verdict._winners(decision)]
+def winners(ranking):
+    return [line.wordings[0] for line in verdict._winners(ranking, ranking.decision)]
 
 
 def test_the_price_of_cards_to_buy_has_its_date():
