@@ -193,18 +193,22 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Whether the upper end fits."""
         return self.verdict is Verdict.FITS
 
-    def text(self) -> str:
-        """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``."""
-        return f"{self.verdict_text()} ({self.needs_text()})"
+    def text(self, *, sharded: bool = False) -> str:
+        """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``.
 
-    def verdict_text(self) -> str:
-        """Return the verdict without its figures: ``does not fit; largest batch 96``."""
+        Args:
+            sharded: Whether the job is shared out by FSDP, which is then said where it fits.
+        """
+        return f"{self.verdict_text(sharded=sharded)} ({self.needs_text()})"
+
+    def verdict_text(self, *, sharded: bool = False) -> str:
+        """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as ``text``."""
         if not (self.ran or self.fits):
             return f"{self.verdict}; {self.largest_text()}"
-        graph = None if self.ran else self.graph_high_bytes
+        fits, graph = fits_text(sharded=sharded), None if self.ran else self.graph_high_bytes
         if graph is None:
-            return "fits"
-        return f"fits in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
+            return fits
+        return f"{fits} in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
 
     def needs_text(self) -> str:
         """Return the figures, and whether it was run: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
@@ -251,6 +255,11 @@ class MemoryFit(Record, frozen=True, kw_only=True):
             "memory_bytes": round(self.card.listed_bytes),
             "usable_bytes": round(self.card.usable_bytes),
         } | self.need.flat()
+
+
+def fits_text(*, sharded: bool) -> str:
+    """Return the word for what fits, and by FSDP where it is shared out so."""
+    return f"{Verdict.FITS} with FSDP" if sharded else str(Verdict.FITS)
 
 
 _NOT_TRACED = "; not traced"

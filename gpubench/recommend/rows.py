@@ -13,7 +13,16 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.labels import full_name
-from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
+from gpubench.models import (
+    Estimate,
+    Finding,
+    FindingKind,
+    Offer,
+    ParallelMode,
+    Pricing,
+    RankedOffer,
+    TaskKind,
+)
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.offers.table import OfferKey, offer_key
@@ -236,7 +245,9 @@ class Rows(Sequence[RankedOffer]):
 
         @cache
         def found(gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
-            parts = with_fits(speeds.parts[gpu], self._pool.scalings[machine].fits)
+            scaling = self._pool.scalings[machine]
+            sharded = scaling.mode is ParallelMode.FSDP
+            parts = with_fits(speeds.parts[gpu], scaling.fits, sharded=sharded)
             estimate = speeds.estimates[gpu]
             if parts is not speeds.parts[gpu]:
                 estimate = with_memory_of(estimate, parts)

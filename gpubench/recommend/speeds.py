@@ -190,8 +190,16 @@ def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
     )
 
 
-def with_fits(parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None]) -> tuple[Estimate, ...]:
-    """Return the estimates of single workloads, each with the memory of its fit where there is one."""
+def with_fits(
+    parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None], *, sharded: bool
+) -> tuple[Estimate, ...]:
+    """Return the estimates of single workloads, each with the memory of its fit where there is one.
+
+    Args:
+        parts: Of one GPU.
+        fits: On each of several, by workload.
+        sharded: Whether these share the job out by FSDP.
+    """
     if not any(fits):
         return parts
     return tuple(
@@ -200,7 +208,7 @@ def with_fits(parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None]) -> 
         else msgspec.structs.replace(
             part,
             peak_memory_bytes=round(fit.need.allocated.value or 0),
-            memory_text=fit.text(),
+            memory_text=fit.text(sharded=sharded),
             largest_batch=max(fit.largest_batch, part.largest_batch or 0),
             **fit.need.device_figures(),
         )

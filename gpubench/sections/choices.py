@@ -9,7 +9,7 @@ from gpubench.blocks.parts import Fact, Facts
 from gpubench.findings import FindingKind
 from gpubench.labels import CONDITION_WORDS, HOSTS_ASK, card_condition, gpu_name
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking
-from gpubench.models.memory import without_reason
+from gpubench.models.memory import fits_text, without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, dated
 from gpubench.sections.words import hours_words, in_stock_words
 from gpubench.units import (
@@ -42,9 +42,11 @@ def fits_words(choice: Choice) -> str:
         return "memory not checked"
     if not choice.fits_memory:
         return "may not fit in memory"
-    text = plain(choice.memory_text or "fits", MOST_MEMORY_CHARACTERS)
-    sharded = choice.parallel_mode is ParallelMode.FSDP
-    return text.replace("fits", "fits with FSDP", 1) if sharded else text
+    return plain(choice.memory_text or _fits(choice), MOST_MEMORY_CHARACTERS)
+
+
+def _fits(choice: Choice) -> str:
+    return fits_text(sharded=choice.parallel_mode is ParallelMode.FSDP)
 
 
 def fits_in_short(choice: Choice) -> Iterator[str]:
@@ -60,7 +62,7 @@ def fits_in_short(choice: Choice) -> Iterator[str]:
     if not choice.fits_memory or margin is None:
         yield without_reason(full)
         return
-    fits = "fits with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
+    fits = _fits(choice)
     in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.findings)
     if in_eager_steps and choice.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
         fits = f"{fits} eagerly"

@@ -24,6 +24,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
+from gpubench.models.memory import fits_text
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.speeds import batches_of, gpus_needed
 from gpubench.recommend.tokens import generation_times, token_costs
@@ -131,7 +132,7 @@ def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[RankedOffer]]:
 
 def _gpus_needed(row: RankedOffer) -> str:
     if row.estimate.fewest_gpus == 1 and row.parallel_mode is ParallelMode.FSDP:
-        return "fits with FSDP"
+        return fits_text(sharded=True)
     return gpus_needed(row.estimate.fewest_gpus)
 
 

@@ -84,6 +84,9 @@ def test_what_fits_on_one_and_what_must_be_shared_out_stand_in_one_ranking():
         (H100, 3): ParallelMode.FSDP,
         (H100, 8): ParallelMode.FSDP,
     }
+    for at, row in rows.items():
+        how = "fits with FSDP (needs " if modes[at] is ParallelMode.FSDP else "fits (needs "
+        assert row.estimate.memory_text.startswith(how)
     (too_few,) = ranking.excluded
     assert "needs 3 with FSDP" in too_few.reason
     shown = offers_table(ReportData(ranking=ranking, today=TODAY), ranking, ranking.rows, "")
