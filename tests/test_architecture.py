@@ -111,6 +111,17 @@ def test_every_file_that_the_page_names_is_there():
         assert (ROOT / name).exists() or (ROOT / "docs" / name).exists(), name
 
 
+def test_a_verb_lays_out_no_table():
+    """What is said about a thing is data of `sections`: a verb calls and prints."""
+    laid_out = set()
+    for path in (ROOT / "gpubench" / "cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "gpubench.blocks.parts":
+                laid_out |= {(path.stem, name.name) for name in node.names}
+    assert ("output", "Part") in laid_out
+    assert not {verb for verb, name in laid_out if name in {"table", "text", "number", "Table", "Bullets"}}
+
+
 def test_a_section_is_a_file_and_nothing_else():
     from gpubench.sections.section import own_sections
 

@@ -63,6 +63,11 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         """How many of its cases have a figure."""
         return sum(row.status == Status.OK for row in self.rows)
 
+    @property
+    def workloads(self) -> list[str]:
+        """Those of its cases, each once, by name."""
+        return sorted({row.workload for row in self.rows})
+
 
 Facts: TypeAlias = tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int] | None]
 """Size, times and number of a run's file and of its ledger; None for one that is not there."""

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.cli.verbs import feed as verb
 from gpubench.errors import MisuseError
 from gpubench.measure.feeding import (
     Consumption,
@@ -24,6 +23,7 @@ from gpubench.measure.feeding import (
 )
 from gpubench.models import DeviceProfile
 from gpubench.recommend.feed import FeedReport, consumed_by
+from gpubench.sections.feeding import prepared
 
 PHOTOGRAPH, TENSOR = 500 * 375 * 3, 224 * 224 * 3 * 4
 
@@ -160,7 +160,7 @@ def test_clips_are_prepared_as_one_and_counted_by_their_frames() -> None:
     assert all(r.images_per_s > 0 and r.batch_size == 16 for r in found.rates)
     assert (found.frames, found.photograph_bytes, found.tensor_bytes) == (16, 340 * 256 * 3, TENSOR)
     made = FeedReport(device="d", remark=None, pipeline=found, feedings=())
-    shown = verb._parts(made)[0]
+    shown = prepared(made)[0]
     assert "clips of 16 frames" in shown.caption
     assert "frames/s" in [column.title for column in shown.columns]
 
@@ -168,7 +168,7 @@ def test_clips_are_prepared_as_one_and_counted_by_their_frames() -> None:
 def test_a_cpu_is_not_called_the_device_that_batches_are_sent_to() -> None:
     for link, words in ((None, "in whole batches of 64"), (25e9, "in whole batches of 64 on the device")):
         made = FeedReport(device="d", remark=None, pipeline=report(100, 350, 500, link=link), feedings=())
-        assert words in [row[0] for row in verb._parts(made)[0].rows]
+        assert words in [row[0] for row in prepared(made)[0].rows]
 
 
 def test_without_kornia_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

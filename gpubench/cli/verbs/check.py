@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from gpubench import findings
-from gpubench.blocks.parts import Bullets, Paragraph, Part, number, table, text
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.options import Option
 from gpubench.shared_options import Results
-from gpubench.units import count, format_duration, format_quantity, plain
+from gpubench.units import count, format_duration, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge_proofs import Verdict
     from gpubench.cuda_check.plan import CheckPlan
     from gpubench.models import CudaCheck, PartLog
-    from gpubench.record.run_check import Issue, RunCheck
 
 CONFIRMED = "tests/data/confirmed/"
-LONGEST_REASON = 600
 
 
 class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,36 +53,14 @@ def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.run_check import check_run
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run
+    from gpubench.sections.run_check import judged
 
     if request.run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
     checked = check_run(read_run(find_run(results_root(request.results), request.run)))
     keys = ("trustworthy", "run_id", "cases", "issues")
-    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: _parts(checked))
+    answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: judged(checked))
     return ExitCode.DONE if checked.trustworthy else ExitCode.NO
-
-
-def _parts(checked: RunCheck) -> list[Part]:
-    """Each kind of issue once, with the cases it concerns and what was seen, problems first."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
-        places.setdefault((issue.weight, issue.text), []).append(_place(issue))
-    parts: list[Part] = []
-    for (weight, said), found in places.items():
-        parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]
-    verdict = "no problem found" if checked.trustworthy else "do not rely on what is named under a problem"
-    cases = count(checked.cases, "case") if checked.cases else "no cases"
-    return [*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}")]
-
-
-def _place(issue: Issue) -> str:
-    where = plain(issue.case.label if issue.case else issue.micro or "the run")
-    seen = [
-        plain(findings.show(findings.FindingKind(issue.kind), value))
-        for value in (issue.value, issue.limit)
-        if value is not None
-    ]
-    return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
 
 
 def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
@@ -97,6 +71,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     from gpubench.cuda_check.store import file_name
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_problems import torch_build
+    from gpubench.sections.cuda_check import judged
 
     profile, remark = select_device(request.device)
     if remark is not None:
@@ -114,7 +89,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: [*_verdicts(verdicts), *_phases(check), *_beside(check)],
+        lambda: judged(check, verdicts, judge.beside(check)),
     )
     if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check, whole)
@@ -125,6 +100,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
 def _say_part(log: PartLog, number: int, total: int) -> None:
     """One line as a part begins, one as it ends."""
     from gpubench.models import PartState
+    from gpubench.sections.cuda_check import LONGEST_REASON
 
     place = f"{number}/{total} {log.name}"
     if log.state is PartState.RUNNING:
@@ -133,55 +109,6 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
     took = "" if log.took_s is None else f" in {format_duration(log.took_s)}"
     reason = "" if log.reason is None else f": {plain(log.reason, LONGEST_REASON)}"
     say(f"{place}: {log.state}{took}{reason}")
-
-
-def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
-    """What was judged, row by row, and why each that did not agree did not."""
-    return [
-        table(
-            "",
-            verdicts,
-            text("Part", lambda v: v.part),
-            text("What", lambda v: v.what),
-            text("Found", lambda v: v.found),
-            text("Limit", lambda v: v.limit, optional=1),
-            text("", lambda v: v.state),
-        ),
-        *(
-            Paragraph(text=f"{v.part}, {v.what}: {v.state}: {plain(v.reason, LONGEST_REASON)}")
-            for v in verdicts
-            if v.reason is not None
-        ),
-    ]
-
-
-def _phases(check: CudaCheck) -> list[Part]:
-    """Where the time of the quick run went."""
-    quick = next((part for part in check.parts if part.name == "quick" and part.phases_s), None)
-    if quick is None:
-        return []
-    phases = sorted(quick.phases_s.items(), key=lambda item: -item[1])
-    times = ", ".join(f"{name} {format_duration(spent_s)}" for name, spent_s in phases)
-    return [Paragraph(text=f"time of the quick run by phase: {times}")]
-
-
-def _beside(check: CudaCheck) -> list[Part]:
-    """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
-    from gpubench.cuda_check.judge import beside
-
-    rows = beside(check)
-    if not rows:
-        return []
-    return [
-        table(
-            "",
-            rows,
-            text("Shown, not judged", lambda row: row.name),
-            number("Here", lambda row: format_quantity(row.here, row.unit)),
-            number("One such card", lambda row: format_quantity(row.there, row.unit)),
-            number("Ratio", lambda row: f"{row.here / row.there:.3f}"),
-        )
-    ]
 
 
 def _time_of(whole: CheckPlan) -> str:

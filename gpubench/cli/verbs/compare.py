@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Part, number, table, text
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
-from gpubench.interval import stacked
 from gpubench.record.request import CompareRequest
-from gpubench.units import format_number, plain
+from gpubench.units import plain
 
 if TYPE_CHECKING:
-    from gpubench.record.compare import Comparison, Row
+    from gpubench.record.compare import Comparison
 
 
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
@@ -23,6 +21,7 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.compare import compare
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run
+    from gpubench.sections.comparison import compared
 
     if request.by not in {None, "device"}:
         raise MisuseError(f"--by {request.by!r}: only device is known")
@@ -31,34 +30,12 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     found = compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)
-    answer(as_json, lambda: found.document(tolerance), lambda: _parts(found, tolerance))
+    answer(as_json, lambda: found.document(tolerance), lambda: compared(found, tolerance))
     for line in _against_b(found, tolerance):
         say(line)
     if found.failed(tolerance):
         return ExitCode.NO
     return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE
-
-
-def _parts(found: Comparison, tolerance: float | None) -> list[Part]:
-    if not found.rows:
-        return []
-    return [
-        table(
-            "",
-            found.rows,
-            text("Case", lambda row: row.label),
-            number("A samples/s", lambda row: format_number(row.a, 4)),
-            number("B samples/s", lambda row: format_number(row.b, 4)),
-            number("B over A (95 %)", lambda row: stacked(row.ratio.by("{:.3f}".format))),
-            text("Verdict", lambda row: row.verdict(tolerance)),
-            text("Findings", _findings),
-        )
-    ]
-
-
-def _findings(row: Row) -> str:
-    sides = (("A", row.a_findings), ("B", row.b_findings))
-    return "; ".join(f"{name}: {' '.join(kinds)}" for name, kinds in sides if kinds)
 
 
 def _against_b(found: Comparison, tolerance: float | None) -> Iterator[str]:

@@ -7,12 +7,11 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, print_json, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
-from gpubench.units import UNKNOWN, format_usd, plain
+from gpubench.units import plain
 
 if TYPE_CHECKING:
     from gpubench.offers.listing import ListedOffer
@@ -29,12 +28,13 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_offers
+    from gpubench.sections.offers_list import listed
     from gpubench.today import day_of
 
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     rows = list_offers(table.offers, request, today)
-    answer(as_json, lambda: _document(rows, table, today.isoformat()), lambda: _table(rows[:SHOWN_OFFERS]))
+    answer(as_json, lambda: _document(rows, table, today.isoformat()), lambda: listed(rows[:SHOWN_OFFERS]))
     if as_json:
         return
     if len(rows) > SHOWN_OFFERS:
@@ -184,53 +184,6 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
 def _in_json(value: object) -> object:
     """A sum as a plain number."""
     return float(value) if isinstance(value, Decimal) else value
-
-
-def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
-    """One line an offer, and below them why some never rank."""
-    from gpubench.labels import gpu_name, pricing_words
-    from gpubench.offers.dates import show_price_date
-
-    reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
-
-    def provider(row: ListedOffer) -> str:
-        mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
-        return f"{row.offer.provider}{mark}"
-
-    def age(row: ListedOffer) -> str:
-        return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
-
-    def stock(row: ListedOffer) -> str:
-        if row.offer.in_stock is None:
-            return UNKNOWN
-        return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
-
-    return [
-        table(
-            "",
-            rows,
-            text("GPU", lambda row: gpu_name(row.offer.gpu_key)),
-            number("GPUs", lambda row: str(row.offer.gpu_count)),
-            number("$/GPU-h", lambda row: _dollars(row.usd_per_gpu_hour)),
-            number("$/h", lambda row: _dollars(row.offer.price_usd_per_hour), 4),
-            text("Provider", provider),
-            text("Instance", lambda row: plain(row.offer.instance, 36), 8),
-            text("Region", lambda row: row.offer.region or UNKNOWN, 5),
-            text("Pricing", lambda row: pricing_words(row.offer), 2),
-            text("Kind", lambda row: row.offer.kind, 3),
-            text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
-            text("Age", age, 1),
-            text("Stock", stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
-        ),
-        *(
-            Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
-            for number_, reason in enumerate(reasons, 1)
-        ),
-    ]
-
-
-def _dollars(price: Decimal | None) -> str:
-    return format_usd(float(price)) if price else "free"
 
 
 def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:

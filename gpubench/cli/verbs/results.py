@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubench.blocks.parts import Part, table, text
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
 from gpubench.record.request import AddRequest
 from gpubench.shared_options import ResultsRequest
-from gpubench.units import UNKNOWN, count
+from gpubench.units import count
 
 if TYPE_CHECKING:
     from gpubench.record.heads import Head
@@ -21,6 +19,7 @@ def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     """List the stored runs, oldest first."""
     from gpubench.folders import results_root
     from gpubench.record import store
+    from gpubench.sections.stored_runs import stored
 
     root = results_root(request.results)
     heads, problems = store.list_runs(root)
@@ -31,7 +30,7 @@ def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     answer(
         as_json,
         lambda: {"results": str(root), "runs": [_row(head) for head in heads], "problems": problems},
-        lambda: _parts(heads),
+        lambda: stored(heads),
     )
     if not (heads or as_json):
         say(f"no runs in {root}: `gpubench run` makes one")
@@ -79,36 +78,8 @@ _FIELDS = (
 
 def _row(head: Head) -> dict[str, Any]:
     """A run as JSON."""
-    stored = {name: getattr(head, name) for name in _FIELDS}
-    return {**stored, "workloads": _workloads(head), "torch": head.torch}
-
-
-def _parts(heads: Sequence[Head]) -> list[Part]:
-    from gpubench.labels import gpu_name
-
-    if not heads:
-        return []
-    return [
-        table(
-            "",
-            heads,
-            text("Run", lambda row: row.run_id),
-            text("Started", lambda row: row.started_at, optional=2),
-            text("Device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
-            text("Budget", lambda row: row.budget, optional=1),
-            text("Measured", _measured),
-            text("Workloads", lambda row: " ".join(_workloads(row))),
-        )
-    ]
-
-
-def _workloads(head: Head) -> list[str]:
-    return sorted({row.workload for row in head.rows})
-
-
-def _measured(row: Head) -> str:
-    end = ", interrupted" if row.interrupted else "" if row.finished else ", unfinished"
-    return f"{row.measured} of {row.cases}{end}"
+    fields = {name: getattr(head, name) for name in _FIELDS}
+    return {**fields, "workloads": head.workloads, "torch": head.torch}
 
 
 VERB = Verb({"list": list_runs, "add": add}, "List stored runs, or take in runs of other machines.", place=70)
