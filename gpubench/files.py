@@ -136,7 +136,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
         data: The JSON document.
         shape: Its type, as msgspec reads it.
         path: Where it came from, for the message.
-        what: What it should be, such as ``price snapshot``.
+        what: What it should be, such as ``a price snapshot``.
         hint: What to do otherwise.
 
     Raises:
@@ -146,7 +146,7 @@ def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hi
         return msgspec.json.decode(data, type=shape)
     except NOT_JSON as error:
         end = f"; {hint}" if hint else ""
-        raise BadContentError(f"{_name(path)} is no {what}: {plain(str(error))}{end}") from error
+        raise BadContentError(f"{_name(path)} is not {what}: {plain(str(error))}{end}") from error
 
 
 def _require_regular(path: Path, facts: os.stat_result, most_bytes: Bytes) -> None:

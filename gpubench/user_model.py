@@ -262,7 +262,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
     except NOT_JSON as error:
         said = f"{type(error).__name__}: {error}"
-        raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {plain(said, 200)}") from None
+        raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(said, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
         raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is not the config of a model')
     heads, shared = (_number(_of_text(fields), f"num_{which}_heads") for which in ("attention", "key_value"))

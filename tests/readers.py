@@ -78,7 +78,7 @@ def _read_pipe(path: Path) -> object:
         ]
     except ValueError as error:
         raise BadContentError(str(error)) from error
-    return [decode_json(line, Report, path, what="report") for line in whole]
+    return [decode_json(line, Report, path, what="a report") for line in whole]
 
 
 def _index() -> bytes:

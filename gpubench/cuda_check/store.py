@@ -167,7 +167,7 @@ def read_check(path: Path) -> CudaCheck:
     Raises:
         MisuseError: If it is missing, too large, of a later gpubench, or no check.
     """
-    check = read_json(path, CudaCheck, MOST_BYTES, what="check of gpubench", follow_links=True)
+    check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
     if check.kind != "cuda-check" or not 1 <= check.schema_version <= SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "

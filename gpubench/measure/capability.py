@@ -248,7 +248,7 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
             return f"{execution} is a graph of TensorFlow: add --framework {Framework.KERAS_TENSORFLOW}"
         return None
     if not is_own and case.workload not in fewer_parameters():
-        return f"{case.workload} is no Keras model here; there are {', '.join(fewer_parameters())}"
+        return f"{case.workload} is not a Keras model here; there are {', '.join(fewer_parameters())}"
     if execution not in KERAS[framework].executions:
         whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
         return f"{framework} has no {execution}: it is of {whose} alone"
@@ -301,8 +301,8 @@ def profiles_in(
         return profiles_of(references, asked, gpu_count=gpu_count)
     if len(keras) < len(wanted):
         raise MisuseError(
-            f"{plain(own[0], 200)} is a model of your own, and one of torch is none of Keras: leave "
-            "torch out of --framework, or Keras"
+            f"{plain(own[0], 200)} is a model of your own, and a model of torch is not one of Keras: "
+            "leave torch out of --framework, or Keras"
         )
     others = profiles_of(
         [reference for reference in references if reference not in own], asked, gpu_count=gpu_count

@@ -153,7 +153,8 @@ def _format(rows: Rows, said: Format | None) -> Format:
             "say --format own, skypilot or gpuhunt"
         )
     if missing[found]:
-        raise MisuseError(f"{plain(rows.name)} is no {found} table: it lacks {', '.join(missing[found])}")
+        lacks = ", ".join(missing[found])
+        raise MisuseError(f"{plain(rows.name)} is not a table in the format {found}: it lacks {lacks}")
     return found
 
 

@@ -288,7 +288,8 @@ def _published(url: str, transport: Transport, today: datetime) -> Snapshot:
         try:
             moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         except ValueError:
-            raise SourceError(f"{who} has a time {plain(stamp, 30)!r} that is none") from None
+            shown = plain(stamp, 30)
+            raise SourceError(f"{who} has the time {shown!r}, which is not YYYY-MM-DDTHH:MM:SSZ") from None
         if moment > today + _ONE_DAY:
             raise SourceError(f"{who} is dated {plain(stamp, 30)}, in the future: not taken")
     return snapshot

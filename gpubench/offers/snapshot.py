@@ -167,7 +167,7 @@ def read_snapshot(path: Path) -> Snapshot:
         MisuseError: If it is too large, damaged, or written by a newer gpubench.
     """
     snapshot = read_json(
-        path, Snapshot, TABLE_BYTES, what="price snapshot", hint="run gpubench offers refresh"
+        path, Snapshot, TABLE_BYTES, what="a price snapshot", hint="run gpubench offers refresh"
     )
     if snapshot.schema_version > SCHEMA_VERSION:
         raise MisuseError(f"price snapshot {plain(path.name)} is of a newer gpubench: upgrade gpubench")
@@ -181,7 +181,7 @@ def read_imported(path: Path) -> tuple[Offer, ...]:
         MisuseError: If it is too large or damaged.
     """
     hint = "import it again or delete it"
-    return read_json(path, tuple[Offer, ...], TABLE_BYTES, what="imported price table", hint=hint)
+    return read_json(path, tuple[Offer, ...], TABLE_BYTES, what="an imported price table", hint=hint)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:

@@ -155,7 +155,7 @@ def _numbered(reader: Any, name: str) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 def _json_rows(text: str, path: Path) -> Rows:
-    table = decode_json(text, list[dict[str, str | int | float | None]], path, what="JSON list of offers")
+    table = decode_json(text, list[dict[str, str | int | float | None]], path, what="a JSON list of offers")
     if len(table) > MAX_ROWS:
         raise MisuseError(f"{plain(path.name)} has more than {MAX_ROWS:,} rows: split the table")
     columns = tuple(dict.fromkeys(column for row in table for column in row))

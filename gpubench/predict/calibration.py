@@ -205,7 +205,7 @@ def read_calibration(path: Path) -> Calibration:
         MisuseError: If it cannot be read, is damaged, or of another schema.
     """
     hint = "delete it or run gpubench calibrate"
-    calibration = read_json(path, Calibration, MOST_BYTES, what="calibration", hint=hint, follow_links=True)
+    calibration = read_json(path, Calibration, MOST_BYTES, what="a calibration", hint=hint, follow_links=True)
     if calibration.schema_version != CALIBRATION_VERSION:
         raise MisuseError(
             f"{path} has schema {calibration.schema_version}, not {CALIBRATION_VERSION}: {hint}"

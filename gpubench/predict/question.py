@@ -119,7 +119,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     if not has_hardware(spec, precision):
         lack = f"{spec.short_name} has no {precision.facts.hardware}"
         if spec.vendor != FITTED_VENDOR and not precision.facts.told_by_rate:
-            lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is none"
+            lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"
         return Refusal(gpu_key=spec.key, reason=lack)
     return case_at(question, precision)
 

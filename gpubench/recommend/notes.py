@@ -131,8 +131,8 @@ def _on_the_price(choice: Choice) -> Iterator[str]:
         )
         yield (
             f"{one} for an hour of {gpu_name(choice.gpu_key)} is {CONDITION_WORDS[choice.condition]}: "
-            f"{asks.ask_count} hosts ask {middle} in the middle, "
-            f"nine tenths {low} to {high}, so expect {expected}."
+            f"the median of {asks.ask_count} hosts' asks is {middle}, "
+            f"nine tenths are {low} to {high}, so expect {expected}."
         )
     if choice.price_note:
         whose = "the card" if choice.source == "own" else plain(choice.provider, 40)
@@ -242,7 +242,7 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
     name = gpu_name(request.reference_gpu)
     if request.mix:
         unit = "" if request.has_job else f", given as a multiple of one {name}"
-        yield f"The mixture is worked off at 1 / sum(share / rate){unit}."
+        yield f"The workloads of the mixture run in sequence: its rate is 1 / sum(share / rate){unit}."
     elif several:
         unit = "" if request.has_job else f", as a multiple of one {name}"
         yield f"Geometric mean over {', '.join(request.workload_names)}{unit}."

@@ -132,7 +132,7 @@ def head_of(data: bytes, path: Path) -> tuple[Head, int]:
     Raises:
         BadContentError: If it is no run.
     """
-    file = decode_json(data, _File, path, what="gpubench run")
+    file = decode_json(data, _File, path, what="a gpubench run")
     try:
         cases = [(*_case(bytes(m.case)), m) for m in file.measurements]
         rows = tuple(
@@ -243,7 +243,7 @@ def _index_path(root: Path) -> Path:
 
 def read_index(place: Path) -> dict[str, Entry]:
     """Read an index, of which nothing counts where it is of another version; errors as ``read_json``."""
-    index = read_json(place, _Index, _INDEX_BYTES, what="index of runs")
+    index = read_json(place, _Index, _INDEX_BYTES, what="an index of runs")
     return index.entries if index.version == _VERSION else {}
 
 

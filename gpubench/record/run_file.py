@@ -126,9 +126,9 @@ def read_head(path: Path) -> Head:
 
 def _read_file(path: Path) -> Run:
     data = read_bytes(path, MAX_FILE_BYTES)
-    version = decode_json(data, _Version, path, what="gpubench run").schema_version
+    version = decode_json(data, _Version, path, what="a gpubench run").schema_version
     refuse_later(version, plain(path.name, 300))
-    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
+    return _checked(decode_json(data, Run, path, what="a gpubench run"), path)
 
 
 def _checked(run: Run, path: Path) -> Run:

@@ -207,7 +207,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     asks = choice.asks
     if asks is not None and asks.ask_count > 1:
         middle = format_usd(asks.median_usd_per_hour * choice.gpu_count)
-        yield f"{asks.ask_count} hosts ask {middle}/h in the middle"
+        yield f"the median of {asks.ask_count} hosts' asks is {middle}/h"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
     if choice.price_note:

@@ -241,11 +241,11 @@ def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
         both_owned = choice.source == other.source == "own"
         if both_owned or choice.provider == other.provider or " " in whose:
             whose = "first"
-        return f"beats {whose} above {usd}", f"beats {whose} >{usd}"
+        return f"{whose} loses above {usd}", f"{whose} loses >{usd}"
     if change.kind == "spot":
-        return (f"beats first over {format_percent(change.threshold)} lost",)
+        return (f"better if over {format_percent(change.threshold)} lost",)
     speed = f"{format_number(change.threshold)} samples/s"
-    return f"beats first below {speed}", f"beats first <{speed}"
+    return f"first loses below {speed}", f"first loses <{speed}"
 
 
 def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:

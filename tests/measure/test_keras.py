@@ -539,7 +539,7 @@ def test_a_cuda_graph_is_never_the_name_of_a_keras_step(framework: Framework) ->
 
 def test_what_keras_does_not_do_is_said() -> None:
     said = {
-        "no Keras model": _case(framework=KERAS[2], workload="resnet50"),
+        "not a Keras model": _case(framework=KERAS[2], workload="resnet50"),
         "in training": _case(framework=KERAS[2], task=TaskKind.INFER),
         "keras-tensorflow": _case(execution=Execution.TF_GRAPH),
         "has no tf-graph": _case(framework=KERAS[2], execution=Execution.TF_GRAPH),

@@ -59,7 +59,7 @@ def assert_card_is_whole(ranking: Ranking) -> None:
         both_owned = decision.choice.source == second.source == "own"
         if change.kind != "price" or both_owned or decision.choice.provider == second.provider:
             whose = "first"
-        assert f"beats {whose} " in detail
+        assert ("better if over" if change.kind == "spot" else f"{whose} loses ") in detail
         if change.kind == "price":
             assert re.search(rf"(above |>){re.escape(format_usd(change.threshold))}/h", detail)
     if decision.choice.can_feed is False:

@@ -503,7 +503,7 @@ def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_not
     first = msgspec.structs.replace(hosts[0], note="cheapest of two verified hosts")
     ranking = rank_of([first, *hosts[1:]], {H100: 3000.0}, samples=1e8)
     assert "(one host's ask)" in ranking.verdict
-    assert "3 hosts ask $3.00" in said(ranking)
+    assert "the median of 3 hosts' asks is $3.00" in said(ranking)
     assert any(note.endswith(f" acme: {first.note}.") for note in ranking.notes)
     assert ranking.rows[0].flat()["price_note"] == first.note
     assert not any("host" in note for note in rank_of([offer(H100)], {H100: 3000.0}).notes)

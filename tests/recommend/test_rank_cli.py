@@ -228,7 +228,7 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
     assert f"in {decision.best_cloud.regions[0]}" in cloud
     assert f"of its {decision.best_cloud.vcpus:g} vCPUs" in cloud
     assert "(one host's ask of $" in market
-    assert f"{decision.best_marketplace.asks.ask_count} hosts ask" in market
+    assert f"the median of {decision.best_marketplace.asks.ask_count} hosts' asks is" in market
     assert f"{decision.best_to_own.price_label} and a host" in own
     assert " $1,000 (" in own
     for each, words in zip(

@@ -115,7 +115,7 @@ def test_of_one_gpu_its_offers_are_compared():
     assert " at here for $1.00/h" in headline
     assert "GPU" not in facts["How sure"].value
     assert facts["Runner-up"].value.startswith("L4, there, ")
-    assert facts["Runner-up"].detail == "beats here above $1.20/h"
+    assert facts["Runner-up"].detail == "here loses above $1.20/h"
     assert_card_is_whole(ranking)
 
 

@@ -91,7 +91,7 @@ def _download(catalog: str, transport: Transport, folder: Path) -> str:
     base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{catalog}"
     version = transport(f"{base}/version").decode("ascii", "replace").strip()
     if not re.fullmatch(r"[\w.-]{1,64}", version):
-        raise SourceError(f"gpuhunt names a version {version[:40]!r} that is none")
+        raise SourceError(f"gpuhunt names {version[:40]!r}, which is not a version of its catalog")
     packed = transport(f"{base}/{version}/catalog.zip")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
