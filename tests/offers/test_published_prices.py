@@ -163,7 +163,7 @@ def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
         ),
         (b'{"retrieved_at": "2026-11-18T00:00:00Z"}', "holds no offer"),
         (b'{"retrieved_at": "2036-11-18T00:00:00Z"}', "in the future"),
-        (b'{"retrieved_at": "soon"}', "a time"),
+        (b'{"retrieved_at": "soon"}', "the time"),
         (b'{"retrieved_at": "2026-11-18T00:00:00Z", "schema_version": 99}', "upgrade gpubench"),
         (b"[" * 100_000, "not a price snapshot"),
         (WITHOUT_END, "not a price snapshot"),
