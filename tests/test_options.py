@@ -21,9 +21,10 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.offers.request import OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
-from gpubench.predict.request import PredictRequest
+from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recommend.request import FeedRequest, Range, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
+from gpubench.report.request import ReportRequest
 
 REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
 VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
@@ -110,7 +111,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
     [
         ({"gpu": "h100"}, "gpus", ("h100",)),
         ({"gpu": ["h100", "b200"]}, "gpus", ("h100", "b200")),
-        ({"gpus": ("h100",)}, "gpus", ("h100",)),
+        ({"gpu": ("h100",)}, "gpus", ("h100",)),
         ({"gpu": None}, "gpus", ()),
         ({"workload": Path("models/net.py")}, "workloads", ("models/net.py",)),
         ({"results": "somewhere"}, "results", Path("somewhere")),
@@ -128,7 +129,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
         ({"batch_size": 8}, "batch_size", 8),
         ({"buy": True}, "rent_or_buy", "buy"),
         ({"buy": True, "rent": False}, "rent_or_buy", "buy"),
-        ({"rent_or_buy": "rent"}, "rent_or_buy", "rent"),
+        ({"rent": True}, "rent_or_buy", "rent"),
         ({"max_price_age": 30}, "max_price_age_days", 30),
     ],
     ids=str,
@@ -158,6 +159,11 @@ def test_python_may_give_text_for_a_path_and_one_for_several(options, field, val
         ({"tax": None}, ("tax", "a number", "None (NoneType)")),
         ({"color": "red"}, ("no option color",)),
         ({"min_memory": 24}, ("no option min_memory", "did you mean min_memory_gib")),
+        ({"gpus": "h100"}, ("no option gpus", "did you mean gpu?")),
+        ({"workloads": "vgg16"}, ("no option workloads", "did you mean workload?")),
+        ({"context_tokens": 8}, ("no option context_tokens", "did you mean context?")),
+        ({"rent_or_buy": "buy"}, ("no option rent_or_buy", "did you mean rent or buy?")),
+        ({"utilisatoin": 0.5}, ("no option utilisatoin", "did you mean utilization?")),
     ],
     ids=str,
 )
@@ -180,7 +186,7 @@ def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(optio
         ({"precision": "fp32, amp"}, "precisions", ("fp32", "amp")),
         ({"precision": ["fp32", "amp"]}, "precisions", ("fp32", "amp")),
         ({"quick": True}, "budget", "quick"),
-        ({"budget": "publish"}, "budget", "publish"),
+        ({"publish": True}, "budget", "publish"),
         ({"no_micro": True}, "micro", "none"),
         ({"micro_only": False}, "micro", "also"),
         ({"time_limit": 60}, "time_limit_s", 60.0),
@@ -193,10 +199,25 @@ def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> Non
 
 def test_a_run_is_told_which_options_were_given() -> None:
     assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
-    given = {"time_limit_s": 60, "workloads": "./net.py", "quick": False}
+    given = {"time_limit": 60, "workload": "./net.py", "quick": False}
     assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
     with pytest.raises(MisuseError, match="leave out --seed"):
         gpubench.run(resume="latest", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_type"), [*REQUESTS.items(), ("report", ReportRequest), ("memory", MemoryRequest)]
+)
+def test_python_takes_no_name_that_its_signature_does_not_show(name: str, request_type: type) -> None:
+    function = getattr(gpubench, name)
+    shown = set(inspect.signature(function).parameters)
+    hidden = {each.field: each for each in parameters_of(request_type) if each.field not in shown}
+    assert "gpus" in hidden or name == "run"
+    for field, each in hidden.items():
+        meant = " or ".join(flag.name for flag in each.option.flags) or each.name
+        words = rf"^{name}\(\) has no option {field}; did you mean {meant}\?$"
+        with pytest.raises(WrongArgumentError, match=words):
+            function(**{field: None})
 
 
 VALUES = st.recursive(
