@@ -370,6 +370,11 @@ def check_fields(request: R) -> R:
     return request
 
 
+def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
+    """Return the refusal of a value that is none of the few that an option takes."""
+    return MisuseError(f"{name} {shown_value(str(value))} is unknown; choose from {', '.join(choices)}")
+
+
 def _figure(value: float) -> str:
     return f"{value:.10g}"
 
@@ -379,10 +384,7 @@ def _check(parameter: Parameter, value: Any) -> None:
     if option.read is not None:  # a request made in code has passed no reader
         option.read(value, spelled(parameter.name))
     if option.choices and value not in option.choices:
-        known = ", ".join(option.choices)
-        raise MisuseError(
-            f"{spelled(parameter.name)} {shown_value(str(value))} is unknown; choose from {known}"
-        )
+        raise unknown_choice(spelled(parameter.name), value, option.choices)
     if parameter.kind not in {int, float}:
         return
     try:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from gpubench.cli.app import app, load_verb, main, verb_names
 from gpubench.cli.verbs.rank import ShownRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
-from gpubench.offers.request import OffersRequest
+from gpubench.offers.request import Format, OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
-from gpubench.predict.request import MemoryRequest, PredictRequest
-from gpubench.recommend.request import FeedRequest, Range, RankRequest
+from gpubench.predict.conformal import HOLD_OUTS
+from gpubench.predict.request import HOLD_OUT_NAMES, MemoryRequest, PredictRequest
+from gpubench.recipes import TaskKind
+from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
 from gpubench.report.request import ReportRequest
 
@@ -72,12 +75,17 @@ def test_gpus_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
     assert [request_from(request_type, each).gpus for each in given] == [("h100", "b200")] * 2
 
 
+def test_the_hold_outs_are_those_that_the_fit_knows() -> None:
+    assert tuple(HOLD_OUTS) == HOLD_OUT_NAMES
+
+
 @pytest.mark.parametrize("request_type", asked_of_verbs())
 def test_every_field_says_what_it_is_for(request_type: type) -> None:
     for each in parameters_of(request_type):
         words = [flag.help for flag in each.option.flags] or [each.option.help]
         assert all(text[-1] in ".)" for text in words), each.field
-        assert each.field in {"by", "format"} or all(text[0].isupper() for text in words), each.field
+        assert all(text[0].isupper() for text in words), each.field
+        assert "[default" not in each.option.help, each.field
         assert (
             each.option.read is not None or each.kind in {bool, int, float, str, Path} or each.field == "data"
         )
@@ -319,6 +327,41 @@ def test_an_earlier_spelling_still_works_and_is_not_shown(monkeypatch, capsys) -
     assert "--utilisation" not in help_text
     for spelling in ("--utilization", "--utilisation"):
         assert "within 0 to 1" in said(monkeypatch, capsys, "rank", spelling, "1.5")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (("predict", "evaluate", "--task"), tuple(TaskKind)),
+        (("predict", "evaluate", "--hold-out"), tuple(HOLD_OUTS)),
+        (("offers", "import", "prices.csv", "--format"), get_args(Format)),
+        (("compare", "a", "b", "--by"), ("device",)),
+        (("rank", "vgg16", "--sort"), SORTS),
+    ],
+    ids=lambda value: value[-1],
+)
+def test_choices_stand_in_the_help_and_in_one_refusal(monkeypatch, capsys, words, choices) -> None:
+    known = ", ".join(choices)
+    refused = said(monkeypatch, capsys, *words, "foo")[1]
+    assert f"gpubench: {words[-1]} 'foo' is unknown; choose from {known}\n" in refused
+    shown = " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].replace("│", " ").split())
+    assert f"[{'|'.join(choices)}]" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "metavar"),
+    [
+        (("calibrate", "--date"), "YYYY-MM-DD"),
+        (("offers", "import", "prices.csv", "--price-date"), "YYYY[-MM[-DD]]"),
+    ],
+)
+def test_a_date_says_how_it_is_written(monkeypatch, capsys, words, metavar) -> None:
+    assert f"{words[-1]} {metavar} " in " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].split())
+    assert f"{words[-1]} 'soon' is not a d" in said(monkeypatch, capsys, *words, "soon")[1]
+
+
+def test_what_may_be_given_by_place_and_by_name_says_so(monkeypatch, capsys) -> None:
+    assert "Same as the WORKLOAD argument." in said(monkeypatch, capsys, "rank", "--help")[0]
 
 
 def test_zero_is_a_value_and_not_an_option_left_out(monkeypatch, capsys) -> None:

@@ -199,7 +199,7 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
         ("a.csv", "x,y\n1,2\n", {}, "columns of no known format"),
         ("a.csv", "provider,instance\n", {"format_": "own"}, "is no own table: it lacks gpu_key"),
         ("aws.csv", "instance_name,gpu_name\n", {}, "carry no dates"),
-        ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date: price date 'soon'"),
+        ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date 'soon' is not a date"),
         (
             "aws.csv",
             "instance_name,gpu_name\n",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpubench.blocks.parts import Part, number, table, text
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
-from gpubench.errors import ExitCode, MisuseError
+from gpubench.errors import ExitCode
 from gpubench.interval import stacked
 from gpubench.record.request import CompareRequest
 from gpubench.units import format_number, plain
@@ -24,8 +24,6 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run
 
-    if request.by not in {None, "device"}:
-        raise MisuseError(f"--by {request.by!r}: only device is known")
     tolerance, root = request.fail_over, results_root(request.results)
     a, b = (read_run(find_run(root, name)) for name in (request.a, request.b))
     found = compare(a, b, across_devices=request.by == "device")
