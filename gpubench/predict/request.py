@@ -107,8 +107,8 @@ class EvaluateRequest(msgspec.Struct, frozen=True, kw_only=True):
     hold_out: Annotated[
         str,
         Option(
-            "What the fit never sees; harness is with the GPU, stranger with its architecture, family one "
-            "chip.",
+            "What the fit never sees; with harness the GPU too, with stranger its architecture too; family "
+            "is one chip.",
             choices=HOLD_OUT_NAMES,
         ),
     ] = "harness"
