@@ -14,6 +14,7 @@ import os
 import types
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -195,8 +196,8 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
 
     Args:
         request_type: The struct.
-        given: Values by the option's name, an earlier one, or the field's own. Text stands for what it says,
-            a lone value for several.
+        given: Values by the option's name or an earlier one. Text stands for what it says, a lone value for
+            several.
         call: The Python function that a message names; None is the command line.
 
     Raises:
@@ -209,11 +210,7 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     asked: list[str] = []
     for name, value in given.items():
         if name not in known:
-            import difflib
-
-            near = difflib.get_close_matches(name, list(known), n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
+            raise WrongArgumentError(f"{call}() has no option {plain(name)}{_meant(request_type, name)}")
         parameter, flag = known[name]
         if flag is not None and not _converted(_ONE_FLAG, value, _named(name, call)):
             continue
@@ -238,14 +235,25 @@ def _named(name: str, call: str | None) -> str:
 
 @functools.cache
 def _by_name(request_type: type[msgspec.Struct]) -> Mapping[str, tuple[Parameter, Flag | None]]:
-    """Every name that is accepted; an option's own name stands before a field's."""
+    """Every name that is accepted: those that a signature shows, and earlier ones."""
     found: dict[str, tuple[Parameter, Flag | None]] = {}
     for parameter in parameters_of(request_type):
-        found.update({flag.name: (parameter, flag) for flag in parameter.option.flags})
-        found.update(dict.fromkeys((parameter.name, *parameter.option.old), (parameter, None)))
-    for parameter in parameters_of(request_type):
-        found.setdefault(parameter.field, (parameter, None))
+        flags, old = parameter.option.flags, parameter.option.old
+        found.update({flag.name: (parameter, flag) for flag in flags})
+        found.update(dict.fromkeys(old if flags else (parameter.name, *old), (parameter, None)))
     return found
+
+
+def _meant(request_type: type[msgspec.Struct], name: str) -> str:
+    """Ask after the option that a wrong name comes from: that of the field so called, else the nearest."""
+    import difflib
+
+    shown = {
+        parameter.field: [flag.name for flag in parameter.option.flags] or [parameter.name]
+        for parameter in parameters_of(request_type)
+    }
+    near = shown.get(name) or difflib.get_close_matches(name, chain(*shown.values()), n=1)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _value(parameter: Parameter, value: Any, name: str) -> Any:
@@ -362,6 +370,11 @@ def check_fields(request: R) -> R:
     return request
 
 
+def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
+    """Return the refusal of a value that is none of the few that an option takes."""
+    return MisuseError(f"{name} {shown_value(str(value))} is unknown; choose from {', '.join(choices)}")
+
+
 def _figure(value: float) -> str:
     return f"{value:.10g}"
 
@@ -371,10 +384,7 @@ def _check(parameter: Parameter, value: Any) -> None:
     if option.read is not None:  # a request made in code has passed no reader
         option.read(value, spelled(parameter.name))
     if option.choices and value not in option.choices:
-        known = ", ".join(option.choices)
-        raise MisuseError(
-            f"{spelled(parameter.name)} {shown_value(str(value))} is unknown; choose from {known}"
-        )
+        raise unknown_choice(spelled(parameter.name), value, option.choices)
     if parameter.kind not in {int, float}:
         return
     try:

@@ -47,6 +47,7 @@ RESULTS = Option(
 )
 Results: TypeAlias = Annotated[Path | None, RESULTS]
 
+Day: TypeAlias = date | str
 DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
 CLASSIC = ("cnn", "lstm", "vgg16")
 """Measured and ranked by where no workload is named."""
@@ -109,8 +110,10 @@ AnyPrecision: TypeAlias = Annotated[
         default="amp, or the workload's own",
     ),
 ]
-AnyExecution: TypeAlias = Annotated[str, Option("How a step is executed.", choices=executions.OF_TORCH)]
+EXECUTION = Option("How a step is executed.", choices=executions.OF_TORCH)
+AnyExecution: TypeAlias = Annotated[str, EXECUTION]
 AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=tuple(TaskKind))]
+GPU = Option("GPU key or name.", name="gpu", commas=True)
 GpuBatch: TypeAlias = Annotated[
     int | Literal["max"] | None,
     said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),

@@ -141,7 +141,7 @@ def test_a_room_that_is_a_function_passes_its_options() -> None:
 def test_the_report_takes_a_path_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As documented: ``gpubench.report("page.html")``; and a results folder as text."""
     monkeypatch.chdir(tmp_path)
-    assert gpubench.report("page.html", workloads=("vgg16",)) == "page.html"
+    assert gpubench.report("page.html", workload="vgg16") == "page.html"
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = gpubench.report(results=str(tmp_path / "mine"), format="md")
     assert Path(written).parent == tmp_path / "mine" / "reports"

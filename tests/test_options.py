@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,11 +20,14 @@ from gpubench.cli.app import app, load_verb, main, verb_names
 from gpubench.cli.verbs.rank import ShownRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
-from gpubench.offers.request import OffersRequest
+from gpubench.offers.request import Format, OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
-from gpubench.predict.request import PredictRequest
-from gpubench.recommend.request import FeedRequest, Range, RankRequest
+from gpubench.predict.conformal import HOLD_OUTS
+from gpubench.predict.request import HOLD_OUT_NAMES, MemoryRequest, PredictRequest
+from gpubench.recipes import TaskKind
+from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
+from gpubench.report.request import ReportRequest
 
 REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
 VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
@@ -71,12 +75,17 @@ def test_gpus_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
     assert [request_from(request_type, each).gpus for each in given] == [("h100", "b200")] * 2
 
 
+def test_the_hold_outs_are_those_that_the_fit_knows() -> None:
+    assert tuple(HOLD_OUTS) == HOLD_OUT_NAMES
+
+
 @pytest.mark.parametrize("request_type", asked_of_verbs())
 def test_every_field_says_what_it_is_for(request_type: type) -> None:
     for each in parameters_of(request_type):
         words = [flag.help for flag in each.option.flags] or [each.option.help]
         assert all(text[-1] in ".)" for text in words), each.field
-        assert each.field in {"by", "format"} or all(text[0].isupper() for text in words), each.field
+        assert all(text[0].isupper() for text in words), each.field
+        assert "[default" not in each.option.help, each.field
         assert (
             each.option.read is not None or each.kind in {bool, int, float, str, Path} or each.field == "data"
         )
@@ -110,7 +119,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
     [
         ({"gpu": "h100"}, "gpus", ("h100",)),
         ({"gpu": ["h100", "b200"]}, "gpus", ("h100", "b200")),
-        ({"gpus": ("h100",)}, "gpus", ("h100",)),
+        ({"gpu": ("h100",)}, "gpus", ("h100",)),
         ({"gpu": None}, "gpus", ()),
         ({"workload": Path("models/net.py")}, "workloads", ("models/net.py",)),
         ({"results": "somewhere"}, "results", Path("somewhere")),
@@ -128,7 +137,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
         ({"batch_size": 8}, "batch_size", 8),
         ({"buy": True}, "rent_or_buy", "buy"),
         ({"buy": True, "rent": False}, "rent_or_buy", "buy"),
-        ({"rent_or_buy": "rent"}, "rent_or_buy", "rent"),
+        ({"rent": True}, "rent_or_buy", "rent"),
         ({"max_price_age": 30}, "max_price_age_days", 30),
     ],
     ids=str,
@@ -158,6 +167,11 @@ def test_python_may_give_text_for_a_path_and_one_for_several(options, field, val
         ({"tax": None}, ("tax", "a number", "None (NoneType)")),
         ({"color": "red"}, ("no option color",)),
         ({"min_memory": 24}, ("no option min_memory", "did you mean min_memory_gib")),
+        ({"gpus": "h100"}, ("no option gpus", "did you mean gpu?")),
+        ({"workloads": "vgg16"}, ("no option workloads", "did you mean workload?")),
+        ({"context_tokens": 8}, ("no option context_tokens", "did you mean context?")),
+        ({"rent_or_buy": "buy"}, ("no option rent_or_buy", "did you mean rent or buy?")),
+        ({"utilisatoin": 0.5}, ("no option utilisatoin", "did you mean utilization?")),
     ],
     ids=str,
 )
@@ -180,7 +194,7 @@ def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(optio
         ({"precision": "fp32, amp"}, "precisions", ("fp32", "amp")),
         ({"precision": ["fp32", "amp"]}, "precisions", ("fp32", "amp")),
         ({"quick": True}, "budget", "quick"),
-        ({"budget": "publish"}, "budget", "publish"),
+        ({"publish": True}, "budget", "publish"),
         ({"no_micro": True}, "micro", "none"),
         ({"micro_only": False}, "micro", "also"),
         ({"time_limit": 60}, "time_limit_s", 60.0),
@@ -193,10 +207,25 @@ def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> Non
 
 def test_a_run_is_told_which_options_were_given() -> None:
     assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
-    given = {"time_limit_s": 60, "workloads": "./net.py", "quick": False}
+    given = {"time_limit": 60, "workload": "./net.py", "quick": False}
     assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
     with pytest.raises(MisuseError, match="leave out --seed"):
         gpubench.run(resume="latest", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_type"), [*REQUESTS.items(), ("report", ReportRequest), ("memory", MemoryRequest)]
+)
+def test_python_takes_no_name_that_its_signature_does_not_show(name: str, request_type: type) -> None:
+    function = getattr(gpubench, name)
+    shown = set(inspect.signature(function).parameters)
+    hidden = {each.field: each for each in parameters_of(request_type) if each.field not in shown}
+    assert "gpus" in hidden or name == "run"
+    for field, each in hidden.items():
+        meant = " or ".join(flag.name for flag in each.option.flags) or each.name
+        words = rf"^{name}\(\) has no option {field}; did you mean {meant}\?$"
+        with pytest.raises(WrongArgumentError, match=words):
+            function(**{field: None})
 
 
 VALUES = st.recursive(
@@ -298,6 +327,41 @@ def test_an_earlier_spelling_still_works_and_is_not_shown(monkeypatch, capsys) -
     assert "--utilisation" not in help_text
     for spelling in ("--utilization", "--utilisation"):
         assert "within 0 to 1" in said(monkeypatch, capsys, "rank", spelling, "1.5")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (("predict", "evaluate", "--task"), tuple(TaskKind)),
+        (("predict", "evaluate", "--hold-out"), tuple(HOLD_OUTS)),
+        (("offers", "import", "prices.csv", "--format"), get_args(Format)),
+        (("compare", "a", "b", "--by"), ("device",)),
+        (("rank", "vgg16", "--sort"), SORTS),
+    ],
+    ids=lambda value: value[-1],
+)
+def test_choices_stand_in_the_help_and_in_one_refusal(monkeypatch, capsys, words, choices) -> None:
+    known = ", ".join(choices)
+    refused = said(monkeypatch, capsys, *words, "foo")[1]
+    assert f"gpubench: {words[-1]} 'foo' is unknown; choose from {known}\n" in refused
+    shown = " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].replace("│", " ").split())
+    assert f"[{'|'.join(choices)}]" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "metavar"),
+    [
+        (("calibrate", "--date"), "YYYY-MM-DD"),
+        (("offers", "import", "prices.csv", "--price-date"), "YYYY[-MM[-DD]]"),
+    ],
+)
+def test_a_date_says_how_it_is_written(monkeypatch, capsys, words, metavar) -> None:
+    assert f"{words[-1]} {metavar} " in " ".join(said(monkeypatch, capsys, *words[:-1], "--help")[0].split())
+    assert f"{words[-1]} 'soon' is not a d" in said(monkeypatch, capsys, *words, "soon")[1]
+
+
+def test_what_may_be_given_by_place_and_by_name_says_so(monkeypatch, capsys) -> None:
+    assert "Same as the WORKLOAD argument." in said(monkeypatch, capsys, "rank", "--help")[0]
 
 
 def test_zero_is_a_value_and_not_an_option_left_out(monkeypatch, capsys) -> None:

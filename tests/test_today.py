@@ -140,7 +140,7 @@ def test_what_is_left_out_says_why():
 
 def test_a_ranking_a_list_and_a_report_are_of_the_day(tmp_path, monkeypatch, capsys):
     day = date(2026, 11, 18)
-    asked = {"workloads": ("vgg16",), "gpus": ("l4",), "providers": ("gcp",), "results": tmp_path}
+    asked = {"workload": "vgg16", "gpu": "l4", "provider": "gcp", "results": tmp_path}
     then, since = gpubench.rank(as_of="2026-11-18", **asked), gpubench.rank(**asked)
     assert then.as_of == "2026-11-18"
     ages = {row.offer: row.price_age_days for row in since.rows}

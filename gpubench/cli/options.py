@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, Parameter, help_of, parameters_of, request_from, spelled
+from gpubench.options import Option, Parameter, check_fields, help_of, parameters_of, request_from, spelled
 from gpubench.units import plain
 
 _PARSED: dict[Any, Any] = {bool: bool, int: int, float: float, Path: Path}
@@ -69,7 +69,7 @@ def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[...
 
     @functools.wraps(action)
     def called(**given: Any) -> None:
-        requests = [request_from(kind, _given_of(offered[kind], given)) for kind in offered]
+        requests = [check_fields(request_from(kind, _given_of(offered[kind], given))) for kind in offered]
         output = request_from(Output, _given_of(parameters_of(Output), given))
         code = action(*requests, as_json=output.json)
         if code:
@@ -116,7 +116,7 @@ def _laid_out(each: Parameter, panel: str | None) -> Iterator[inspect.Parameter]
     named = typer.Option(
         spelled(each.name),
         *((option.short,) if option.short else ()),
-        help="The same, by name." if by_place else help_of(each),
+        help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
         metavar=option.metavar or ("TEXT,..." if option.commas else None),
         rich_help_panel=panel,
         autocompletion=_completion(option.choices or _names_for(each)),

@@ -8,13 +8,15 @@ from gpubench import executions, precisions
 from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
 from gpubench.options import Flag, Option, said
-from gpubench.recipes import ParallelMode, TaskKind
+from gpubench.recipes import ParallelMode
 from gpubench.shared_options import (
     BATCH,
     CLASSIC,
+    EXECUTION,
     JOB_MODES,
     JOBS,
     WORKLOAD,
+    AnyTask,
     Device,
     RecipeRequest,
     Results,
@@ -67,8 +69,8 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = ()
     executions: Annotated[
         tuple[str, ...],
-        Option(
-            "How a step is executed.",
+        said(
+            EXECUTION,
             name="execution",
             choices=executions.CHOICES,
             commas=True,
@@ -84,7 +86,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             commas=True,
         ),
     ] = (Framework.TORCH,)
-    task: Annotated[str, Option("Training or inference.", choices=tuple(TaskKind))] = "train"
+    task: AnyTask = "train"
     batch_size: Annotated[
         int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")
     ] = None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.price_table import read_own
 from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.request import Format, read_price_date
 from gpubench.offers.snapshot import (
     IMPORTED,
     known_before,
@@ -38,8 +39,6 @@ from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
 from gpubench.units import figure_in, plain
 
-Format = Literal["own", "skypilot", "gpuhunt"]
-FORMATS: dict[str, Format] = {"own": "own", "skypilot": "skypilot", "gpuhunt": "gpuhunt"}
 _MARKS: dict[Format, frozenset[str]] = {
     "own": frozenset({"gpu_key", "instance"}),
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
@@ -123,11 +122,7 @@ def read_table(
         return format_, read_own(file)
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
-    try:
-        day = price_day(price_date)
-    except ValueError as error:
-        raise MisuseError(f"--price-date: {error}") from None
-    if day > today() + timedelta(days=1):
+    if price_day(read_price_date(price_date, "--price-date")) > today() + timedelta(days=1):
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
     cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
     if format_ == "skypilot" and cloud == "vms":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from gpubench.options import Option, said
+from gpubench.errors import MisuseError
+from gpubench.options import Option, said, shown_value
 from gpubench.pricings import Pricing
-from gpubench.shared_options import DAY, Results
+from gpubench.shared_options import DAY, GPU, Day, Results
 
 KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
 TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
@@ -29,9 +29,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     regions: Annotated[
         tuple[str, ...], Option("Only this region; any where the source gives none.", name="region")
     ] = ()
-    gpus: Annotated[
-        tuple[str, ...], Option("Only this GPU: key, name, or part of it (h100).", name="gpu", commas=True)
-    ] = ()
+    gpus: Annotated[tuple[str, ...], said(GPU, help="Only this GPU: key, name, or part of it (h100).")] = ()
     count: Annotated[int | None, Option("Exact number of GPUs.", least=1)] = None
     max_usd_per_hour: Annotated[float | None, Option("Highest price of the instance [USD/h].", least=0)] = (
         None
@@ -42,9 +40,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     offers: Annotated[
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
     ] = None
-    as_of: Annotated[date | str | None, said(DAY, help="List as of this day; later prices are left out.")] = (
-        None
-    )
+    as_of: Annotated[Day | None, said(DAY, help="List as of this day; later prices are left out.")] = None
     results: Results = None
 
 
@@ -66,16 +62,46 @@ class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
     results: Results = None
 
 
+Format = Literal["own", "skypilot", "gpuhunt"]
+
+
+def read_price_date(value: Any, name: str) -> str:
+    """Return the date of a price, full or partial, as it was given; ``dates.price_day`` reads it.
+
+    Raises:
+        MisuseError: If it is no date.
+        TypeError: If it is no text.
+    """
+    from gpubench.offers.dates import price_day
+
+    if not isinstance(value, str):
+        raise TypeError
+    try:
+        price_day(value)
+    except ValueError:
+        raise MisuseError(
+            f"{name} {shown_value(value)} is not a date: write it as YYYY, YYYY-MM or YYYY-MM-DD"
+        ) from None
+    return value
+
+
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A price table of somebody else's, and what it does not say of itself."""
 
     file: Annotated[Path, Option("CSV, or JSON in gpubench's columns.", place=1, bare=True, metavar="FILE")]
     format: Annotated[
-        str | None, Option("own, skypilot or gpuhunt [default: recognized by its columns].")
+        Format | None, Option("Whose columns the table has.", default="recognized by its columns")
     ] = None
     provider: Annotated[str | None, Option("The cloud, where the table does not name it.")] = None
     price_date: Annotated[
-        str | None, Option("Day of the prices (YYYY-MM-DD), where the table has no dates.")
+        str | None,
+        Option(
+            "Date of the prices, where the table has none.",
+            read=read_price_date,
+            takes="a date (YYYY, YYYY-MM or YYYY-MM-DD)",
+            python="str",
+            metavar="YYYY[-MM[-DD]]",
+        ),
     ] = None
     accept_outliers: AcceptOutliers = False
     results: Results = None

@@ -10,11 +10,14 @@ import msgspec
 
 from gpubench.options import Option, said
 from gpubench.shared_options import (
+    DAY,
+    GPU,
     JOBS,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
     AnyTask,
+    Day,
     GpuBatch,
     RecipeRequest,
     Results,
@@ -47,6 +50,8 @@ _ANY = said(
     python="str | Path | WorkloadProfile",
 )
 SEVERAL = "Several GPUs"
+HOLD_OUT_NAMES = ("harness", "stranger", "gpu", "family", "architecture", "model", "vendor")
+"""As ``conformal.HOLD_OUTS``, whose import would slow every start; a test compares the two."""
 
 
 class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -56,9 +61,7 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
         Any,
         said(_ANY, help="A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME."),
     ]
-    gpus: Annotated[
-        tuple[str, ...], Option("GPU key or name.", name="gpu", commas=True, default="every GPU known")
-    ] = ()
+    gpus: Annotated[tuple[str, ...], said(GPU, default="every GPU known")] = ()
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
@@ -78,10 +81,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
             default="every standard one, in short",
         ),
     ] = ()
-    gpus: Annotated[
-        tuple[str, ...],
-        Option("GPU key or name.", name="gpu", commas=True, default="every NVIDIA GPU, by size"),
-    ] = ()
+    gpus: Annotated[tuple[str, ...], said(GPU, default="every NVIDIA GPU, by size")] = ()
     batch_size: Annotated[
         int | None,
         Option("Samples per step on one GPU.", least=1, default="the main batch"),
@@ -107,11 +107,12 @@ class EvaluateRequest(msgspec.Struct, frozen=True, kw_only=True):
     hold_out: Annotated[
         str,
         Option(
-            "What the fit never sees: harness (and the GPU), stranger (harness and architecture), gpu, "
-            "family (one chip), architecture, model, vendor."
+            "What the fit never sees; with harness the GPU too, with stranger its architecture too; family "
+            "is one chip.",
+            choices=HOLD_OUT_NAMES,
         ),
     ] = "harness"
-    task: Annotated[str, Option("What is scored: train or infer.")] = "train"
+    task: AnyTask = "train"
 
 
 class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +131,6 @@ class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, Option("Results folder whose GPU runs are added to the published rows.", name="with")
     ] = None
     output: Annotated[
-        Path | None, Option("Where to write [default: the user's data folder].", short="-o")
+        Path | None, Option("Where to write.", short="-o", default="the user's data folder")
     ] = None
-    date: Annotated[str | None, Option("Date to write into it [default: today].")] = None
+    date: Annotated[Day | None, said(DAY, help="Date to write into it.", default="today")] = None

@@ -9,6 +9,7 @@ from typing import Any
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Offer
 from gpubench.names import nearest, normalize
+from gpubench.options import unknown_choice
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import GIB, format_number, plain
@@ -181,7 +182,7 @@ def _memory_type(wanted: str) -> Reason:
     known = sorted({spec.memory_type for spec in load_specs().values() if spec.memory_type})
     start = wanted.casefold()
     if not any(name.casefold().startswith(start) for name in known):
-        raise MisuseError(f"unknown memory type {plain(wanted)!r}; known: {', '.join(known)}")
+        raise unknown_choice("--memory-type", wanted, known)
 
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         if spec is None or spec.memory_type is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,10 +13,12 @@ from gpubench.options import Flag, Option, is_number, parameters_of, said
 from gpubench.shared_options import (
     CLASSIC,
     DAY,
+    GPU,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
     AnyTask,
+    Day,
     Device,
     GpuBatch,
     RecipeRequest,
@@ -208,9 +209,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
     ] = False
 
-    gpus: Annotated[
-        tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu", commas=True)
-    ] = ()
+    gpus: Annotated[tuple[str, ...], said(GPU, help="GPU key, name, or part of it (h100).", panel=WHICH)] = ()
     providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider", commas=True)] = ()
     regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
@@ -318,7 +317,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     offers: Annotated[Path | None, Option("Your own price table (CSV or JSON).", EVIDENCE)] = None
     results: Results = None
     as_of: Annotated[
-        date | str | None, said(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
+        Day | None, said(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
         bool, Option("Also rank prices far below those of every other provider.", EVIDENCE)
@@ -395,7 +394,7 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: Annotated[
         tuple[str, ...],
-        Option("GPU to feed: key or name.", name="gpu", commas=True, default="the one here, else examples"),
+        said(GPU, help="GPU to feed: key or name.", default="the one here, else examples"),
     ] = ()
     workers: Annotated[
         int | None, Option("DataLoader workers.", least=1, metavar="N", default="one per CPU")

@@ -36,10 +36,10 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     minutes: Annotated[
         float,
-        Option("Time limit of each task [min].", OUTPUT, name="try_minutes", default=str(TRY_MINUTES)),
+        Option("Time limit of each task [min].", OUTPUT, name="try_minutes"),
     ] = TRY_MINUTES
     wheel: Annotated[
-        Path | None, Option("Wheel of gpubench that they install [default: the running one].", OUTPUT)
+        Path | None, Option("Wheel of gpubench that they install.", OUTPUT, default="the running one")
     ] = None
 
     def check(self) -> None:

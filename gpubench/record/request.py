@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -61,7 +61,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="3%",
         ),
     ] = None
-    by: Annotated[str | None, Option("device: compare runs of different devices.")] = None
+    by: Annotated[Literal["device"] | None, Option("Compare runs of different devices.")] = None
     results: Results = None
 
 

@@ -341,7 +341,7 @@ def test_a_kernel_for_cuda_alone_has_the_widest_bound_and_no_speed(
     assert traced["basis"] == "traced"
     assert answer["allocated_bytes_high"] > traced["allocated_bytes"] > answer["allocated_bytes_low"]
     with pytest.raises(MisuseError, match="FLOPs cannot be"):
-        predict(str(path), precision="amp", gpus=("nvidia-tesla-t4-16gb",))
+        predict(str(path), precision="amp", gpu="nvidia-tesla-t4-16gb")
 
 
 @pytest.mark.parametrize(
@@ -396,8 +396,8 @@ def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: st
 
 def test_throughput_of_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
     with pytest.raises(MisuseError, match="llama_8b is never trained"):
-        predict(workload="llama_8b", task="train", gpus=["nvidia-l4-24gb"])
-    (answer,) = predict(workload="llama_8b", gpus=["nvidia-l4-24gb"]).estimates
+        predict(workload="llama_8b", task="train", gpu=["nvidia-l4-24gb"])
+    (answer,) = predict(workload="llama_8b", gpu=["nvidia-l4-24gb"]).estimates
     assert answer.case.task == "infer"
 
 

@@ -204,7 +204,7 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
             "is not a table in the format own: it lacks gpu_key",
         ),
         ("aws.csv", "instance_name,gpu_name\n", {}, "carry no dates"),
-        ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date: price date 'soon'"),
+        ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date 'soon' is not a date"),
         (
             "aws.csv",
             "instance_name,gpu_name\n",

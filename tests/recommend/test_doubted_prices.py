@@ -136,7 +136,7 @@ def test_an_own_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"
         "mine,pod,H100 SXM,8,2026-11-14,1.20\n"
     )
-    ranking = rank(workloads=("vgg16",), offers=table)
+    ranking = rank(workload="vgg16", offers=table)
     assert ranking.rows[0].offer.provider == "mine"
     (note,) = [note for note in ranking.notes if "mine pod" in note]
     assert "other providers" in note

@@ -319,7 +319,7 @@ def test_power_is_the_median_of_what_runs_measured():
 def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
     from gpubench import rank
 
-    options = {"workloads": ("vgg16",), "gpus": ("h100 sxm", "l4"), "results": tmp_path, "draws": 200}
+    options = {"workload": "vgg16", "gpu": ("h100 sxm", "l4"), "results": tmp_path, "draws": 200}
     (tmp_path / "runs").mkdir()
     before = rank(**options)
     assert {row.offer.gpu_key: row.estimate.basis for row in before.rows} == {
@@ -344,7 +344,7 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER, batch_size=1)
     measured = msgspec.structs.replace(measurement(case, 3.0), cpu_threads=6)
     write_run(tmp_path, run_of(None, measured, backend="cpu"))
-    options = {"workloads": ("vgg16",), "results": tmp_path, "draws": 100, "limit": 1}
+    options = {"workload": "vgg16", "results": tmp_path, "draws": 100, "limit": 1}
     how = "CPU measured here with 6 threads (amp-bf16 eager, batch 1)"
     assert f" the {how} ends" in rank(samples=5000, **options).verdict
     assert f"The {how} would take " in said(rank(samples=5e6, **options))
@@ -355,14 +355,14 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     write_run(tmp_path, run_of(None, alike, backend="cpu"))
     assert "batches differ" not in said(rank(**options))
     assert rank(**options).rows[0].flat()["batch_choice"] == "fixed"
-    rows = rank(own=("cpu, 800 USD, 65 W",), rent_or_buy="buy", **options | {"limit": None}).rows
+    rows = rank(own=("cpu, 800 USD, 65 W",), buy=True, **options | {"limit": None}).rows
     assert "cpu" in {row.offer.gpu_key for row in rows}
 
 
 def test_of_several_workloads_too_the_batches_and_findings_of_the_cpu_are_named(tmp_path):
     from gpubench import rank
 
-    options = {"workloads": ("vgg16", "cnn"), "results": tmp_path, "draws": 100, "limit": 1}
+    options = {"workload": ("vgg16", "cnn"), "results": tmp_path, "draws": 100, "limit": 1}
     case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER)
     other = msgspec.structs.replace(
         case, workload="cnn", workload_version=load_profiles()["cnn"].version, batch_size=64

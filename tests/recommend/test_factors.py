@@ -41,7 +41,7 @@ def test_each_factor_filters(options, left):
     [
         ({"lines": ("gforce",)}, "unknown line 'gforce'; nearest known: geforce"),
         ({"architectures": ("hoper",)}, "unknown architecture 'hoper'; nearest known: hopper"),
-        ({"memory_type": "DRAM"}, "unknown memory type 'DRAM'; known: GDDR5"),
+        ({"memory_type": "DRAM"}, "--memory-type 'DRAM' is unknown; choose from GDDR5"),
         ({"cooling": "water"}, "--cooling 'water' is unknown; choose from active"),
     ],
 )

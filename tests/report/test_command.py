@@ -126,7 +126,7 @@ def test_an_own_model_is_built_once_for_a_page(tmp_path):
     gather(tmp_path, samples.TODAY, workloads=(str(path),))
     first = seen.read_text().count("built")
     seen.unlink()
-    rank(workloads=(str(path),), results=tmp_path, as_of=samples.TODAY)
+    rank(workload=path, results=tmp_path, as_of=samples.TODAY)
     assert first == seen.read_text().count("built") > 0
 
 
@@ -138,7 +138,7 @@ def test_a_page_of_the_first_rows_is_that_of_all(tmp_path, monkeypatch):
     for workload in ("vgg16", "llama_8b_lora"):
         whole = gather(tmp_path, samples.TODAY, workloads=(workload,))
         path = tmp_path / f"{workload}.md"
-        page.report(path, tmp_path, workloads=(workload,), as_of=samples.TODAY)
+        page.report(path, tmp_path, workload=workload, as_of=samples.TODAY)
         assert path.read_text(encoding="utf-8") == page.render(whole, "md")
         assert 30 < len(made[-1].ranking.rows) < len(whole.ranking.rows) / 2
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
-from gpubench.errors import ExitCode, MisuseError
+from gpubench.errors import ExitCode
 from gpubench.record.request import CompareRequest
 from gpubench.units import plain
 
@@ -23,8 +23,6 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     from gpubench.record.store import find_run
     from gpubench.sections.comparison import compared
 
-    if request.by not in {None, "device"}:
-        raise MisuseError(f"--by {request.by!r}: only device is known")
     tolerance, root = request.fail_over, results_root(request.results)
     a, b = (read_run(find_run(root, name)) for name in (request.a, request.b))
     found = compare(a, b, across_devices=request.by == "device")

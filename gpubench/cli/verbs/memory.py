@@ -39,12 +39,10 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
 
     from gpubench.errors import MisuseError
     from gpubench.models import SCHEMA_VERSION
-    from gpubench.options import check_fields
     from gpubench.predict.capacity import capacity_of
     from gpubench.sections.memory import room
     from gpubench.specs import require_spec
 
-    check_fields(request)
     bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
     if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(

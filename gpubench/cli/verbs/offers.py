@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, print_json, say
-from gpubench.errors import ExitCode, GpuBenchError, MisuseError
+from gpubench.errors import ExitCode, GpuBenchError
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.units import plain
 
@@ -104,13 +104,11 @@ def _refreshed(request: RefreshRequest) -> Refreshed:
 
 def import_(request: ImportRequest, *, as_json: bool) -> None:
     """Keep a price table of your own; it is read beside the shipped and the refreshed prices from then on."""
-    from gpubench.offers.importing import FORMATS, import_offers
+    from gpubench.offers.importing import import_offers
 
-    if request.format is not None and request.format not in FORMATS:
-        raise MisuseError(f"--format {request.format!r} is unknown; give one of {', '.join(FORMATS)}")
     done = import_offers(
         request.file,
-        format_=None if request.format is None else FORMATS[request.format],
+        format_=request.format,
         provider=request.provider,
         price_date=request.price_date,
         results=request.results,

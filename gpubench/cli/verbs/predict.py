@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
-from gpubench.errors import MisuseError
 from gpubench.predict.request import EvaluateRequest, PredictRequest, ScoreRequest
 
 
@@ -25,21 +24,20 @@ def show(request: PredictRequest, *, as_json: bool) -> None:
 def evaluate(request: EvaluateRequest, *, as_json: bool) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
     from gpubench.models import TaskKind
-    from gpubench.predict.conformal import HOLD_OUTS
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import scored_table
     from gpubench.predict.scaling_fit import scaling_figures
     from gpubench.predict.scores import report
     from gpubench.sections.prediction import scored
 
-    hold_out, task = request.hold_out, request.task
-    if hold_out not in HOLD_OUTS:
-        raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
-    if task not in tuple(TaskKind):
-        raise MisuseError(f"unknown task {task!r}; known: {', '.join(TaskKind)}")
-    kind = TaskKind(task)
+    hold_out, kind = request.hold_out, TaskKind(request.task)
     outcome = run(scored_table(hold_out, kind), hold_out, kind)
-    document = {"hold_out": hold_out, "task": task, **report(outcome), "several_gpus": scaling_figures()}
+    document = {
+        "hold_out": hold_out,
+        "task": request.task,
+        **report(outcome),
+        "several_gpus": scaling_figures(),
+    }
     answer(as_json, lambda: document, lambda: scored(document))
 
 

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.blocks.parts import Part
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
-from gpubench.options import Option, check_fields
+from gpubench.options import Option
 from gpubench.recommend.request import OUTPUT, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
 
@@ -36,7 +36,6 @@ def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_j
     from gpubench.recommend.rank import as_json as document
     from gpubench.recommend.rank import rank
 
-    check_fields(request)  # before the limit of a terminal stands in for one
     trial.check()
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = None if trial.count else request.limit if as_json else rows

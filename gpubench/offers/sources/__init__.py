@@ -161,7 +161,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
         if not any(name.lower() in {source.name, source.provider} for source in sources):
             known = sorted({word for source in sources for word in (source.name, source.provider)})
             near = ", ".join(nearest(name, known, cutoff=0.0))
-            raise MisuseError(f"no price source {plain(name)!r}; nearest known: {near}")
+            raise MisuseError(f"unknown price source {plain(name)!r}; nearest known: {near}")
     names = {name.lower() for name in wanted}
     return tuple(s for s in sources if not names or names & {s.name, s.provider})
 
