@@ -19,8 +19,8 @@ from gpubench.errors import GpuBenchError
 from gpubench.models import Precision, Switches
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
 
-PROBE_TOKENS = 16
-PROBE_WIDTH = 128
+PROOF_TOKENS = 16
+PROOF_WIDTH = 128
 
 
 class SwitchesRefusedError(GpuBenchError):
@@ -93,12 +93,12 @@ def recurrent_error(device: torch.device) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):  # a layer draws its first weights from the state of the case
-        exact = torch.nn.LSTM(PROBE_WIDTH, PROBE_WIDTH).double()
+        exact = torch.nn.LSTM(PROOF_WIDTH, PROOF_WIDTH).double()
     with torch.no_grad():
         for weight in exact.parameters():
-            weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROBE_WIDTH))
+            weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROOF_WIDTH))
         single = copy.deepcopy(exact).float().to(device)
-        inputs = torch.randn(PROBE_TOKENS, PROOF_IMAGE, PROBE_WIDTH, generator=generator)
+        inputs = torch.randn(PROOF_TOKENS, PROOF_IMAGE, PROOF_WIDTH, generator=generator)
         return relative_error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
 
 

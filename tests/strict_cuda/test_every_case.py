@@ -74,7 +74,7 @@ SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
 @pytest.fixture(autouse=True)
 def _small_probes(monkeypatch):
     for name, value in SMALL_PROBES.items():
-        monkeypatch.setattr(proof, f"PROBE_{name}", value)
+        monkeypatch.setattr(proof, f"PROOF_{name}", value)
 
 
 def offered() -> dict[tuple[str, Precision], list[Case]]:
