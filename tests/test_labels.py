@@ -34,7 +34,7 @@ def test_a_stored_label_is_a_condition_and_the_way_back() -> None:
     assert [PriceCondition.of_label(each.label) for each in PriceCondition] == list(PriceCondition)
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("condition", sorted(CONDITIONS))
 def test_beside_cards_stands_only_what_somebody_says_of_them(condition: PriceCondition) -> None:
     assert card_condition(condition) == ("" if condition is PriceCondition.UNSTATED else condition)
 
