@@ -106,7 +106,7 @@ WORKLOAD = Workload(
     sample_unit="image",
     sample_shape=(3, *PHOTOGRAPH),
     batches=(64, 256),
-    is_image=False,  # what comes in is no tensor for a convolution: no memory format to choose
+    is_image=False,  # what comes in is not a tensor for a convolution: no memory format to choose
     source="the usual ImageNet training augmentation, on kornia",
     build=build,
     tiny=partial(build, photograph=(24, 32), crop=16),

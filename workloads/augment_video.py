@@ -85,7 +85,7 @@ WORKLOAD = Workload(
     sample_unit="clip",
     sample_shape=(FRAMES, 3, *FRAME),
     batches=(4, 16),
-    is_image=False,  # what comes in is no tensor for a convolution: no memory format to choose
+    is_image=False,  # what comes in is not a tensor for a convolution: no memory format to choose
     source="the usual augmentation of video classifiers, one draw a clip, on kornia",
     build=build,
     tiny=partial(build, frames=4, frame=(24, 32), crop=16),

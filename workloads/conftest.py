@@ -104,7 +104,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     """Put the device and its software beside what pytest-benchmark says of the machine, less its name."""
     machine_info.pop("node", None)
     processor = machine_info.get("cpu")
-    if isinstance(processor, dict):  # the clock of the moment is no property of the machine
+    if isinstance(processor, dict):  # the clock of the moment is not a property of the machine
         machine_info["cpu"] = {k: v for k, v in processor.items() if not k.startswith("hz_actual")}
     machine_info["gpubench"] = described(new_run(_prepared(config)))
 

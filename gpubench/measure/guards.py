@@ -1,4 +1,4 @@
-"""A fast wrong answer is no answer: is the step's arithmetic right, and does a graph do the same work?"""
+"""A fast wrong answer is not an answer: is the step's arithmetic right, and does a graph do the same work?"""
 
 from __future__ import annotations
 

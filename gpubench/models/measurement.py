@@ -79,7 +79,7 @@ class Switches(Record, frozen=True, kw_only=True):
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a working device; in a file what is unknown is left out, because there are thousands.
 
-    Idle is no reason for a lower clock: it stands apart from the reasons.
+    Idle is not a reason for a lower clock: it stands apart from the reasons.
     """
 
     sm_clock_hz: float | None = None
@@ -238,8 +238,8 @@ class Measurement(Record, frozen=True, kw_only=True):
             prompt, and no MFU is told.
         hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
             of tokens [FLOP]. By it HFU is told. None is unknown.
-        tokens_per_sample: None where the input is no tokens, of a generation, whose prompt and new tokens are
-            told apart, and where it was not recorded.
+        tokens_per_sample: None where the input is not tokens, of a generation, whose prompt and new tokens
+            are told apart, and where it was not recorded.
         convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
         target: Half-width of the 95 % interval that the run set out for, over the estimate.
     """

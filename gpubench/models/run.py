@@ -206,7 +206,7 @@ class SeedRun(Record, frozen=True, kw_only=True):
         reached: Whether the stated quality was seen on the held-out samples.
         steps: Taken until it was first seen; of one that did not reach it, all that it was given.
         train_s: Of the steps alone, without the looks at the held-out samples [s].
-        quality: What was last seen; None for what is no number.
+        quality: What was last seen; None for what is not a number.
         energy_j: Of the device from the first step to the last look; None where it cannot be told [J].
     """
 

@@ -82,7 +82,7 @@ _STEEPER = 0.01
 class StepMemory(Record, frozen=True, kw_only=True):
     """Peak memory of one step over the batch size, traced: the highest of its lines.
 
-    Where each sample meets each other, or where a large batch takes another course, it is no line: then
+    Where each sample meets each other, or where a large batch takes another course, it is not a line: then
     ``points`` were traced, and what lies between two of them is read off their chord in logarithms of
     both, which is above every sum of powers of the batch.
 
