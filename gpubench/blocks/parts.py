@@ -29,11 +29,15 @@ class Paragraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One named value; ``detail`` says what qualifies it (interval, date, basis)."""
+    """One named value; ``detail`` says what qualifies it (interval, date, basis).
+
+    A ``tone`` that is not plain is of what to know or do, which a page sets as a sentence below the others.
+    """
 
     term: str
     value: str
     detail: str = ""
+    tone: Literal["plain", "note", "warning"] = "plain"
 
     @property
     def words(self) -> str:

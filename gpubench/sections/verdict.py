@@ -33,8 +33,8 @@ from gpubench.sections.section import Section
 from gpubench.sections.words import hours_words, measured_facts, merit_unit
 from gpubench.units import format_number, format_percent, format_usd, listing, plain
 
-JOB, RUNNER_UP, OLD_PRICES, FIRST = "Job", "Runner-up", "-day-old prices", "First"
-"""How the terms end of what the job takes, of the next best, and of what to do before paying."""
+JOB, RUNNER_UP = "Job", "Runner-up"
+"""The terms of what the job takes, and of the next best."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -149,7 +149,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
         words = [each.in_a_word for each in found]
         shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
         values = ("; ".join(each.text for each in found), *shorter)
-        yield _promised(*(Fact(term=CAUTION, value=value) for value in values))
+        yield _promised(*(Fact(term=CAUTION, value=value, tone="warning") for value in values))
     shown = {each.gpu_key for each in (to_pay(decision), second_best(decision)) if each is not None}
     measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
     if measured is not None and measured.gpu_key not in shown:
@@ -214,13 +214,13 @@ def _first(decision: Decision) -> Iterator[_Line]:
         return
     if prices_decide(decision):
         age_days = decision.choice.price_age_days or 0
-        wordings = [Fact(term=f"{age_days}{OLD_PRICES}", value=todays_price(decision.choice))]
+        wordings = [Fact(term=f"{age_days}-day-old prices", value=todays_price(decision.choice), tone="note")]
     elif (found := decision.finding_out) is not None and found.is_advised:
         measure, net = f"measure {gpu_name(found.gpu_key)}", f"saves {format_usd(found.net_usd)} net"
+        costs = f"costs {format_usd(found.cost_usd)}"
         wordings = [
-            Fact(term=FIRST, value=f"{measure}: {net}", detail=f"costs {format_usd(found.cost_usd)}"),
-            Fact(term=FIRST, value=f"{measure}: {net}"),
-            Fact(term=FIRST, value=measure),
+            Fact(term="First", value=value, detail=detail, tone="note")
+            for value, detail in ((f"{measure}: {net}", costs), (f"{measure}: {net}", ""), (measure, ""))
         ]
     else:
         return
@@ -281,21 +281,17 @@ def _render(data: ReportData) -> Block:
         return Block(title="The answer", parts=(answer, *measured), brief=(answer,))
     card = card_of(data.ranking)
     answer = Paragraph(text=card.headline, tone="headline")
-    facts = tuple(fact for fact in card.facts if not fact.term.endswith(_NOTES))
+    facts = tuple(fact for fact in card.facts if fact.tone == "plain")
     notes = [
-        Paragraph(text=f"{fact.term}: {fact.words}.", tone="warning" if fact.term == CAUTION else "note")
+        Paragraph(text=f"{fact.term}: {fact.words}.", tone=fact.tone)
         for fact in card.facts
-        if fact.term.endswith(_NOTES)
+        if fact.tone != "plain"
     ]
     return Block(
         title="The answer",
         parts=(answer, Facts(rows=facts), *notes),
         brief=(answer, Facts(rows=card.facts)),
     )
-
-
-_NOTES = (CAUTION, OLD_PRICES, FIRST)
-"""Facts of no offer, but of what to know or do before paying: on a page a sentence below the others."""
 
 
 _IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own")

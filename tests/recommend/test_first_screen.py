@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubench import rank
-from gpubench.blocks.parts import Bullets
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.recommend.verdict import MOST_WORDS
@@ -128,10 +128,22 @@ def test_what_finds_no_room_on_the_card_stands_below_the_table():
     )
     (said,) = [fact.value for fact in card.rows if fact.term == "Caution"]
     assert "a doubt" not in said, "in a word"
+    assert {fact.term: fact.tone for fact in card.rows if fact.tone != "plain"} == {"Caution": "warning"}
     table = value.SECTION.render(data)
     for parts in (table.brief, table.parts):
         (below,) = [part for part in parts if isinstance(part, Bullets)]
         assert [item for item in below.items if item.startswith("Caution: a doubt")]
+
+
+def test_a_page_sets_a_fact_below_the_others_by_its_tone_whatever_its_term(monkeypatch):
+    found = rank("resnet50", draws=50)
+    advice = Fact(term="Beforehand", value="ask", tone="note")
+    named_alike = Fact(term="Best at First", value="an offer")
+    card = verdict.Card("Rent it.", (advice, named_alike), ())
+    monkeypatch.setattr(verdict, "card_of", lambda _: card)
+    _, facts, *notes = verdict.SECTION.render(of_ranking(found)).parts
+    assert facts == Facts(rows=(named_alike,))
+    assert notes == [Paragraph(text="Beforehand: ask.", tone="note")]
 
 
 def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
