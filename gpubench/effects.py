@@ -53,8 +53,13 @@ class Result:
     @property
     def batch_words(self) -> str:
         """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
-        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
-        return f"batch {self.case.batch_size:,}{searched}"
+        return f"batch {', '.join(self.batch_parts)}"
+
+    @property
+    def batch_parts(self) -> tuple[str, ...]:
+        """The size of the batch, and what ``batch_words`` adds to it."""
+        searched = ("largest that fits",) if self.measurement.at_largest_batch else ()
+        return (f"{self.case.batch_size:,}", *searched)
 
     @property
     def how(self) -> str:

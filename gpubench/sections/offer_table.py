@@ -31,7 +31,7 @@ from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (
-    basis_words,
+    basis_mark,
     hours_words,
     in_stock_words,
     per_s_unit,
@@ -98,7 +98,7 @@ def offers(
         if in_full and len(batches) > 1
         else None,
         number("Time of a token" if generated else "Latency", _latency) if in_full and late else None,
-        text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1, glyph=True),
+        text("Basis", lambda r: basis_mark(r.estimate), optional=1, glyph=True),
         text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
         filters=filters,
@@ -149,22 +149,33 @@ def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
 
 
 def _chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], str]:
-    """Return what says how likely a row is the best, and in brackets under independent errors, if unlike.
+    """Return what sets ``chances_of`` in a cell, that of independent errors in brackets."""
+    chances = chances_of(ranking, one_a_gpu=one_a_gpu)
+
+    def words(row: RankedOffer) -> str:
+        joint, *alone = chances(row)
+        return f"{joint} ({alone[0]})" if alone else joint
+
+    return words
+
+
+def chances_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], tuple[str, ...]]:
+    """Return what says how likely a row is the best, and then under independent errors, if unlike.
 
     Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
     """
     best_of_each = ranking.decision.by_gpu if one_a_gpu else ()
     of_gpu = {each.gpu_key: each for each in best_of_each if each.source != "own"}
 
-    def words(row: RankedOffer) -> str:
+    def chances(row: RankedOffer) -> tuple[str, ...]:
         p_best, independent = row.p_best, row.p_best_independent
         if row.offer.pricing is not Pricing.OWNED and row.offer.gpu_key in of_gpu:
             best = of_gpu[row.offer.gpu_key]
             p_best, independent = best.p_best_of_gpu, best.p_best_of_gpu_independent
         joint, alone = format_chance(p_best), format_chance(independent)
-        return joint if independent is None or joint == alone else f"{joint} ({alone})"
+        return (joint,) if independent is None or joint == alone else (joint, alone)
 
-    return words
+    return chances
 
 
 _TOKENS = {

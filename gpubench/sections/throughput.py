@@ -91,7 +91,7 @@ def _figure(group: Sequence[Result]) -> Figure:
                 row=two_lines(f"{case.precision.value}{layout}", f"{below}{version}"),
                 interval=r.measurement.interval,
                 hover=f"{case.precision.value}, {case.execution.value}: {words}",
-                text=words.partition(" ")[0],
+                text=r.measurement.interval.apart()[0],
                 told=f"{r.how}: {words}",
                 kind=case.execution,
             )
@@ -129,7 +129,7 @@ def _twin(results: Sequence[Result]) -> Table:
             lambda r: r.case.precision.words + (f"\n{r.case.memory_format}" if r.case.memory_format else ""),
         ),
         text("Execution", lambda r: r.case.execution.value),
-        number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
+        number("Batch", lambda r: "\n".join(r.batch_parts)),
         text("Job and recipe", lambda r: ", ".join(apart(r.case)) or UNKNOWN) if has_jobs else None,
         number("Throughput, 95 % interval", _throughput),
         *_tokens(results),

@@ -30,7 +30,7 @@ from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.verdict import caution, sureness_note, underfed
 from gpubench.sections.choices import gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
-from gpubench.sections.offer_table import P_BEST, RANK, filters_of, head_of, offers
+from gpubench.sections.offer_table import P_BEST, chances_of, filters_of, head_of, offers
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import after_the_headline, beside_the_card
 from gpubench.sections.words import (
@@ -66,14 +66,14 @@ _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
 _P_BESIDE = "In brackets if the errors of all GPUs were independent"
-_LEGEND = {
-    "=": "a shared rank: the figures cannot tell it from another, or a more expensive offer of a GPU so tied",
-    FindingKind.FEED_BOUND.value: (
-        "its vCPUs prepare fewer photographs than its GPUs take (assumed): throughput, time, cost and "
-        "chances are of what they prepare, a latency is of its GPUs alone"
-    ),
-    "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
-}
+_SHARED_RANK = (
+    "=: a shared rank: the figures cannot tell it from another, or a more expensive offer of a GPU so tied"
+)
+_FEED_BOUND = (
+    f"{FindingKind.FEED_BOUND.value}: its vCPUs prepare fewer photographs than its GPUs take (assumed): "
+    "throughput, time, cost and chances are of what they prepare, a latency is of its GPUs alone"
+)
+_NOT_DOMINATED = "not dominated: nothing else is as fast, as cheap and as large in memory at once"
 
 
 def _render(data: ReportData) -> Block | None:
@@ -144,7 +144,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
-    legend = _legend(ranking, rows, shown, one_a_gpu=one_a_gpu)
+    legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
     decisive, others = (
         [plain(note, MOST_OF_A_NOTE) for note in notes if note != caution(ranking)]
         for notes in (ranking.notes[: ranking.decisive_notes], ranking.notes[ranking.decisive_notes :])
@@ -158,15 +158,21 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
         items = [*said, *others, *everyone, *legend]
     else:
         rest = count(len(others) + len(legend), "more note")
-        items = [*said, *_legend_in_short(shown), " ".join([*everyone, f"{rest}: {data.more_by}."])]
+        items = [
+            *said,
+            *_legend_in_short(ranking, rows, one_a_gpu=one_a_gpu),
+            " ".join([*everyone, f"{rest}: {data.more_by}."]),
+        ]
     winners = winners_in_full(ranking)
     return (shown, *([winners] if winners.rows else []), Bullets(items=tuple(items)))
 
 
-def _legend(ranking: Ranking, rows: Sequence[RankedOffer], shown: Table, *, one_a_gpu: bool) -> list[str]:
+def _legend(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -> list[str]:
     """What the words of the table mean, and how the chances were come by."""
-    said = " ".join(cell for row in shown.rows for cell in row)
-    legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
+    bound = any(each.kind is FindingKind.FEED_BOUND for row in rows for each in row.findings)
+    legend = [f"{_SHARED_RANK}."] if _shares_a_rank(ranking, rows) else []
+    legend += [f"{_FEED_BOUND}."] if bound else []
+    legend += [f"{_NOT_DOMINATED}."] if any(row.pareto for row in rows) else []
     legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best_independent is not None for row in rows):
         legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}. {_P_BESIDE}.")
@@ -175,15 +181,16 @@ def _legend(ranking: Ranking, rows: Sequence[RankedOffer], shown: Table, *, one_
     return legend
 
 
-def _legend_in_short(shown: Table) -> list[str]:
+def _shares_a_rank(ranking: Ranking, rows: Sequence[RankedOffer]) -> bool:
+    return not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
+
+
+def _legend_in_short(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -> list[str]:
     """The marks of the table that no heading explains, in a line."""
-
-    def among(title: str, mark: str) -> bool:
-        columns = [i for i, column in enumerate(shown.columns) if column.title.startswith(title)]
-        return any(mark in row[i] for row in shown.rows for i in columns)
-
-    marks = ["=: shared rank"] if among(RANK, "=") else []
-    marks += [f"{P_BEST} in brackets: with independent errors"] if among(P_BEST, "(") else []
+    chances = chances_of(ranking, one_a_gpu=one_a_gpu)
+    marks = ["=: shared rank"] if _shares_a_rank(ranking, rows) else []
+    in_brackets = any(len(chances(row)) > 1 for row in rows)
+    marks += [f"{P_BEST} in brackets: with independent errors"] if in_brackets else []
     return [f"{'; '.join(marks)}."] if marks else []
 
 

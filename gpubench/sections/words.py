@@ -10,6 +10,7 @@ from gpubench.blocks.parts import Cell, Fact, text
 from gpubench.effects import Effect, Result
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
+from gpubench.labels import gpu_name
 from gpubench.models import (
     Case,
     Choice,
@@ -68,8 +69,8 @@ def cost_unit(ranking: Ranking) -> str:
     """The unit of ``cost_of``: dollars for the job, a million samples, or an hour of the reference GPU."""
     if of_a_job(ranking):
         return JOB_COST
-    if ranking.by_reference:
-        return f"$ per {per_usd_unit(ranking).removesuffix(' hours per dollar')} hour of work"
+    if ranking.by_reference and ranking.reference_gpu_key:
+        return f"$ per {gpu_name(ranking.reference_gpu_key)} hour of work"
     return f"$ per million {plural(plain(ranking.unit, 30))}"
 
 
@@ -194,12 +195,17 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     )
 
 
+def basis_mark(estimate: Estimate) -> str:
+    """Where a throughput comes from in a word, with the glyph that its mark in a chart has."""
+    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}"
+
+
 def basis_words(estimate: Estimate) -> str:
-    """Where a throughput comes from, with the glyph that its mark in a chart has."""
+    """The same with what a prediction started from."""
     qualifier = ""
     if estimate.basis == "predicted" and estimate.anchored is not None:
         qualifier = " (from a measured GPU)" if estimate.anchored else " (from data sheets)"
-    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}{qualifier}"
+    return f"{basis_mark(estimate)}{qualifier}"
 
 
 def price_date_words(row: RankedOffer) -> str:

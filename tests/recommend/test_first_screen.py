@@ -146,6 +146,15 @@ def test_a_page_sets_a_fact_below_the_others_by_its_tone_whatever_its_term(monke
     assert notes == [Paragraph(text="Beforehand: ask.", tone="note")]
 
 
+def test_marks_that_no_row_has_are_not_explained_because_a_note_of_a_provider_is_written_like_them():
+    found = rank("resnet50", draws=50)
+    offer = msgspec.structs.replace(found.rows[0].offer, note="a=b, not dominated")
+    row = msgspec.structs.replace(found.rows[0], offer=offer, tie=False, pareto=False)
+    data = of_ranking(msgspec.structs.replace(found, rows=(row,)))
+    (below,) = (part for part in value.SECTION.render(data).brief if isinstance(part, Bullets))
+    assert not [item for item in below.items if item.startswith(("=:", "not dominated:"))]
+
+
 def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
     found = rank(draws=50)
     own = found.decision.best_to_own
