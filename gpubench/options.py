@@ -218,7 +218,8 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
         if other != name:
             second = spelled(name) if call is None else name
             raise MisuseError(f"{_named(other, call)} contradicts {second}: give one of them")
-        asked.append(parameter.name if flag is None else flag.name)
+        if value is not None:
+            asked.append(parameter.name if flag is None else flag.name)
         wanted = value if flag is None else flag.value
         values[parameter.field] = _value(parameter, wanted, _named(name, call))
     for parameter in parameters_of(request_type):

@@ -209,6 +209,7 @@ def test_a_run_is_told_which_options_were_given() -> None:
     assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
     given = {"time_limit": 60, "workload": "./net.py", "quick": False}
     assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
+    assert request_from(RunRequest, {"workload": None}, "run").asked == ()
     with pytest.raises(MisuseError, match="leave out --seed"):
         gpubench.run(resume="latest", seed=0)
 
