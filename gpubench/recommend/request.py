@@ -14,6 +14,10 @@ from gpubench.shared_options import (
     CLASSIC,
     DAY,
     GPU,
+    GPU_COUNT,
+    MOST_USD_PER_HOUR,
+    PROVIDER,
+    REGION,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
@@ -210,14 +214,12 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = False
 
     gpus: Annotated[tuple[str, ...], said(GPU, help="GPU key, name, or part of it (h100).", panel=WHICH)] = ()
-    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider", commas=True)] = ()
-    regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
+    providers: Annotated[tuple[str, ...], said(PROVIDER, panel=WHICH)] = ()
+    regions: Annotated[tuple[str, ...], said(REGION, panel=WHICH)] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
-    count: Annotated[int | None, Option("Exact number of GPUs.", WHICH, least=1)] = None
-    max_usd_per_hour: Annotated[
-        float | None, Option("Highest price of the instance [USD/h].", WHICH, above=0)
-    ] = None
+    count: Annotated[int | None, said(GPU_COUNT, panel=WHICH)] = None
+    max_usd_per_hour: Annotated[float | None, said(MOST_USD_PER_HOUR, panel=WHICH)] = None
     max_price_age_days: Annotated[
         int | None, Option("Leave out older prices [days].", WHICH, name="max_price_age", least=0)
     ] = None
