@@ -20,6 +20,7 @@ from gpubench.cli.app import app, load_verb, main, verb_names
 from gpubench.cli.verbs.rank import ShownRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
+from gpubench.models import SortedBy
 from gpubench.offers.request import Format, OffersRequest, RefreshRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.conformal import HOLD_OUTS
@@ -86,6 +87,10 @@ def test_a_price_of_nothing_is_a_ceiling_too(request_type: type) -> None:
     assert check_fields(request_type(max_usd_per_hour=0.0)).max_usd_per_hour == 0
     with pytest.raises(MisuseError, match="--max-usd-per-hour -1 must be at least 0"):
         check_fields(request_type(max_usd_per_hour=-1.0))
+
+
+def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
+    assert set(SORTS) == set(get_args(SortedBy))
 
 
 def test_the_hold_outs_are_those_that_the_fit_knows() -> None:

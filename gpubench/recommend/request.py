@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.options import Flag, Option, is_number, parameters_of, said
+from gpubench.recipes import ParallelMode
 from gpubench.shared_options import (
     CLASSIC,
     DAY,
     GPU,
     GPU_COUNT,
+    JOBS,
     MOST_USD_PER_HOUR,
     PROVIDER,
     REGION,
@@ -29,6 +31,9 @@ from gpubench.shared_options import (
     Results,
 )
 from gpubench.units import figure_in, plain
+
+if TYPE_CHECKING:
+    from gpubench.models import SortedBy
 
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
@@ -53,7 +58,8 @@ STARTUP_MINUTES = 10.0
 TRY_MINUTES = 15.0
 """Time limit of the measurement of a trial, unless another is asked for [min]."""
 
-SORTS = ("value", "time", "cost", "throughput")
+SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
+"""Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
 
 
 class Range(NamedTuple):
@@ -175,11 +181,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     dataset_size: Annotated[float | None, Option("Samples per epoch.", JOB, above=0)] = None
     jobs: Annotated[
         str | None,
-        Option(
-            "One data-parallel job over all GPUs (ddp), or one job per GPU.",
-            JOB,
-            choices=("independent", "ddp"),
+        said(
+            JOBS,
+            help="One data-parallel job over all GPUs (ddp), or one job per GPU.",
+            panel=JOB,
+            choices=(ParallelMode.INDEPENDENT, ParallelMode.DDP),
             default="ddp with a job",
+            old=(),
         ),
     ] = None
     deadline_hours: Annotated[
