@@ -376,6 +376,12 @@ def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError
     return MisuseError(f"{name} {shown_value(str(value))} is unknown; choose from {', '.join(choices)}")
 
 
+def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
+    """Return the refusal of a name that is none of many, with those that look most like it."""
+    shown = plain(", ".join(near), 300) or "none"
+    return MisuseError(f"unknown {kind} {plain(name, 80)!r}; nearest known: {shown}")
+
+
 def _figure(value: float) -> str:
     return f"{value:.10g}"
 
