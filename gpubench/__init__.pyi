@@ -321,7 +321,7 @@ def rank(
         spot: Also rank spot prices.
         reserved: Also rank reserved prices (commitments).
         count: Exact number of GPUs. (at least 1)
-        max_usd_per_hour: Highest price of the instance [USD/h]. (above 0)
+        max_usd_per_hour: Highest price of the instance [USD/h]. (at least 0)
         max_price_age: Leave out older prices [days]. (at least 0)
         min_memory_gib: Least memory of one GPU [GiB]. (above 0)
         memory_type: HBM, GDDR, GDDR6 ...
@@ -526,7 +526,7 @@ def report(
         spot: Also rank spot prices.
         reserved: Also rank reserved prices (commitments).
         count: Exact number of GPUs. (at least 1)
-        max_usd_per_hour: Highest price of the instance [USD/h]. (above 0)
+        max_usd_per_hour: Highest price of the instance [USD/h]. (at least 0)
         max_price_age: Leave out older prices [days]. (at least 0)
         min_memory_gib: Least memory of one GPU [GiB]. (above 0)
         memory_type: HBM, GDDR, GDDR6 ...

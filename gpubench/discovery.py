@@ -19,6 +19,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import read_text
 from gpubench.foreign_code import import_foreign
 from gpubench.names import nearest
+from gpubench.options import unknown_name
 from gpubench.units import MIB, plain
 from gpubench.user_model import is_own
 from gpubench.workload import Workload, need_torch
@@ -57,11 +58,8 @@ def load_workload(reference: str) -> Workload:
         return load_own(reference)
     known = _installed()
     if reference not in known:
-        close = nearest(reference, known)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}."
-        raise MisuseError(
-            f'unknown workload "{reference}"; {hint} A model of your own is given as ./file.py or module:NAME'
-        )
+        unknown = unknown_name("workload", reference, nearest(reference, known) or known)
+        raise MisuseError(f"{unknown}. A model of your own is given as ./file.py or module:NAME")
     need_torch(f"building {reference}")
     workload = import_foreign(f"workload {reference}", known[reference].load)
     if not isinstance(workload, Workload):

@@ -218,7 +218,8 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
         if other != name:
             second = spelled(name) if call is None else name
             raise MisuseError(f"{_named(other, call)} contradicts {second}: give one of them")
-        asked.append(parameter.name if flag is None else flag.name)
+        if value is not None:
+            asked.append(parameter.name if flag is None else flag.name)
         wanted = value if flag is None else flag.value
         values[parameter.field] = _value(parameter, wanted, _named(name, call))
     for parameter in parameters_of(request_type):
@@ -373,6 +374,12 @@ def check_fields(request: R) -> R:
 def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
     """Return the refusal of a value that is none of the few that an option takes."""
     return MisuseError(f"{name} {shown_value(str(value))} is unknown; choose from {', '.join(choices)}")
+
+
+def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
+    """Return the refusal of a name that is none of many, with those that look most like it."""
+    shown = plain(", ".join(near), 300) or "none"
+    return MisuseError(f"unknown {kind} {plain(name, 80)!r}; nearest known: {shown}")
 
 
 def _figure(value: float) -> str:

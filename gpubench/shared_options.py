@@ -114,6 +114,11 @@ EXECUTION = Option("How a step is executed.", choices=executions.OF_TORCH)
 AnyExecution: TypeAlias = Annotated[str, EXECUTION]
 AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=tuple(TaskKind))]
 GPU = Option("GPU key or name.", name="gpu", commas=True)
+PROVIDER = Option("Provider.", name="provider", commas=True)
+REGION = Option("Region, or its first letters.", name="region")
+GPU_COUNT = Option("Exact number of GPUs.", least=1)
+MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].", least=0)
+"""0 keeps what is free."""
 GpuBatch: TypeAlias = Annotated[
     int | Literal["max"] | None,
     said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),

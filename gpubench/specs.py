@@ -14,7 +14,11 @@ from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_rows
 from gpubench.models import GpuSpec
+from gpubench.options import unknown_name
 from gpubench.units import GIB, MIB, figure_in, plain
+
+NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
+"""Said where nothing looks like the name of a GPU."""
 
 
 @cache
@@ -73,11 +77,9 @@ def require_spec(name: str) -> GpuSpec:
     if spec is None:
         indexes = (_alias_index(), _shared_index(), _unstated_index())
         meant = ", ".join(_cards_of(key for index in indexes for key in index.get(names.squeeze(name), ())))
-        near = ", ".join(nearest_keys(name)) or "none"
-        hint = f"it can be any of {meant}: name one" if meant else f"nearest known: {near}"
-        raise MisuseError(
-            f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint} (`gpubench list --gpus` shows all)"
-        )
+        if meant:
+            raise MisuseError(f"ambiguous GPU {plain(name, 80)!r}; it can be any of {meant}: name one")
+        raise unknown_name("GPU", name, nearest_keys(name) or NO_GPU_NEAR)
     return spec
 
 

@@ -20,7 +20,8 @@ from gpubench.cli.app import app, load_verb, main, verb_names
 from gpubench.cli.verbs.rank import ShownRequest
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
-from gpubench.offers.request import Format, OffersRequest
+from gpubench.models import SortedBy
+from gpubench.offers.request import Format, OffersRequest, RefreshRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.conformal import HOLD_OUTS
 from gpubench.predict.request import HOLD_OUT_NAMES, MemoryRequest, PredictRequest
@@ -73,6 +74,23 @@ def within(parameter: Parameter, value: float) -> bool:
 def test_gpus_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
     given = [{"gpu": "h100, b200"}, {"gpu": ["h100", "b200"]}]
     assert [request_from(request_type, each).gpus for each in given] == [("h100", "b200")] * 2
+
+
+@pytest.mark.parametrize("request_type", [RankRequest, OffersRequest, RefreshRequest])
+def test_providers_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
+    given = [{"provider": "aws, vast"}, {"provider": ["aws", "vast"]}]
+    assert [request_from(request_type, each).providers for each in given] == [("aws", "vast")] * 2
+
+
+@pytest.mark.parametrize("request_type", [RankRequest, OffersRequest])
+def test_a_price_of_nothing_is_a_ceiling_too(request_type: type) -> None:
+    assert check_fields(request_type(max_usd_per_hour=0.0)).max_usd_per_hour == 0
+    with pytest.raises(MisuseError, match="--max-usd-per-hour -1 must be at least 0"):
+        check_fields(request_type(max_usd_per_hour=-1.0))
+
+
+def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
+    assert set(SORTS) == set(get_args(SortedBy))
 
 
 def test_the_hold_outs_are_those_that_the_fit_knows() -> None:
@@ -209,6 +227,7 @@ def test_a_run_is_told_which_options_were_given() -> None:
     assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
     given = {"time_limit": 60, "workload": "./net.py", "quick": False}
     assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
+    assert request_from(RunRequest, {"workload": None}, "run").asked == ()
     with pytest.raises(MisuseError, match="leave out --seed"):
         gpubench.run(resume="latest", seed=0)
 

@@ -123,9 +123,12 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
         MisuseError, match=r"any of nvidia-h100-nvl-94gb, nvidia-h100-sxm-80gb, nvidia-h100-pcie"
     ):
         require_spec("H100")
-    with pytest.raises(MisuseError, match="any of nvidia-quadro-rtx-6000-24gb, nvidia-rtx-6000-ada-48gb"):
+    with pytest.raises(
+        MisuseError,
+        match="ambiguous GPU 'RTX 6000'; it can be any of nvidia-quadro-rtx-6000-24gb, nvidia-rtx-6000-ada-48gb",
+    ):
         require_spec("RTX 6000")
-    with pytest.raises(MisuseError, match="nearest known: nvidia-geforce-rtx-4090"):
+    with pytest.raises(MisuseError, match=r"unknown GPU .*; nearest known: nvidia-geforce-rtx-4090"):
         require_spec("RTX 4091")
 
 

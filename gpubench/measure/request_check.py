@@ -13,7 +13,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Framework
 from gpubench.options import check_fields, spelled
 from gpubench.probe.select import check_form
-from gpubench.shared_options import CLASSIC
+from gpubench.shared_options import CLASSIC, asked_recipe
 from gpubench.units import plain
 
 RESUME_TAKES = frozenset(
@@ -40,7 +40,7 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
         raise MisuseError(f"a job of several machines needs --nnodes and --rdzv-endpoint: give {missing}")
     if request.rdzv_endpoint is not None:
         parse_endpoint(request.rdzv_endpoint)
-    wanted = tuple(GOALS) if request.to_quality and request.workloads == CLASSIC else request.workloads
+    wanted = tuple(GOALS) if request.to_quality and not _names_workloads(request) else request.workloads
     if request.to_quality and (without := [name for name in wanted if name not in GOALS]):
         raise MisuseError(
             f"{plain(without[0], 80)} has no stated quality: --to-quality trains {' and '.join(GOALS)}"
@@ -49,6 +49,11 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     if not names:
         raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
     return msgspec.structs.replace(request, workloads=tuple(names))
+
+
+def _names_workloads(request: RunRequest) -> bool:
+    """Whether workloads were named, be it the default ones."""
+    return "workload" in request.asked or request.workloads != CLASSIC
 
 
 def _check_resume(request: RunRequest) -> None:
@@ -68,9 +73,10 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"--micro-only": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
-    of_cases = request.precisions or request.executions or request.batch_size or request.workloads != CLASSIC
+    of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
+    of_workloads = of_cases or asked_recipe(request) or _names_workloads(request)
     nothing = "--micro-only measures no workload: leave out {}"
-    yield is_micro, {"workloads and their options": bool(of_cases)}, nothing
+    yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
         yield True, of_torch, f"{{}} is done in torch alone: leave out --framework {keras}"

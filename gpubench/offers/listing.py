@@ -11,7 +11,6 @@ from functools import cache
 
 import msgspec
 
-from gpubench.errors import MisuseError
 from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
@@ -19,9 +18,8 @@ from gpubench.offers.dates import age_days, freshness
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED
-from gpubench.options import check_fields
+from gpubench.options import check_fields, unknown_name
 from gpubench.specs import load_specs, matching_keys
-from gpubench.units import plain
 
 ANY_REGION = "any"
 
@@ -45,8 +43,7 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
     known = sorted({provider.casefold() for provider in there})
     names = frozenset(name.casefold() for name in wanted)
     for name in sorted(names.difference(known)):
-        near = ", ".join(nearest(name, known, cutoff=0.0))
-        raise MisuseError(f"unknown provider {plain(name)!r}; nearest known: {plain(near, 300)}")
+        raise unknown_name("provider", name, nearest(name, known, cutoff=0.0))
     return names
 
 
@@ -62,8 +59,8 @@ def known_regions(
     names = tuple(name.casefold() for name in wanted)
     for name in names:
         if not any(is_in(region, name) for region in known):
-            near = ", ".join(nearest(name, known)) or "none; eu, us and asia are known too"
-            raise MisuseError(f"unknown region {plain(name)!r}; nearest known: {near}")
+            near = nearest(name, known) or ("none; eu, us and asia are known too",)
+            raise unknown_name("region", name, near)
     return names
 
 

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.options import Option, said, shown_value
 from gpubench.pricings import Pricing
-from gpubench.shared_options import DAY, GPU, Day, Results
+from gpubench.shared_options import DAY, GPU, GPU_COUNT, MOST_USD_PER_HOUR, PROVIDER, REGION, Day, Results
 
 KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
 TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
@@ -25,15 +25,13 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
         spot: One word for the pricing ``spot``.
     """
 
-    providers: Annotated[tuple[str, ...], Option("Only this provider.", name="provider", commas=True)] = ()
+    providers: Annotated[tuple[str, ...], said(PROVIDER, help="Only this provider.")] = ()
     regions: Annotated[
-        tuple[str, ...], Option("Only this region; any where the source gives none.", name="region")
+        tuple[str, ...], said(REGION, help="Only this region; any where the source gives none.")
     ] = ()
     gpus: Annotated[tuple[str, ...], said(GPU, help="Only this GPU: key, name, or part of it (h100).")] = ()
-    count: Annotated[int | None, Option("Exact number of GPUs.", least=1)] = None
-    max_usd_per_hour: Annotated[float | None, Option("Highest price of the instance [USD/h].", least=0)] = (
-        None
-    )
+    count: Annotated[int | None, GPU_COUNT] = None
+    max_usd_per_hour: Annotated[float | None, MOST_USD_PER_HOUR] = None
     spot: Annotated[bool, Option("Only spot prices.")] = False
     pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=TO_RENT)] = ()
     kinds: Annotated[tuple[str, ...], Option("Only this kind.", name="kind", choices=KINDS)] = ()
@@ -53,7 +51,8 @@ class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which sources to ask, or where a published snapshot lies."""
 
     providers: Annotated[
-        tuple[str, ...], Option("Only this cloud or price source; may be repeated.", name="provider")
+        tuple[str, ...],
+        said(PROVIDER, help="Only this cloud or price source; may be repeated."),
     ] = ()
     accept_outliers: AcceptOutliers = False
     url: Annotated[

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Offer
 from gpubench.names import nearest, normalize
-from gpubench.options import unknown_choice
+from gpubench.options import unknown_choice, unknown_name
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
-from gpubench.units import GIB, format_number, plain
+from gpubench.units import GIB, format_number
 
 Reason = Callable[[Offer, GpuSpec | None], str | None]
 _GIGA = 1e9
@@ -166,8 +165,7 @@ def _one_of(field: str, wanted: Sequence[str], more: Iterable[str]) -> Reason:
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = {normalize(name) for name in wanted}
     for name in sorted(chosen - {normalize(value) for value in known}):
-        near = ", ".join(nearest(name, [*known, *more])) or ", ".join(known)
-        raise MisuseError(f"unknown {field} {plain(name)!r}; nearest known: {near}")
+        raise unknown_name(field, name, nearest(name, [*known, *more]) or known)
 
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         value = None if spec is None else getattr(spec, field)

@@ -24,11 +24,12 @@ from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
+from gpubench.options import unknown_name
 from gpubench.recommend.factors import cooling_of, factor_filters
 from gpubench.recommend.ownership import UNPRICED_KIND, Ownership
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import known_keys, load_specs, nearest_keys
+from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
 from gpubench.units import format_usd, listing, plain
 
 NO_PRICE = "having no price"
@@ -272,8 +273,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
         own = {key for key in keys if words and words <= set(key.split("-"))}  # what no table of ours has
         meant = set(known_keys(name)) or own
         if not meant:
-            near = ", ".join(nearest_keys(name) or nearest(name, keys)) or "none; `gpubench list` names them"
-            raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {near}")
+            raise unknown_name("GPU", name, nearest_keys(name) or nearest(name, keys) or NO_GPU_NEAR)
         if len(meant) > 1 and not meant & keys:
             is_sold = any(each.gpu_key in meant for each in card_prices())
             buy = "; --buy ranks what it costs to buy" if is_sold else ""

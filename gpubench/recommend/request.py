@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.options import Flag, Option, is_number, parameters_of, said
+from gpubench.recipes import ParallelMode
 from gpubench.shared_options import (
     CLASSIC,
     DAY,
     GPU,
+    GPU_COUNT,
+    JOBS,
+    MOST_USD_PER_HOUR,
+    PROVIDER,
+    REGION,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
@@ -25,6 +31,9 @@ from gpubench.shared_options import (
     Results,
 )
 from gpubench.units import figure_in, plain
+
+if TYPE_CHECKING:
+    from gpubench.models import SortedBy
 
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
@@ -49,7 +58,8 @@ STARTUP_MINUTES = 10.0
 TRY_MINUTES = 15.0
 """Time limit of the measurement of a trial, unless another is asked for [min]."""
 
-SORTS = ("value", "time", "cost", "throughput")
+SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
+"""Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
 
 
 class Range(NamedTuple):
@@ -171,11 +181,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     dataset_size: Annotated[float | None, Option("Samples per epoch.", JOB, above=0)] = None
     jobs: Annotated[
         str | None,
-        Option(
-            "One data-parallel job over all GPUs (ddp), or one job per GPU.",
-            JOB,
-            choices=("independent", "ddp"),
+        said(
+            JOBS,
+            help="One data-parallel job over all GPUs (ddp), or one job per GPU.",
+            panel=JOB,
+            choices=(ParallelMode.INDEPENDENT, ParallelMode.DDP),
             default="ddp with a job",
+            old=(),
         ),
     ] = None
     deadline_hours: Annotated[
@@ -210,14 +222,12 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = False
 
     gpus: Annotated[tuple[str, ...], said(GPU, help="GPU key, name, or part of it (h100).", panel=WHICH)] = ()
-    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider", commas=True)] = ()
-    regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
+    providers: Annotated[tuple[str, ...], said(PROVIDER, panel=WHICH)] = ()
+    regions: Annotated[tuple[str, ...], said(REGION, panel=WHICH)] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
-    count: Annotated[int | None, Option("Exact number of GPUs.", WHICH, least=1)] = None
-    max_usd_per_hour: Annotated[
-        float | None, Option("Highest price of the instance [USD/h].", WHICH, above=0)
-    ] = None
+    count: Annotated[int | None, said(GPU_COUNT, panel=WHICH)] = None
+    max_usd_per_hour: Annotated[float | None, said(MOST_USD_PER_HOUR, panel=WHICH)] = None
     max_price_age_days: Annotated[
         int | None, Option("Leave out older prices [days].", WHICH, name="max_price_age", least=0)
     ] = None

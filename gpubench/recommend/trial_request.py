@@ -23,7 +23,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     count: Annotated[
         int | None,
-        Option("Write SkyPilot tasks that measure the best N; with --out.", OUTPUT, name="try"),
+        Option("Write SkyPilot tasks that measure the best N; with --out.", OUTPUT, name="try", least=1),
     ] = None
     folder: Annotated[Path | None, Option("Folder of the task files.", OUTPUT, name="out")] = None
     gpu: Annotated[
@@ -36,7 +36,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     minutes: Annotated[
         float,
-        Option("Time limit of each task [min].", OUTPUT, name="try_minutes"),
+        Option("Time limit of each task [min].", OUTPUT, name="try_minutes", above=0),
     ] = TRY_MINUTES
     wheel: Annotated[
         Path | None, Option("Wheel of gpubench that they install.", OUTPUT, default="the running one")
@@ -46,7 +46,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Say what is wrong with it.
 
         Raises:
-            MisuseError: If one of --try and --out is missing, or a figure is not positive.
+            MisuseError: If one of --try and --out is missing, or what goes with them stands alone.
         """
         if (self.count is None) != (self.folder is None):
             raise MisuseError("--try N and --out DIR go together")
@@ -54,5 +54,3 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise MisuseError("--wheel is what the tasks of --try install: add --try N --out DIR")
         if (self.gpu or self.provider) and self.count is None:
             raise MisuseError("--try-gpu and --try-provider say what --try measures: add --try N --out DIR")
-        if (self.count is not None and self.count < 1) or not self.minutes > 0:
-            raise MisuseError(f"--try {self.count} for {self.minutes:g} minutes: both must be above 0")

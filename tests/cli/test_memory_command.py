@@ -371,8 +371,8 @@ def test_what_is_no_missing_kernel_is_the_models_own_error(
     ("arguments", "message"),
     [
         (("nosuch",), "unknown workload"),
-        (("vgg16", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
-        (("./never_traced.py", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
+        (("vgg16", "--gpu", "nosuch"), "unknown GPU 'nosuch'"),
+        (("./never_traced.py", "--gpu", "nosuch"), "unknown GPU 'nosuch'"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),
         (("vgg16", "--batch-size", "9" * 26), "more than any step holds"),
         (("vgg16", "--batch-size", "9" * 26, "--accumulate", "9" * 25), "more than any step holds"),

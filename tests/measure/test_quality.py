@@ -151,6 +151,7 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
     ("given", "named"),
     [
         ({"workloads": ("vgg16",)}, "vgg16 has no stated quality"),
+        ({"asked": ("workload", "to_quality")}, "vgg16 has no stated quality"),
         ({"batch_size": 8}, "--batch-size"),
         ({"task": "infer"}, "--task"),
         ({"executions": ("graph",)}, "--execution"),

@@ -138,7 +138,7 @@ def test_a_price_that_nobody_bears_out_is_marked_unless_it_is_the_users_own(gpub
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("list", "--gpu", "banana"), "unknown or ambiguous GPU 'banana'"),
+        (("list", "--gpu", "banana"), "unknown GPU 'banana'; nearest known: "),
         (("list", "--provider", "lambdaa"), "unknown provider 'lambdaa'; nearest known: lambda"),
         (("list", "--region", "eu-wset"), "unknown region 'eu-wset'; nearest known: eu-west"),
         (("list", "--region", "nowhere"), "unknown region 'nowhere'; nearest known: "),

@@ -241,7 +241,7 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
         ({"samples": 5, "epochs": 2}, "--samples contradicts"),
         ({"epochs": 2}, "go together"),
         ({"deadline_hours": 2}, "--deadline-hours is of a job, and --relative"),
-        ({"max_usd_per_hour": -1}, "must be above 0"),
+        ({"max_usd_per_hour": -1}, "must be at least 0"),
         ({"samples": float("nan")}, "must be a finite number above 0"),
         ({"batch_size": 0}, "must be at least 1"),
         ({"mix": {"vgg16": 0.5}}, "--mix names its own workloads"),

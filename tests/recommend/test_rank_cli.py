@@ -296,7 +296,7 @@ def test_next_to_no_work_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--batch-size", "many"], "neither a whole number nor max"),
         (["--mix", "vgg16"], "is not WORKLOAD=SHARE"),
         (["--deadline-hours", "3", "--relative"], "--relative"),
-        (["--reference", "gtx 9999"], "unknown or ambiguous GPU"),
+        (["--reference", "gtx 9999"], "unknown GPU 'gtx 9999'"),
         (["--rent", "--buy"], "--rent contradicts --buy"),
         (["--max-latency-ms", "5"], "add --task infer"),
         (["--utilization", "1.5"], "must lie within 0 to 1"),

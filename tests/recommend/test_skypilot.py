@@ -13,7 +13,7 @@ import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
-from gpubench.options import words_of
+from gpubench.options import check_fields, words_of
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.skypilot import (
     ACCELERATORS,
@@ -259,8 +259,10 @@ def test_our_names_are_known_gpus():
 def test_misuse(tmp_path):
     with pytest.raises(MisuseError, match="go together"):
         TrialRequest(count=3).check()
-    with pytest.raises(MisuseError, match="above 0"):
-        TrialRequest(count=0, folder=tmp_path).check()
+    with pytest.raises(MisuseError, match="--try 0 must be at least 1"):
+        check_fields(TrialRequest(count=0, folder=tmp_path))
+    with pytest.raises(MisuseError, match="--try-minutes 0 must be above 0"):
+        check_fields(TrialRequest(minutes=0))
     with pytest.raises(MisuseError, match="--try N --out"):
         TrialRequest(wheel=tmp_path / "gpubench-1-py3-none-any.whl").check()
     rows = rank_of([offer(H100)], {H100: 3000}).rows

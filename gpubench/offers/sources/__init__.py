@@ -18,7 +18,7 @@ import msgspec
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.models import Pricing
 from gpubench.names import nearest
-from gpubench.units import plain
+from gpubench.options import unknown_name
 
 T = TypeVar("T")
 
@@ -160,8 +160,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
     for name in wanted:
         if not any(name.lower() in {source.name, source.provider} for source in sources):
             known = sorted({word for source in sources for word in (source.name, source.provider)})
-            near = ", ".join(nearest(name, known, cutoff=0.0))
-            raise MisuseError(f"unknown price source {plain(name)!r}; nearest known: {near}")
+            raise unknown_name("price source", name, nearest(name, known, cutoff=0.0))
     names = {name.lower() for name in wanted}
     return tuple(s for s in sources if not names or names & {s.name, s.provider})
 
