@@ -1,6 +1,6 @@
 """The errors that gpubench raises on purpose, and every exit code that a shell sees.
 
-A message is one line: what happened, the value seen, what to do.
+A message is one line: what happened, the value seen; what to do.
 """
 
 from __future__ import annotations
@@ -52,10 +52,29 @@ def exit_codes() -> str:
     return ", ".join(f"{code.value} {_WORDS[code]}" for code in ExitCode)
 
 
+def seen_and_fix(message: str) -> tuple[str, str]:
+    """Part a message into what was seen and what to do, which is empty where it names nothing.
+
+    The first semicolon parts them: what to do may have more.
+    """
+    seen, _, fix = message.partition("; ")
+    return seen, fix
+
+
 class GpuBenchError(Exception):
-    """Base of every expected failure."""
+    """Base of every expected failure.
+
+    Attributes:
+        seen: What happened.
+        fix: What to do; empty where the message names nothing.
+    """
 
     exit_code: ClassVar[ExitCode] = ExitCode.NO
+
+    def __init__(self, message: str = "", *, fix: str | None = None) -> None:
+        """Of a message that names what the user wrote, give the fix apart: a name may have a semicolon."""
+        super().__init__(message if fix is None else f"{message}; {fix}")
+        self.seen, self.fix = seen_and_fix(message) if fix is None else (message, fix)
 
 
 class MisuseError(GpuBenchError):

@@ -318,7 +318,7 @@ def require_writable(folder: Path, *, hint: str) -> Path:
         create_file(probe, b"gpubench")
         probe.unlink()
     except (OSError, ValueError) as error:
-        raise StorageError(f"cannot write to {_shown(folder)}: {cause_of(error)}; {hint}") from error
+        raise StorageError(f"cannot write to {_shown(folder)}: {cause_of(error)}", fix=hint) from error
     return nearest
 
 

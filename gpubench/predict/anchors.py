@@ -230,8 +230,8 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     return [min((r for r in usable if r.spec.key == key), key=distance) for key in keys]
 
 
-def differences(reading: Reading, case: Case) -> list[str]:
-    """In words, how the reading's case differs from the one that is predicted."""
+def differences(reading: Reading, case: Case) -> dict[str, str]:
+    """By field, in words, how the reading's case differs from the one that is predicted."""
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",
@@ -240,7 +240,7 @@ def differences(reading: Reading, case: Case) -> list[str]:
         "memory_format": f"measured {mine.memory_format}",
         "batch_size": f"measured at batch {mine.batch_size}",
     }
-    return [said for name, said in words.items() if getattr(mine, name) != getattr(case, name)]
+    return {name: said for name, said in words.items() if getattr(mine, name) != getattr(case, name)}
 
 
 def is_host_bound(measurement: Measurement) -> bool:

@@ -214,7 +214,7 @@ def _from_anchor(
             for spec, usual in zip(specs, scale, strict=True)
         ]
     )
-    unlike = sum(not d.startswith("measured at batch") for d in differences(anchor, case))
+    unlike = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
     noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(
         log_gpu_s=shift + np.log(times.gpu_s / case.batch_size),
@@ -236,7 +236,7 @@ def _combine(batches: Sequence[_Batch]) -> _Batch:
 
 def _method(anchors: Sequence[Reading], case: Case, *, is_small: bool) -> str:
     """Say what a prediction starts from, and why its interval is wider than most."""
-    of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case))) for anchor in anchors]
+    of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case).values())) for anchor in anchors]
     start = f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
     if not anchors:
         start = "not anchored: no GPU measurement of this workload to start from"

@@ -68,11 +68,22 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 
 
+class SetAside(NamedTuple):
+    """Why a row is not used: the kind of reason, and what it was in this row."""
+
+    kind: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.detail}" if self.detail else self.kind
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """A file as read: the usable rows, and why others were left out, by reason.
 
     Attributes:
+        skipped_by_kind: The same rows by kind of reason: one count for all names that have no profile.
         assumed: What a missing column was taken to say.
         unread: Columns that mean nothing here.
     """
@@ -80,6 +91,7 @@ class Reading:
     table: Table
     rows: int
     skipped: Mapping[str, int]
+    skipped_by_kind: Mapping[str, int]
     assumed: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -133,7 +145,7 @@ def _read(
     reader: Iterable[Mapping[str, str | None] | Broken], what: str, vendors: tuple[str, ...]
 ) -> Reading:
     found: dict[tuple[str, ...], list[Row]] = {}
-    skipped: Counter[str] = Counter()
+    skipped: Counter[SetAside] = Counter()
     broken: dict[str, list[int]] = {}
     count = 0
     for line in reader:
@@ -142,23 +154,31 @@ def _read(
             broken.setdefault(line.reason, []).append(line.number)
             continue
         row = _row(line, vendors)
-        if isinstance(row, str):
+        if isinstance(row, SetAside):
             skipped[row] += 1
             continue
         key = (*map(str, row[:6]), row.layout, str(row.stated.batch_high))
         if key in found or len(found) < MOST_ROWS:
             found.setdefault(key, []).append(row)
         else:
-            skipped[f"beyond the first {MOST_ROWS:,} different rows"] += 1
-    skipped.update({f"{reason} ({_places(at)})": len(at) for reason, at in broken.items()})
+            skipped[SetAside(f"beyond the first {MOST_ROWS:,} different rows")] += 1
+    skipped.update({SetAside(reason, f"({_places(at)})"): len(at) for reason, at in broken.items()})
     if not found:
-        reasons = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped.most_common(3))
+        reasons = "; ".join(f"{n} x {plain(str(reason))}" for reason, n in skipped.most_common(3))
         raise MisuseError(f"{what}: none of {count} rows is usable ({reasons or 'the file is empty'})")
     merged = [
         alike[0]._replace(seconds_per_sample=median(r.seconds_per_sample for r in alike))
         for alike in found.values()
     ]
-    return Reading(table=table_of(sorted(merged)), rows=count, skipped=dict(skipped.most_common()))
+    by_kind: Counter[str] = Counter()
+    for reason, rows in skipped.most_common():
+        by_kind[reason.kind] += rows
+    return Reading(
+        table=table_of(sorted(merged)),
+        rows=count,
+        skipped={str(reason): rows for reason, rows in skipped.most_common()},
+        skipped_by_kind=dict(by_kind.most_common()),
+    )
 
 
 def _places(numbers: Sequence[int]) -> str:
@@ -170,25 +190,25 @@ def _places(numbers: Sequence[int]) -> str:
     return f"lines {named} and {more:,} more" if more > 0 else f"lines {named}"
 
 
-def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
+def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | SetAside:
     """One line of a file as a usable row, or the reason why it is none."""
     text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
     spec = _spec(text["gpu_key"] or text["gpu"])
     if spec is None:
-        return f"unknown GPU {plain(text['gpu'], 60)!r}"
+        return SetAside("unknown GPU", repr(plain(text["gpu"], 60)))
     if spec.vendor not in vendors:
-        return f"{spec.key}: a GPU of {spec.vendor}, which is judged apart"
+        return SetAside(f"{spec.key}: a GPU of {spec.vendor}, which is judged apart")
     precision = text["precision"].casefold()
     if precision not in _PRECISIONS:
-        return f"unknown precision {plain(precision, 30)!r}"
+        return SetAside("unknown precision", repr(plain(precision, 30)))
     gap = domain_gap(spec, Precision.AMP_FP16 if precision in _HALF_LABELS else Precision.FP32)
     if gap is not None:
-        return f"{spec.key}: {gap}"
+        return SetAside(f"{spec.key}: {gap}")
     task = _TASKS.get(text["mode"])
     if task is None:
-        return f"unknown mode {plain(text['mode'], 30)!r}"
+        return SetAside("unknown mode", repr(plain(text["mode"], 30)))
     if text["model"].partition("+")[0] not in model_profiles(task):
-        return f"no profile of model {plain(text['model'], 60)!r}"
+        return SetAside("no profile of model", repr(plain(text["model"], 60)))
     value, batch = figure_in(text["value"]), figure_in(text["batch_size"])
     if (
         value is None
@@ -198,9 +218,9 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
         or batch != round(batch)
         or batch > MOST_BATCH
     ):
-        return "value or batch is not a positive number"
+        return SetAside("value or batch is not a positive number")
     seconds = _seconds_per_sample(text, value, int(batch))
-    if isinstance(seconds, str):
+    if isinstance(seconds, SetAside):
         return seconds
     math_mode = text["math_mode"] if text["math_mode"] in MATH_MODES else ""
     stated = _stated(text, int(batch))
@@ -258,16 +278,16 @@ def _usual() -> Mapping[str, tuple[str, str]]:
 _spec = lru_cache(maxsize=4096)(find_spec)
 
 
-def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> float | str:
+def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> float | SetAside:
     unit = text["unit"]
     metric = text["metric"] or ("throughput" if unit in _PER_SECOND else "step_time")
     if metric == "throughput" and unit in _PER_SECOND:
         return (GNMT_TOKENS if unit == "tokens/s" else 1) / value
     if metric == "step_time" and unit in _SECONDS:
-        return value * _SECONDS[unit] / batch if batch else "a step time without its batch"
+        return value * _SECONDS[unit] / batch if batch else SetAside("a step time without its batch")
     if metric == "score":
         return 1 / value
-    return f"unknown unit {plain(unit, 30)!r} of {plain(metric, 30)!r}"
+    return SetAside("unknown unit", f"{plain(unit, 30)!r} of {plain(metric, 30)!r}")
 
 
 def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 import psutil
 
-from gpubench.errors import MisuseError, NoDeviceError
+from gpubench.errors import MisuseError, NoDeviceError, seen_and_fix
 from gpubench.models import DeviceProfile
 from gpubench.precisions import TF32_OVERRIDE, forcing_tf32
 from gpubench.probe import cpu, system
@@ -153,19 +153,13 @@ def _visibility(
     try:
         visible = visible_devices(gpus, variables, unusable=broken)
     except (MisuseError, NoDeviceError) as error:
-        yield _refused(name, str(error))
+        yield fail(name, error.seen, error.fix)
         return
     if visible:
         yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
         fix = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
         yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", fix)
-
-
-def _refused(name: str, message: str) -> Check:
-    """What an error says: what was seen; what to do."""
-    seen, _, fix = message.partition("; ")
-    return fail(name, seen, fix)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
@@ -184,13 +178,13 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
         others = count(state.process_count, "process") if state.process_count else None
         refusal = kept_out(device, state.compute_mode, others)
         if refusal is not None:
-            yield _refused(name, refusal)
+            yield fail(name, *seen_and_fix(refusal))
             state = msgspec.structs.replace(state, compute_mode=None)  # said already
     reasons = limits(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, limited by nothing that the driver reports")
     for reason in reasons:
-        seen, _, fix = reason.partition("; ")
+        seen, fix = seen_and_fix(reason)
         yield warn(name, seen, fix or "runs are marked with it; compare them with like only")
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"

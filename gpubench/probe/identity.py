@@ -129,7 +129,8 @@ def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> 
         return
     raise NoDeviceError(
         f"CUDA and the driver disagree on the {what} of the device (CUDA {theirs}, driver {ours}): telemetry "
-        "would be of another GPU; name the GPU by its UUID with --device and unset CUDA_VISIBLE_DEVICES"
+        "would be of another GPU",
+        fix="name the GPU by its UUID with --device and unset CUDA_VISIBLE_DEVICES",
     )
 
 

@@ -330,7 +330,7 @@ def _entry(
         return matches[0]
     problem = "fits several GPUs" if matches else f"names no GPU of this machine, which has {_here(devices)}"
     raise MisuseError(
-        f"{variable}: {plain(word)!r} {problem}; give indices or UUIDs as gpubench probe lists them"
+        f"{variable}: {plain(word)!r} {problem}", fix="give indices or UUIDs as gpubench probe lists them"
     )
 
 

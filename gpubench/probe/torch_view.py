@@ -73,8 +73,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
             device, name=view.name, uuid=view.uuid, sm_count=view.sm_count, pci_bus_id=view.pci_bus_id
         )
     except NoDeviceError as error:
-        seen, _, fix = str(error).partition("; ")
-        return seen, fix
+        return error.seen, error.fix
     is_compiled = _way(view, device) == "ptx"
     compiled = ", by kernels that the driver compiles at their first use" if is_compiled else ""
     return f"torch computes on {plain(device.name or 'it')}{compiled}", None

@@ -31,7 +31,8 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
-from gpubench.predict.anchors import peaks_of, readings_of
+from gpubench.predict import model
+from gpubench.predict.anchors import differences, peaks_of, readings_of
 from gpubench.predict.answers import draw, reasons
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
@@ -181,6 +182,16 @@ def test_a_difference_between_anchor_and_question_is_said(vgg16):
     answer = ask(vgg16, H100, own=[run_of(T4, (case, 100.0))])[H100]
     assert "batch 32" in answer.method
     assert "eager" in answer.method
+
+
+def test_the_width_hangs_on_what_differs_and_not_on_its_words(vgg16, monkeypatch):
+    case = case_on(Question(profile=vgg16.profile, batch_size=32, execution=Execution.EAGER), T4)
+    own = [run_of(T4, (case, 100.0))]
+    before = ask(vgg16, H100, own=own)[H100]
+    monkeypatch.setattr(model, "differences", lambda *at: {k: f"there {k}" for k in differences(*at)})
+    after = ask(vgg16, H100, own=own)[H100]
+    assert "(there precision, there execution, there batch_size)" in after.method
+    assert (after.low, after.high) == (before.low, before.high)
 
 
 def test_weights_in_bf16_start_from_a_step_with_amp_where_nothing_nearer_was_read():

@@ -276,6 +276,16 @@ def test_a_bad_row_is_counted_and_named_and_a_good_one_still_used(tmp_path, chan
     assert "\x1b" not in seen
 
 
+def test_an_apostrophe_in_a_name_makes_no_kind_of_its_own(tmp_path):
+    strange = [GOOD | {"model": name} for name in ("mine", "lab's", 'say "lab\'s"')]
+    reading = read_csv(write_csv(tmp_path / "x.csv", [GOOD, *strange, GOOD | {"value": ""}]))
+    assert len(reading.skipped) == 4
+    assert reading.skipped_by_kind == {
+        "no profile of model": 3,
+        "value or batch is not a positive number": 1,
+    }
+
+
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", ",".join(COLUMNS) + "\n", "\x00\x01"])
 def test_a_file_with_nothing_usable_is_misuse(tmp_path, text):
     path = tmp_path / "x.csv"

@@ -53,3 +53,14 @@ def test_a_results_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) ->
     assert done.returncode == 1
     assert "fail    results folder" in done.stdout
     assert "1 failure to fix" in done.stdout.splitlines()[-1]
+
+
+def test_a_semicolon_in_a_name_ends_nothing(tmp_path: Path, fake_nvml) -> None:
+    (tmp_path / "a; b").write_text("")
+    environment = dict(fake_nvml("h200"), CUDA_VISIBLE_DEVICES="x; y")
+    document = json.loads(doctor(environment, "--results", str(tmp_path / "a; b" / "c"), "--json").stdout)
+    checks = {c["name"]: c for c in document["checks"]}
+    assert "a; b" in checks["results folder"]["seen"]
+    assert checks["results folder"]["fix"] == "make it writable or pass --results DIR"
+    assert "'x; y' names no GPU" in checks["CUDA_VISIBLE_DEVICES"]["seen"]
+    assert checks["CUDA_VISIBLE_DEVICES"]["fix"].startswith("give indices or UUIDs")

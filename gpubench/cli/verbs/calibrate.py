@@ -53,14 +53,9 @@ def _own_runs(results: Path | None) -> tuple[Run, ...]:
 
 def _document(calibration: Calibration, path: Path) -> dict[str, Any]:
     """What was learned from how much, and why published rows were not used."""
-    from collections import Counter
-
     from gpubench.predict.published import shipped
     from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 
-    skipped: Counter[str] = Counter()
-    for reason, rows in shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped.items():
-        skipped[reason.partition(" '")[0]] += rows  # one count for all names that have no profile
     return {
         "path": str(path),
         "fitted": calibration.fitted,
@@ -68,7 +63,7 @@ def _document(calibration: Calibration, path: Path) -> dict[str, Any]:
         "inference_rows": calibration.infer.rows,
         "gpus": len(calibration.train.rows_by_gpu),
         "sources": calibration.train.sources,
-        "skipped": dict(skipped.most_common()),
+        "skipped": dict(shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped_by_kind),
         "inputs": calibration.inputs,
     }
 

@@ -36,8 +36,7 @@ def _storage(results: Path | None) -> Check:
     try:
         there = check_writable(root)
     except StorageError as error:
-        seen, _, fix = str(error).partition("; ")
-        return fail("results folder", seen, fix)
+        return fail("results folder", error.seen, error.fix)
     free = shutil.disk_usage(there).free
     return ok("results folder", f"{root}, {format_bytes(free)} free")
 
