@@ -85,7 +85,7 @@ def test_providers_may_be_told_apart_by_commas_as_well(request_type: type) -> No
 @pytest.mark.parametrize("request_type", [RankRequest, OffersRequest])
 def test_a_price_of_nothing_is_a_ceiling_too(request_type: type) -> None:
     assert check_fields(request_type(max_usd_per_hour=0.0)).max_usd_per_hour == 0
-    with pytest.raises(MisuseError, match="--max-usd-per-hour -1 must be at least 0"):
+    with pytest.raises(MisuseError, match="--max-usd-per-hour -1"):
         check_fields(request_type(max_usd_per_hour=-1.0))
 
 

@@ -128,7 +128,7 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
         match="ambiguous GPU 'RTX 6000'; it can be any of nvidia-quadro-rtx-6000-24gb, nvidia-rtx-6000-ada-48gb",
     ):
         require_spec("RTX 6000")
-    with pytest.raises(MisuseError, match=r"unknown GPU .*; nearest known: nvidia-geforce-rtx-4090"):
+    with pytest.raises(MisuseError, match=r"unknown .*nvidia-geforce-rtx-4090"):
         require_spec("RTX 4091")
 
 

@@ -256,7 +256,7 @@ def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypa
 def test_a_catalog_file_that_is_none_is_a_failure(tmp_path, monkeypatch, content):
     (tmp_path / "oci.csv").write_bytes(content)
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
-    with pytest.raises(SourceError, match=r"oci\.csv is not a catalog"):
+    with pytest.raises(SourceError, match=r"oci\.csv is not"):
         offers(gpuhunt_of("oci"), refuse)
 
 

@@ -261,7 +261,7 @@ def test_misuse(tmp_path):
         TrialRequest(count=3).check()
     with pytest.raises(MisuseError, match="--try 0 must be at least 1"):
         check_fields(TrialRequest(count=0, folder=tmp_path))
-    with pytest.raises(MisuseError, match="--try-minutes 0 must be above 0"):
+    with pytest.raises(MisuseError, match="--try-minutes 0"):
         check_fields(TrialRequest(minutes=0))
     with pytest.raises(MisuseError, match="--try N --out"):
         TrialRequest(wheel=tmp_path / "gpubench-1-py3-none-any.whl").check()

@@ -89,7 +89,7 @@ def test_a_broken_plug_in_is_one_line(
 
 
 def test_an_unknown_name_comes_with_the_nearest() -> None:
-    with pytest.raises(MisuseError, match="unknown workload 'vgg61'; nearest known: vgg16"):
+    with pytest.raises(MisuseError, match=r"'vgg61'.*vgg16"):
         load_workload("vgg61")
     with pytest.raises(MisuseError, match=r"nearest known: .*cnn"):
         load_workload("zzzzzz")
