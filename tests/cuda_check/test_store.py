@@ -222,10 +222,10 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_lost(tmp_pat
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "no check"),
-        ("[" * 100_000, "no check"),
-        ("{}", "no check"),
-        (json.dumps({"kind": "cuda-check", "schema_version": 99}), "no check"),
+        ("{", "not a check"),
+        ("[" * 100_000, "not a check"),
+        ("{}", "not a check"),
+        (json.dumps({"kind": "cuda-check", "schema_version": 99}), "not a check"),
     ],
 )
 def test_what_is_no_check_is_refused(tmp_path, content, words):

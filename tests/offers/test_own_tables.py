@@ -202,10 +202,10 @@ def test_json_is_read_like_csv(tmp_path):
         ("a.csv", b"\xff\xfe\x00", "not UTF-8"),
         ("a.xlsx", b"PK\x03\x04\x14\x00\xff", "a spreadsheet or archive: save the table as CSV"),
         ("a.csv", b'provider,"' + b"x" * 200_000, "field larger than field limit"),
-        ("a.json", b"{", "no JSON list"),
-        ("a.json", b'[{"provider": NaN}]', "no JSON list"),
-        ("a.json", b"[" * 100_000, "no JSON list"),
-        ("a.json", b'{"provider": "x"}', "no JSON list"),
+        ("a.json", b"{", "not a JSON list"),
+        ("a.json", b'[{"provider": NaN}]', "not a JSON list"),
+        ("a.json", b"[" * 100_000, "not a JSON list"),
+        ("a.json", b'{"provider": "x"}', "not a JSON list"),
     ],
 )
 def test_a_file_that_is_no_price_table_is_one_line(tmp_path, name, content, message):
