@@ -258,7 +258,14 @@ def waiting(gpu) -> CudaCheck:
     case = _waiting_case(gpu.case("cnn", precision=Precision.AMP_BF16))
     gpu.desk.tasks.clear()
     done = try_batch(TryBatch(reference=WAITING, case=case), gpu.desk)
-    row = CaseRow(case=case, status=done.status, reason=done.reason, reference_error=0.0, graph_error=0.0)
+    row = CaseRow(
+        case=case,
+        status=done.status,
+        reason=done.reason,
+        cause=done.cause,
+        reference_error=0.0,
+        graph_error=0.0,
+    )
     made = check()
     return msgspec.structs.replace(made, faults=msgspec.structs.replace(made.faults, waiting=row))
 
