@@ -124,12 +124,21 @@ def test_the_rate_of_an_exchange_is_that_of_the_bus(gpu, team, monkeypatch):
     monkeypatch.setattr(micro, "ALL_REDUCE_BYTES", SIZES)
     monkeypatch.setattr(micro, "ALL_REDUCE_BLOCK_BYTES", SIZES[0] * REPEATS)
     team.size = PROCESSES
+    waits, wait = Counter[str](), team.wait
+
+    def counted() -> None:
+        waits["device and all processes"] += 1
+        wait()
+
+    monkeypatch.setattr(team, "wait", counted)
     torch.cuda.reset_peak_memory_stats()
     small, large = micro.run_all_reduce(team, gpu.desk.hardware, BRIEF, gpu.desk.telemetry)
     assert (small.repeats, large.repeats) == (REPEATS, 1)
     for found, size in zip((small, large), SIZES, strict=True):
         assert found.value == pytest.approx(1.5 * size / EXCHANGE_S, rel=0.02)
     assert SIZES[1] <= torch.cuda.max_memory_allocated() < 2 * SIZES[1]
+    # Gloo returns when the sum is there, which NCCL does not: that the clock waits is seen by its asking.
+    assert waits.total() >= 2 * (small.n + large.n)
 
 
 def test_the_others_sum_as_often_as_is_announced_and_wait_for_their_device(gpu, team):
