@@ -103,7 +103,7 @@ def _value(m: MicroResult) -> str:
     if m.unit == "s":
         return stacked(m.interval.by(format_duration))
     step, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if m.value >= s), (1.0, ""))
-    point, _, ends = stacked(m.interval.over(step).text()).partition("\n")
+    point, ends = m.interval.over(step).apart()
     return f"{point} {prefix}{plain(m.unit, 20)}" + (f"\n{ends}" if ends else "")
 
 
