@@ -254,7 +254,7 @@ def _names_for(each: Parameter) -> Callable[[], Iterable[str]] | None:
         "workload": _workloads,
         "precision": _precisions,
         "gpu": _gpus_and_families if each.many else _gpus,
-        "reference_gpu": _gpus,
+        "reference": _gpus,
         "provider": _providers,
     }.get(each.name)
 
