@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import typer
-
 from command import gpubench
+
 from gpubench.cli.app import app
 
 HERE = Path(__file__).parent
