@@ -14,11 +14,13 @@ import json
 import sys
 from pathlib import Path
 
+from gpubench.installing import DISTRIBUTION
+
 LOCK = Path(__file__).resolve().parents[2] / "constraints.lock"
 HEAD = """# What CI installs before anything else, with the hash of each file: CPython 3.11 on Linux, x86-64.
 # Made by tests/packaging/lock.py from a report of pip. torch is left out: its build is the machine's choice.
 """
-LEFT_OUT = {"gpubench", "torch"}
+LEFT_OUT = {DISTRIBUTION, "torch"}
 
 
 def line_of(package: dict) -> str:
