@@ -166,6 +166,7 @@ def _body_of(response: requests.Response, deadline: float) -> bytes:
     encoding = response.headers.get("content-encoding", "")
     if encoding.strip().lower() not in _ENCODINGS:
         raise SourceError(f"{host} sent a body encoded as {plain(encoding, 60)!r}: refused")
+    response.raw.enforce_content_length = True  # urllib3 1 takes a cut body for a whole one
     body = bytearray()
     for piece in response.iter_content(PIECE_BYTES):
         body += piece

@@ -74,10 +74,10 @@ def outcome(folder: Path, arguments: Sequence[str]) -> str:
     code = run(f"pytest -n auto --junitxml={report} {' '.join(arguments)}", folder, SUITE_LIMIT_S)
     if code is None:
         return f"torch {torch}; the suite did not end within {SUITE_LIMIT_S / 60:g} min"
-    return f"torch {torch}; {summary_of(report) if report.exists() else f'the suite ended with code {code}'}"
+    return f"torch {torch}; {summary_of(report) if code in {0, 1} else f'pytest ended with exit code {code}'}"
 
 
 if __name__ == "__main__":
     LOG.unlink(missing_ok=True)
-    with TemporaryDirectory(prefix="gpubench-newest-") as scratch:
+    with TemporaryDirectory(prefix=".venv-newest-", dir=ROOT) as scratch:  # gigabytes: /tmp may be memory
         print(f"newest packages: {outcome(Path(scratch), sys.argv[1:])} (log: {LOG})")
