@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
 from gpubench.foreign_code import import_foreign
+from gpubench.installing import DISTRIBUTION
 from gpubench.names import nearest
 from gpubench.options import unknown_name
 from gpubench.units import MIB, plain
@@ -75,7 +76,7 @@ def _installed() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
     declared = entry_points(group=ENTRY_POINT_GROUP)
-    others = [p for p in declared if p.dist is None or p.dist.name != "gpubench"]
+    others = [p for p in declared if p.dist is None or p.dist.name != DISTRIBUTION]
     found: dict[str, EntryPoint] = {}
     for point in sorted([*_standard(), *others], key=lambda p: (p.name, p.value)):
         if point.name in found:
@@ -123,7 +124,7 @@ def checkout() -> Path | None:
     declared = root / "pyproject.toml"
     if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):
         return None
-    return root if re.search(r'(?m)^name = "gpubench"$', read_text(declared, MIB)) else None
+    return root if re.search(rf'(?m)^name = "{DISTRIBUTION}"', read_text(declared, MIB)) else None
 
 
 def _serve_from(folder: Path) -> None:

@@ -110,7 +110,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         of_nvidia: Whether NVIDIA tensor cores alone have it.
         told_by_rate: Whether another vendor's GPU has it where its datasheet has a rate of ``format``.
         on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
-        needs: The package that computes it, beside torch, and the extra of gpubench that brings that.
+        needs: The package that computes it, beside torch.
         keras_policy: Keras's name for its types, None where it has none; the backend parts fp32 from tf32.
         predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
     """
@@ -131,7 +131,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     of_nvidia: bool = False
     told_by_rate: bool = False
     on_cpu: bool = False
-    needs: tuple[str, str] | None = None
+    needs: str | None = None
     keras_policy: str | None = None
     predicted_as: Literal["fp32", "tf32", "half"] | None = None
 
@@ -191,7 +191,7 @@ class Precision(StrEnum):
         return least is None or (capability is not None and capability >= least)
 
 
-TORCHAO = ("torchao", "quantized")
+TORCHAO = "torchao"
 """Computes in 8 bits, and holds weights in fewer."""
 _AMPERE = (8, 0)
 _FACTS = {

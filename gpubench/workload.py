@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.installing import pip_install
 from gpubench.models import (
     Checkpointing,
     DecodeWork,
@@ -304,21 +305,20 @@ def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
 
 # --- torch -----------------------------------------------------------------------------------------------
 
-INSTALL_TORCH = 'pip install "gpubench[run]"'
-"""The line that brings torch; comparing, ranking and reporting need none."""
 OR_CPU_BUILD = "on a machine without a GPU install its CPU build first, see pytorch.org"
 
 
-def need_torch(who: str, error: type[GpuBenchError] = MisuseError, install: str = INSTALL_TORCH) -> None:
+def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, beside: Sequence[str] = ()) -> None:
     """Check, without importing it, that torch is installed.
 
     Args:
         who: What needs it, as the subject of the message.
         error: Raised where torch is missing.
-        install: The line that brings it.
+        beside: Further packages that it needs.
 
     Raises:
         GpuBenchError: With the exact line that installs it.
     """
     if importlib.util.find_spec("torch") is None:
-        raise error(f"{who} needs PyTorch, which is not installed: {install} ({OR_CPU_BUILD})")
+        line = pip_install("torch", *beside)
+        raise error(f"{who} needs PyTorch, which is not installed: {line} ({OR_CPU_BUILD})")

@@ -74,7 +74,7 @@ LIBRARIES = {
     "torch": {"measure", "profile", "probe", "workload", "user_build"},
     "plotly": {"report"},
     "pynvml": {"probe"},
-    "httpx": {"offers"},
+    "requests": {"offers"},
 }
 """Heavy libraries, and the rooms that may import them, as the page says."""
 

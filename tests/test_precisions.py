@@ -28,7 +28,7 @@ ROW = """
         loss_error=1e-1,
         least_capability=(8, 9),
         hardware="FP8 tensor cores",
-        needs=("tomorrow", "later"),
+        needs="tomorrow",
     ),
 """
 USES = """
@@ -95,7 +95,7 @@ assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason
 assert "amp-fp8" in case_words(case)
 # What it needs.
 assert cases.may_be_unsupported(case)
-assert cases._why_not(case, cnn, gpus["H100"]) == 'tomorrow is not installed: pip install "gpubench[later]"'
+assert cases._why_not(case, cnn, gpus["H100"]) == "tomorrow is not installed: pip install tomorrow"
 # From which hardware on a precision is to be had stands in its row alone: here Ampere begins at 8.1.
 assert tensor_core_precisions((8, 0), None, "A100") == ("fp16", "int8")
 assert tensor_core_precisions((8, 1), None, "A100") == ("fp16", "bf16", "tf32", "int8")

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import one_line
+from gpubench.installing import pip_install
 from gpubench.models import Recipe, TaskKind, Trainable, WeightType
 from gpubench.names import nearest
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
@@ -27,7 +28,6 @@ from gpubench.workload import IMAGE_LABELS, Task, Workload, image_batches, seede
 from gpubench_workloads._decoder_blocks import LoraLinear
 from gpubench_workloads._llama import ADAPTER_RANK, REFERENCE_TOKENS, dtype_of, given_loss, scored_batches
 
-INSTALL = "pip install 'gpubench[hf]'"
 USUAL_CONTEXT = 2048
 MOST_LAYERS = 2000
 MOST_ALIKE = 100_000
@@ -358,7 +358,7 @@ def _types() -> Mapping[str, Callable[..., Any]]:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     except ImportError:
         raise MisuseError(
-            f"a Hugging Face config needs transformers, which is not installed: {INSTALL}"
+            f"a Hugging Face config needs transformers, which is not installed: {pip_install('transformers')}"
         ) from None
     found: Mapping[str, Callable[..., Any]] = CONFIG_MAPPING
     return found

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpubench.errors import MisuseError
+from gpubench.installing import pip_install
 from gpubench.models import TaskKind
 from gpubench.workload import BATCH_COUNT, Task, Workload, seeded
 
@@ -62,9 +63,7 @@ def kornia_of(name: str) -> Any:
     try:
         import kornia
     except ModuleNotFoundError as error:
-        raise MisuseError(
-            f"workload {name}: kornia is not installed; pip install 'gpubench[augment]'"
-        ) from error
+        raise MisuseError(f"workload {name}: kornia is not installed; {pip_install('kornia')}") from error
     except ImportError as error:
         raise MisuseError(f"workload {name}: kornia and this torch do not fit together: {error}") from error
     return kornia

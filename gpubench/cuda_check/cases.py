@@ -15,6 +15,7 @@ from itertools import product
 
 import msgspec
 
+from gpubench.installing import pip_install
 from gpubench.measure import capability
 from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.estimate import pace
@@ -226,16 +227,16 @@ def _why_not(case: Case, profile: WorkloadProfile, device: DeviceProfile) -> str
     """Say what is missing for a case; None where nothing is."""
     if profile.parallel_mode is ParallelMode.FSDP:
         return "a workload for several GPUs: run --gpus N measures it"
-    needs = []  # packages, and gpubench's extras that bring them
+    needs = []
     if case.precision.facts.needs is not None:
         needs.append(case.precision.facts.needs)
     if case.weight_type is WeightType.NF4:
         needs.append(TORCHAO)
     if not profile.parameters:
-        needs.append(("kornia", "augment"))
-    for package, extra in needs:
+        needs.append("kornia")
+    for package in needs:
         if not is_installed(package):
-            return f'{package} is not installed: pip install "gpubench[{extra}]"'
+            return f"{package} is not installed: {pip_install(package)}"
     needed = planned_peak_bytes(profile.at_precision(case.precision), case)
     if device.memory_bytes is not None and needed > device.memory_bytes:
         return f"it takes about {format_bytes(needed)}, and this card has {format_bytes(device.memory_bytes)}"

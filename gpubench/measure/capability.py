@@ -20,6 +20,7 @@ from gpubench import precisions
 from gpubench.children import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.folders import write_log
+from gpubench.installing import pip_install
 from gpubench.models import (
     Case,
     Cause,
@@ -169,7 +170,7 @@ KERAS = {
         backend="tensorflow",
         module="tensorflow",
         on_cpu=TENSORFLOW_CPU,
-        on_cuda='"tensorflow[and-cuda]"',
+        on_cuda="tensorflow[and-cuda]",
         executions=(Execution.EAGER, Execution.COMPILE, Execution.TF_GRAPH),
         usual=(Execution.COMPILE, Execution.TF_GRAPH),
     ),
@@ -177,7 +178,7 @@ KERAS = {
         backend="jax",
         module="jax",
         on_cpu="jax",
-        on_cuda='"jax[cuda13]"',
+        on_cuda="jax[cuda13]",
         executions=(Execution.EAGER, Execution.COMPILE),
         usual=(Execution.COMPILE,),
     ),
@@ -222,10 +223,8 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
         if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
             package = "tensorflow"  # the smaller package is built for no other machine
         if lacking:
-            packages = " ".join(package if name == facts.module else name for name in lacking)
-            raise MisuseError(
-                f"{framework} needs {' and '.join(lacking)}, not installed here: pip install {packages}"
-            )
+            line = pip_install(*(package if name == facts.module else name for name in lacking))
+            raise MisuseError(f"{framework} needs {' and '.join(lacking)}, not installed here: {line}")
 
 
 @cache

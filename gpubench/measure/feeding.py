@@ -123,7 +123,7 @@ def measure_pipeline(
     wanted = (usable_threads() or 1) if workers is None else workers
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
-    need_torch("the input pipeline", install='pip install "gpubench[augment]"')
+    need_torch("the input pipeline", beside=["kornia"])
     order = order or PipelineOrder(device=device.torch_type, workers=wanted, frames=frames)
     asked = ask_child(
         ("-m", "gpubench.measure.pipeline_worker"),

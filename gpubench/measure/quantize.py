@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from gpubench.foreign_code import lacks_memory, one_line
+from gpubench.installing import pip_install
 from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
 from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
 
-INSTALL = "pip install 'gpubench[quantized]'"
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
 """Weights that share a scale and a zero point at 4 bits."""
@@ -174,10 +174,10 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
         from torchao import quantization
     except ImportError:
         raise NotQuantizedError(
-            f"{weight_type} {what} need torchao, which is not installed: {INSTALL}"
+            f"{weight_type} {what} need torchao, which is not installed: {pip_install('torchao')}"
         ) from None
     if weight_type is WeightType.NF4 and not hasattr(quantization, "to_nf4"):
-        raise NotQuantizedError(f"this torchao has no nf4 weights: {INSTALL}")
+        raise NotQuantizedError(f"this torchao has no nf4 weights: {pip_install('torchao')}")
     return quantization
 
 
@@ -218,7 +218,8 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ImportError as error:
         raise NotQuantizedError(
-            f"linear layers in fp8 need torchao, which cannot be imported: {INSTALL} ({one_line(error)})"
+            f"linear layers in fp8 need torchao, which cannot be imported: {pip_install('torchao')} "
+            f"({one_line(error)})"
         ) from None
     convert_to_float8_training(
         model,

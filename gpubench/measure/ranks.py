@@ -12,7 +12,6 @@ import select
 import threading
 import time
 from datetime import timedelta
-from importlib import metadata
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -29,6 +28,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from gpubench import __version__
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import rank
 from gpubench.measure.meeting import BEGUN, Meeting
@@ -149,7 +149,7 @@ class Door(RendezvousHandler):
         self._terms = Terms(
             nnodes=meeting.machines,
             gpus=local_size,
-            gpubench=metadata.version("gpubench"),
+            gpubench=__version__,
             torch=str(torch.__version__).partition("+")[0],
             variables={name: os.environ[name] for name in TF32_VARIABLES if name in os.environ},
         )

@@ -1,17 +1,21 @@
 """The one way out to the network: bounded in time and size, https only, and never led to another host.
 
-This machine may be asked by plain http: nothing leaves it.
+This machine may be asked by plain http: nothing leaves it, not even to a proxy.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from threading import Thread
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
-import httpx
+import requests
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_auth_from_url
 
 from gpubench import __version__
 from gpubench.offers.sources import SourceError, is_safe, same_host
@@ -25,13 +29,17 @@ MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
+PIECE_BYTES = 64 * 1024
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 """Of one such layer a piece of 64 KB unfolds to 64 MB at most; of two in one another to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
+_Answer = tuple[int, float | None, bytes]
+"""Status, the pause that was asked for [s], and the body of a success."""
+
 
 class HttpTransport:
-    """A transport on httpx; use as a context manager. See ``sources.Transport`` for the call.
+    """A transport on requests; use as a context manager. See ``sources.Transport`` for the call.
 
     Args:
         sleep: Waits between tries.
@@ -39,11 +47,9 @@ class HttpTransport:
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
-        self._client = httpx.Client(
-            timeout=SILENCE_TIMEOUT_S,
-            follow_redirects=False,
-            headers={"User-Agent": f"gpubench/{__version__}", "Accept-Encoding": "gzip"},
-        )
+        self._session = _Session()
+        self._session.headers.update({"User-Agent": f"gpubench/{__version__}", "Accept-Encoding": "gzip"})
+        self._session.auth = _ByUrl()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -53,7 +59,7 @@ class HttpTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close its connections."""
-        self._client.close()
+        self._session.close()
 
     def __call__(
         self,
@@ -68,14 +74,14 @@ class HttpTransport:
         Raises:
             SourceError: On anything else; the message names host and cause.
         """
-        host = urlsplit(url).hostname or url
+        host = _host(url)
         for attempt in range(MAX_RETRIES + 1):
             try:
-                status, retry_after_s, answer = self._follow(url, params, body, headers)
-            except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
+                status, retry_after_s, answer = self._in_time(url, params, body, headers)
+            except (requests.RequestException, ValueError) as error:  # of a URL that cannot be read
+                if not _was_cut(error):
+                    raise SourceError(f"{host} is not reachable ({_words(error)})") from None
                 status, retry_after_s, answer = None, None, f"connection broke ({_words(error)})".encode()
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise SourceError(f"{host} is not reachable ({_words(error)})") from None
             if status is not None and status < 300:
                 return answer
             if status is not None and status < 500 and status != 429:
@@ -85,41 +91,115 @@ class HttpTransport:
         cause = answer.decode() if status is None else f"HTTP {status}"
         raise SourceError(f"{host} failed {MAX_RETRIES + 1} times: {cause}")
 
+    def _in_time(self, url: str, *asked: Any) -> _Answer:
+        """Follow a URL in a thread: a read ends with a whole piece, of which each byte may take seconds."""
+        ended: SimpleQueue[_Answer | BaseException] = SimpleQueue()
+
+        def follow() -> None:
+            try:
+                ended.put(self._follow(url, *asked))
+            except BaseException as error:  # noqa: BLE001 - raised again by who waits for the answer
+                ended.put(error)
+
+        Thread(target=follow, daemon=True).start()
+        try:
+            end = ended.get(timeout=REQUEST_TIMEOUT_S)
+        except Empty:
+            raise _too_slow(url) from None
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
     def _follow(
         self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None
-    ) -> tuple[int, float | None, bytes]:
+    ) -> _Answer:
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        asked, host = url, urlsplit(url).hostname
+        if not is_safe(url):
+            raise SourceError(f"{plain(url, 80)} is not https: refused")
+        first, asked = url, None
         for _ in range(MAX_REDIRECTS + 1):
-            if not is_safe(url):
-                raise SourceError(f"{plain(url, 80)} is not https: refused")
             method = "GET" if body is None else "POST"
-            with self._client.stream(method, url, params=params, json=body, headers=headers) as response:
+            request = self._session.prepare_request(
+                requests.Request(method, url, params=params, json=body, headers=headers)
+            )
+            # Judged as requests has read it: a URL with a backslash in it names two hosts.
+            target = request.url or ""
+            asked = asked or target
+            if not same_host(asked, target):
+                raise SourceError(f"{_host(first)} redirects to another host ({plain(url, 80)}): refused")
+            if not is_safe(target):
+                raise SourceError(f"{plain(url, 80)} is not https: refused")
+            with self._send(request, target) as response:
                 if response.status_code not in _REDIRECTS:
                     answer = _body_of(response, deadline) if response.status_code < 300 else b""
                     retry_after = response.headers.get("retry-after", "")
                     in_seconds = retry_after.isascii() and retry_after.isdigit()  # else a date or nonsense
                     return response.status_code, float(retry_after) if in_seconds else None, answer
                 url, params = urljoin(url, response.headers.get("location", "")), None
-            if not same_host(asked, url):
-                raise SourceError(f"{host} redirects to another host ({plain(url, 80)}): refused")
-        raise SourceError(f"{host} redirects more than {MAX_REDIRECTS} times")
+        raise SourceError(f"{_host(first)} redirects more than {MAX_REDIRECTS} times")
+
+    def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
+        """Send it by the proxy and the certificates of the environment; to this machine by no proxy."""
+        no_proxy = {"no_proxy": _host(url)} if url.startswith("http:") else {}
+        around = self._session.merge_environment_settings(url, no_proxy, stream=True, verify=None, cert=None)
+        return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **around)
 
 
-def _body_of(response: httpx.Response, deadline: float) -> bytes:
+class _Session(requests.Session):
+    """A session that leaves redirects to who uses it: requests would read the body of one to its end."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return None, for no target."""
+
+
+class _ByUrl(AuthBase):
+    """Signs by the URL alone: else requests puts a password of ~/.netrc in place of a key in the headers."""
+
+    def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
+        name, password = get_auth_from_url(r.url or "")
+        return HTTPBasicAuth(name, password)(r) if name else r
+
+
+def _body_of(response: requests.Response, deadline: float) -> bytes:
     """Return the body of an answer, read piece by piece and given up past a cap."""
+    host = _host(response.url)
     encoding = response.headers.get("content-encoding", "")
     if encoding.strip().lower() not in _ENCODINGS:
-        raise SourceError(f"{response.url.host} sent a body encoded as {plain(encoding, 60)!r}: refused")
+        raise SourceError(f"{host} sent a body encoded as {plain(encoding, 60)!r}: refused")
+    response.raw.enforce_content_length = True  # urllib3 1 takes a cut body for a whole one
     body = bytearray()
-    for chunk in response.iter_bytes():
-        body += chunk
+    for piece in response.iter_content(PIECE_BYTES):
+        body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise SourceError(f"{response.url.host} sent over {MAX_BODY_BYTES:,} bytes: stopped")
+            raise SourceError(f"{host} sent over {MAX_BODY_BYTES:,} bytes: stopped")
         if time.monotonic() > deadline:
-            raise SourceError(f"{response.url.host} took over {REQUEST_TIMEOUT_S:g} s: stopped")
+            raise _too_slow(response.url)
     return bytes(body)
 
 
+def _too_slow(url: str) -> SourceError:
+    return SourceError(f"{_host(url)} took over {REQUEST_TIMEOUT_S:g} s: stopped")
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or url
+
+
+def _was_cut(error: Exception) -> bool:
+    """Whether a connection that stood broke or fell silent, so that another try may do."""
+    if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
+        return True
+    broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
+    return type(error) is requests.ConnectionError and broke  # its kinds tell of one that never stood
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return what an error began with; the words of requests around it hold the URL, keys in it included."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
 def _words(error: Exception) -> str:
-    return plain(str(error), 120) or type(error).__name__
+    root = _root(error)
+    return plain(str(root), 120) or type(root).__name__

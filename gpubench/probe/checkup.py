@@ -13,6 +13,7 @@ import msgspec
 import psutil
 
 from gpubench.errors import MisuseError, NoDeviceError, seen_and_fix
+from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.precisions import TF32_OVERRIDE, forcing_tf32
 from gpubench.probe import cpu, system
@@ -22,7 +23,7 @@ from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, wh
 from gpubench.probe.torch_problems import torch_problem
 from gpubench.probe.torch_view import torch_view
 from gpubench.units import GIB, count, format_bytes, format_number, plain
-from gpubench.workload import INSTALL_TORCH, OR_CPU_BUILD
+from gpubench.workload import OR_CPU_BUILD
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +106,7 @@ def _python(report: ProbeReport) -> Check:
 def _torch(report: ProbeReport) -> Check:
     host = report.host
     if host.torch is None:
-        return fail("torch", "not installed", f"{INSTALL_TORCH}; {OR_CPU_BUILD}")
+        return fail("torch", "not installed", f"{pip_install('torch')}; {OR_CPU_BUILD}")
     build = f"CUDA {host.torch_cuda}" if host.torch_cuda else "ROCm" if host.torch_hip else "CPU only"
     seen = f"{plain(host.torch)} ({build})"
     numbers = host.torch.split("+")[0].split(".")[:2]
@@ -118,10 +119,10 @@ def _binding() -> Check:
     name = "driver binding"
     installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
     if "nvidia-ml-py" not in installed:
-        return fail(name, "nvidia-ml-py is not installed", "pip install nvidia-ml-py")
+        return fail(name, "nvidia-ml-py is not installed", pip_install("nvidia-ml-py"))
     seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
     if "pynvml" in installed:
-        fix = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
+        fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
         return warn(name, f"{seen}, and the retired package pynvml beside it", fix)
     return ok(name, seen)
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from gpubench.errors import ExitCode
+from gpubench.installing import pip_install
 from gpubench.probe.backend import OR_CPU, Problem
 from gpubench.probe.nvml_session import (
     DRIVER_NOT_LOADED,
@@ -44,7 +45,7 @@ def binding_missing(reason: str) -> Problem:
     return Problem(
         what="the Python module pynvml cannot be imported",
         value=reason,
-        fix="install it: pip install nvidia-ml-py",
+        fix=f"install it: {pip_install('nvidia-ml-py')}",
         exit_code=_UNUSABLE,
     )
 
@@ -54,7 +55,8 @@ def binding_shadowed(path: str) -> Problem:
     return Problem(
         what="the module pynvml that Python found is not NVIDIA's binding",
         value=path,
-        fix="remove that file, or: pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
+        fix="remove that file, or: pip uninstall pynvml && "
+        + pip_install("--force-reinstall", "nvidia-ml-py"),
         exit_code=_UNUSABLE,
     )
 

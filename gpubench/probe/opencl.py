@@ -15,6 +15,7 @@ from typing import Any
 
 from gpubench.children import ask_child
 from gpubench.errors import NoDeviceError
+from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.probe import plausible
 from gpubench.probe.backend import BackendReport, Problem, WithoutReadings
@@ -24,7 +25,6 @@ from gpubench.specs import find_spec
 from gpubench.units import plain
 
 NAME = "opencl"
-INSTALL = "pip install 'gpubench[opencl]'"
 _PROGRAM = ("-m", "gpubench.probe.opencl_child")
 _LIMIT_S = 20.0
 """A driver that has not answered by then is taken for hung."""
@@ -94,7 +94,8 @@ class OpenClBackend(WithoutReadings):
             NoDeviceError: If pyopencl is missing, or there is no such device.
         """
         if not installed():
-            raise NoDeviceError(f"OpenCL is reached through pyopencl, which is not installed: {INSTALL}")
+            line = pip_install("pyopencl")
+            raise NoDeviceError(f"OpenCL is reached through pyopencl, which is not installed: {line}")
         listing = self.list_devices()
         if place < len(listing.devices):
             return profile_of(listing.devices[place], place)
@@ -104,7 +105,7 @@ class OpenClBackend(WithoutReadings):
             f"--device opencl:{place}: here are {here}"
             if here
             else f"no OpenCL device found{f' ({why})' if why else ''}; install the OpenCL driver of its "
-            "maker (for a CPU: PoCL, pip install pocl-binary-distribution)"
+            f"maker (for a CPU: PoCL, {pip_install('pocl-binary-distribution')})"
         )
 
 

@@ -16,11 +16,11 @@ from typing import Literal
 import msgspec
 
 from gpubench.errors import ExitCode
+from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import Problem
 from gpubench.probe.system import read_text
 from gpubench.units import plain
-from gpubench.workload import INSTALL_TORCH
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
     build = torch_build()
     gpu = plain(device.name or "the GPU")
     if build is None:
-        return _problem("torch is not installed", f"{gpu} cannot be measured", INSTALL_TORCH)
+        return _problem("torch is not installed", f"{gpu} cannot be measured", pip_install("torch"))
     if device.backend == "rocm":
         if build.hip:
             return None

@@ -21,12 +21,13 @@ from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
 from gpubench.foreign_code import MOST_SOURCE_BYTES
+from gpubench.installing import DISTRIBUTION
 from gpubench.units import MIB, plain
 from gpubench.user_model import HUGGING_FACE, is_own
 
 MOST_WHEEL_BYTES = 256 * MIB
 _PACKAGES = ("gpubench", "gpubench_workloads")
-_WHEEL_NAME = re.compile(r"gpubench-[\w.!+]+-[\w.]+-[\w.]+-[\w.]+\.whl", re.ASCII)
+_WHEEL_NAME = re.compile(r"gpubench_suite-[\w.!+]+-[\w.]+-[\w.]+-[\w.]+\.whl", re.ASCII)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: gpubench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _DAY = (1980, 1, 1, 0, 0, 0)
 """Of every file in the wheel, so that the same code is the same wheel; the first day that a zip can hold."""
@@ -117,10 +118,11 @@ def _packed() -> tuple[str, bytes]:
         MisuseError: If it runs without being installed, so that nothing says what it needs.
     """
     try:
-        installed = importlib.metadata.distribution("gpubench")
+        installed = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         raise MisuseError("gpubench is not installed here: give a wheel of it with --wheel FILE") from None
-    told = f"gpubench-{installed.version}.dist-info"
+    stem = f"{DISTRIBUTION.replace('-', '_')}-{installed.version}"
+    told = f"{stem}.dist-info"
     files: dict[str, bytes] = {}
     for package in _PACKAGES:
         root = _folder(package)
@@ -140,7 +142,7 @@ def _packed() -> tuple[str, bytes]:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, _DAY), data, zipfile.ZIP_DEFLATED)
-    return f"gpubench-{installed.version}-py3-none-any.whl", packed.getvalue()
+    return f"{stem}-py3-none-any.whl", packed.getvalue()
 
 
 def _folder(package: str) -> Path:

@@ -13,7 +13,7 @@ from command import gpubench
 
 pytestmark = pytest.mark.timeout(120)
 
-INSTALL = 'pip install "gpubench[run]"'
+INSTALL = "pip install 'torch>=2.4'"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def without_torch(environment: dict[str, str], *arguments: str) -> subprocess.Co
         (("run", "--micro-only"), 3, INSTALL),
         (("memory", "./mine.py"), 2, INSTALL),
         (("rank", "./mine.py"), 2, INSTALL),
-        (("feed",), 2, 'pip install "gpubench[augment]"'),
+        (("feed",), 2, f"{INSTALL} 'kornia>="),
     ],
 )
 def test_what_needs_torch_names_the_line_that_installs_it(no_torch, arguments, code, line):
@@ -56,9 +56,9 @@ def test_a_hugging_face_config_without_transformers_names_the_line_that_installs
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = without_torch(environment, verb, "--workload", f"hf:{tmp_path / 'config.json'}")
-    line = "transformers, which is not installed: pip install 'gpubench[hf]'"
+    line = "transformers, which is not installed: pip install 'transformers>="
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.strip().splitlines()[-1].endswith(line)
+    assert done.stderr.strip().splitlines()[-1].count(line) == 1
     assert "Traceback" not in done.stderr
 
 

@@ -210,7 +210,7 @@ def test_what_lacks_a_package_or_room_on_the_card_is_named_and_not_tried(monkeyp
             assert "kornia" in reason
         elif in_8_bits:
             assert reason.startswith("torchao"), label
-            assert reason.endswith('"gpubench[quantized]"'), label
+            assert "pip install 'torchao>=" in reason, label
         else:
             assert reason.startswith("it takes about "), label
     assert "llama_1b amp-bf16 graph batch 4, loss in 8 chunks" in reasons

@@ -438,13 +438,13 @@ def test_parameters_are_those_of_torch_but_for_the_second_bias_of_the_lstm() -> 
 @pytest.mark.parametrize(
     ("absent", "framework", "machine", "device", "line"),
     [
-        ("jax", "keras-jax", "x86_64", CPU, "pip install jax"),
-        ("keras jax", "keras-jax", "x86_64", CPU, "pip install keras jax"),
-        ("keras", "keras-tensorflow", "x86_64", CPU, "pip install keras"),
-        ("keras tensorflow", "keras-tensorflow", "x86_64", CPU, "pip install keras tensorflow-cpu"),
-        ("tensorflow", "keras-tensorflow", "aarch64", CPU, "pip install tensorflow"),
-        ("keras jax", "keras-jax", "x86_64", GPU, 'pip install keras "jax[cuda13]"'),
-        ("tensorflow", "keras-tensorflow", "aarch64", GPU, 'pip install "tensorflow[and-cuda]"'),
+        ("jax", "keras-jax", "x86_64", CPU, "'jax>=0.7,<1'"),
+        ("keras jax", "keras-jax", "x86_64", CPU, "'keras>=3.12,<4' 'jax>=0.7,<1'"),
+        ("keras", "keras-tensorflow", "x86_64", CPU, "'keras>=3.12,<4'"),
+        ("keras tensorflow", "keras-tensorflow", "x86_64", CPU, "'keras>=3.12,<4' 'tensorflow-cpu>=2.20,<3'"),
+        ("tensorflow", "keras-tensorflow", "aarch64", CPU, "'tensorflow>=2.20,<3'"),
+        ("keras jax", "keras-jax", "x86_64", GPU, "'keras>=3.12,<4' 'jax[cuda13]>=0.7,<1'"),
+        ("tensorflow", "keras-tensorflow", "aarch64", GPU, "'tensorflow[and-cuda]>=2.20,<3'"),
     ],
 )
 def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_what_lacks(
@@ -459,7 +459,7 @@ def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_
     monkeypatch.setattr(capability, "find_spec", lambda name: None if name in absent.split() else object())
     monkeypatch.setattr(capability.platform, "machine", lambda: machine)
     capability.need_frameworks([Framework.TORCH, Framework.KERAS_TORCH] if absent == "jax" else [], device)
-    with pytest.raises(MisuseError, match=f": {re.escape(line)}$"):
+    with pytest.raises(MisuseError, match=f": pip install {re.escape(line)}$"):
         capability.need_frameworks([Framework(framework)], device)
 
 

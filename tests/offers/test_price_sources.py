@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import zipfile
 from itertools import chain
 from pathlib import Path
@@ -17,8 +18,6 @@ from gpubench.offers.sources.gpuhunt_catalog import SOURCES as GPUHUNT
 from gpubench.offers.sources.vast import fetch_model
 
 boto3 = pytest.importorskip("boto3")
-pytest.importorskip("httpx")
-pytest.importorskip("gpuhunt")
 ANY, Stubber = pytest.importorskip("botocore.stub").ANY, pytest.importorskip("botocore.stub").Stubber
 
 ANSWERS = Path(__file__).parent / "answers"
@@ -422,4 +421,10 @@ def test_aws_without_credentials_is_skipped(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(SourceSkippedError, match="no AWS credentials"):
+        offers(aws.SOURCE, refuse)
+
+
+def test_aws_without_its_library_names_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(SourceSkippedError, match=r"boto3 is not installed: pip install 'boto3>=1\.34,<2'$"):
         offers(aws.SOURCE, refuse)

@@ -10,10 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from patience import Stopwatch
 
+from gpubench.offers import transport as transports
 from gpubench.offers.sources import SourceError
-
-transports = pytest.importorskip("gpubench.offers.transport", reason="needs the extra live")
-HttpTransport = transports.HttpTransport
+from gpubench.offers.transport import HttpTransport
 
 
 class Server:
@@ -22,6 +21,7 @@ class Server:
     def __init__(self) -> None:
         self.routes = {}
         self.seen = []
+        self.connects = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,6 +36,10 @@ class Server:
             def do_POST(self):
                 self.body = self.rfile.read(int(self.headers["Content-Length"]))
                 self.do_GET()
+
+            def do_CONNECT(self):
+                outer.connects.append(self.path)
+                self.send_error(403)
 
             def log_message(self, *_args):
                 pass
@@ -100,7 +104,7 @@ def test_a_good_answer_is_its_bytes_and_the_query_is_sent(server, transport):
 
 def test_a_body_is_posted_as_json(server, transport):
     server.routes["/x"] = lambda handler, _nth: answer(200, handler.body)(handler)
-    assert transport(f"{server.url}/x", body={"q": [1]}) == b'{"q":[1]}'
+    assert transport(f"{server.url}/x", body={"q": [1]}) == b'{"q": [1]}'
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
@@ -184,23 +188,34 @@ def test_a_packed_body_is_unpacked_once_and_no_bomb_in_a_bomb_at_all(server, tra
             transport(f"{server.url}/{path}")
 
 
-def test_a_dripping_body_is_stopped_by_time(server, transport, monkeypatch):
-    """It has no end of its own."""
-
+def dripping(head, drop):
     def drip(handler, _nth):
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
+        handler.wfile.write(head)
         try:
             while True:
-                handler.wfile.write(b"1\r\nx\r\n")
+                handler.wfile.write(drop)
                 handler.wfile.flush()
                 time.sleep(0.05)
         except OSError:
             handler.close_connection = True
 
+    return drip
+
+
+@pytest.mark.parametrize(
+    ("head", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4000\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n"),
+        (b"HTTP/1.1 200 OK\r\n", b"x"),
+    ],
+)
+def test_dripping_is_stopped_by_time_wherever_it_drips(server, transport, monkeypatch, head, drop):
+    """It has no end of its own, also within a piece that is read as a whole, and in the head."""
     monkeypatch.setattr(transports, "REQUEST_TIMEOUT_S", 0.5)
-    server.routes["/x"] = drip
+    server.routes["/x"] = dripping(head, drop)
     watch = Stopwatch()
     with pytest.raises(SourceError, match=r"took over 0\.5 s"):
         transport(f"{server.url}/x")
@@ -225,12 +240,37 @@ def test_a_redirect_on_the_same_host_is_followed(server, transport):
     assert transport(f"{server.url}/x") == b"moved"
 
 
+def test_the_body_of_a_redirect_is_not_read(server, transport):
+    """It may be without an end."""
+    server.routes["/x"] = dripping(
+        b"HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 90000\r\n\r\n", b"x"
+    )
+    server.routes["/y"] = answer(200, b"moved")
+    assert transport(f"{server.url}/x") == b"moved"
+
+
 @pytest.mark.parametrize(
     "target", ["http://localhost:1/y", "https://evil.example/y", "//evil.example/y", "file:///etc/passwd"]
 )
 def test_a_redirect_to_another_host_is_refused_before_it_is_asked(server, transport, target):
     server.routes["/x"] = answer(301, Location=target)
     with pytest.raises(SourceError, match="to another host"):
+        transport(f"{server.url}/x")
+
+
+def test_a_url_of_two_hosts_is_judged_by_the_one_that_would_be_asked(server, transport):
+    """Behind a backslash stands the host of one reader, before it that of another."""
+    for url in ("http://prices.example\\@127.0.0.1/x", f"https://prices.example\\@{server.url[7:]}/x"):
+        server.routes["/x"] = answer(302, Location=url)
+        with pytest.raises(SourceError, match="to another host"):
+            transport(f"{server.url}/x")
+    with pytest.raises(SourceError, match="is not https"):
+        transport("http://prices.example\\@127.0.0.1/x")
+
+
+def test_a_redirect_that_is_no_url_is_one_line(server, transport):
+    server.routes["/x"] = answer(302, Location="https://[y")
+    with pytest.raises(SourceError, match=r"^127\.0\.0\.1 is not reachable \(.*\)$"):
         transport(f"{server.url}/x")
 
 
@@ -253,3 +293,33 @@ def test_a_closed_port_is_not_reachable_and_not_tried_again(transport, pauses):
     with pytest.raises(SourceError, match="is not reachable"):
         transport("http://127.0.0.1:9/x")
     assert pauses == []
+
+
+def test_an_error_does_not_show_the_query_which_may_hold_a_key(transport):
+    with pytest.raises(SourceError) as raised:
+        transport("http://127.0.0.1:9/x", params={"key": "s3cret"})
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_key_is_sent_as_it_was_given_whatever_netrc_says(server, transport, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password mine\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.routes["/x"] = answer(200)
+    transport(f"{server.url}/x", headers={"Authorization": "Bearer k"})
+    transport(f"{server.url}/x")
+    transport(server.url.replace("//", "//a:b@") + "/x")
+    assert [headers.get("Authorization") for _, _, headers in server.seen] == ["Bearer k", None, "Basic YTpi"]
+
+
+def test_a_proxy_takes_what_leaves_this_machine_and_nothing_else(server, transport, monkeypatch):
+    """The server is the proxy: a request to another host begins at it with CONNECT."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, server.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server.routes["/x"] = answer(200, b"here")
+    assert transport(f"{server.url}/x") == b"here"
+    assert [path for _, path, _ in server.seen] == ["/x"]
+    with pytest.raises(SourceError, match=r"^prices\.example is not reachable"):
+        transport("https://prices.example/x")
+    assert server.connects == ["prices.example:443"]

@@ -21,7 +21,6 @@ from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import Complete, Quote, SourceError
 
-pytest.importorskip("httpx")
 DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
 
 

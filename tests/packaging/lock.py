@@ -1,11 +1,9 @@
-"""Write constraints.lock: what CI installs, each package with the hash of its file.
+"""Write what CI is held to: constraints.lock, constraints.txt made from it, and constraints-run.txt made from that.
 
-After a change of the requirements or of constraints.txt, on Linux with CPython 3.11:
+After a change of the requirements, or of a version in constraints.txt, on Linux with CPython 3.11:
 
     PIP_CONSTRAINT=$PWD/constraints.txt pip install --dry-run --ignore-installed --report report.json -e '.[dev]'
     python tests/packaging/lock.py report.json
-
-torch is left out: its build is the machine's choice.
 """
 
 from __future__ import annotations
@@ -14,11 +12,46 @@ import json
 import sys
 from pathlib import Path
 
-LOCK = Path(__file__).resolve().parents[2] / "constraints.lock"
-HEAD = """# What CI installs before anything else, with the hash of each file: CPython 3.11 on Linux, x86-64.
+from packaging.utils import canonicalize_name
+
+from gpubench.installing import DISTRIBUTION
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK, ALL, RUN = (ROOT / f"constraints{end}" for end in (".lock", ".txt", "-run.txt"))
+LOCK_HEAD = """# What CI installs before anything else, with the hash of each file: CPython 3.11 on Linux, x86-64.
 # Made by tests/packaging/lock.py from a report of pip. torch is left out: its build is the machine's choice.
 """
-LEFT_OUT = {"gpubench", "torch"}
+ALL_HEAD = """# What CI ran with, made by tests/packaging/lock.py. On a machine without a GPU, this torch version is the one to look for
+# as a CPU build.
+"""
+RUN_HEAD = """# The newest that CI ran with, made by tests/packaging/lock.py from constraints.txt. What a machine has already may stay.
+# Nothing is said of torch, of what torch itself needs, and of torchao: where one of them was held to a version that does
+# not fit a machine's own torch, pip would replace that.
+"""
+LEFT_OUT = {DISTRIBUTION, "torch"}
+OF_THE_MACHINE = {
+    "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "setuptools", "sympy", "torch", "torchao",
+    "typing-extensions",
+}  # fmt: skip
+
+
+def pins(path: Path) -> list[str]:
+    """The lines of a file of constraints, without its comments."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def all_constraints(torch: str) -> str:
+    """What constraints.txt holds: a torch, and all of the lock."""
+    return ALL_HEAD + "".join(f"{line}\n" for line in (torch, *(pin.split()[0] for pin in pins(LOCK))))
+
+
+def run_constraints() -> str:
+    """What constraints-run.txt holds."""
+    named = ((canonicalize_name(line.partition("==")[0]), line) for line in pins(ALL))
+    return RUN_HEAD + "".join(
+        f"{line.replace('==', '<=')}\n" for name, line in named if name not in OF_THE_MACHINE
+    )
 
 
 def line_of(package: dict) -> str:
@@ -29,5 +62,8 @@ def line_of(package: dict) -> str:
 
 if __name__ == "__main__":
     report = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    versions = {package["metadata"]["name"]: package["metadata"]["version"] for package in report["install"]}
     packages = [package for package in report["install"] if package["metadata"]["name"] not in LEFT_OUT]
-    LOCK.write_text(HEAD + "".join(sorted(map(line_of, packages))), encoding="utf-8")
+    LOCK.write_text(LOCK_HEAD + "".join(sorted(map(line_of, packages))), encoding="utf-8")
+    ALL.write_text(all_constraints(f"torch=={versions['torch'].partition('+')[0]}"), encoding="utf-8")
+    RUN.write_text(run_constraints(), encoding="utf-8")

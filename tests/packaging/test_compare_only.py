@@ -1,10 +1,16 @@
-"""``pip install .`` in a fresh environment: no torch, what comparing needs, and not more than it says."""
+"""``pip install .`` in a fresh environment: no torch, what comparing and fetching prices need, and not more."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import subprocess
 import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -27,18 +33,67 @@ print(json.dumps({p.metadata["Name"]: megabytes(p) for p in distributions()}))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_fresh_install_without_torch_compares_and_stays_small(tmp_path):
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", str(ROOT)], check=True)
-    sizes = json.loads(
-        subprocess.run([python, "-c", SIZES], check=True, capture_output=True, text=True).stdout
-    )
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("plain install")]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Path:
+    """The programs of an environment in which gpubench was installed without any extra."""
+    folder = tmp_path_factory.mktemp("plain")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", str(ROOT)], check=True)
+    return folder / "bin"
+
+
+def test_a_fresh_install_without_torch_compares_and_stays_small(programs, tmp_path):
+    told = subprocess.run([programs / "python", "-c", SIZES], check=True, capture_output=True, text=True)
+    sizes = json.loads(told.stdout)
     table = "\n".join(f"{size:8.1f} MB  {name}" for name, size in sorted(sizes.items(), key=lambda x: -x[1]))
     assert "torch" not in sizes
     assert sum(size for name, size in sizes.items() if name not in {"pip", "setuptools"}) <= MOST_MB, table
     print(table)
     for arguments in (("rank", "--limit", "3"), ("offers", "list", "--json"), ("report", "-o", "page.html")):
-        subprocess.run([tmp_path / "venv" / "bin" / "gpubench", *arguments], cwd=tmp_path, check=True)
+        subprocess.run([programs / "gpubench", *arguments], cwd=tmp_path, check=True)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.fixture
+def catalogs(tmp_path) -> Iterator[str]:
+    """The URL at which this machine serves one of the catalogs that gpuhunt reads."""
+    folder = tmp_path / "site" / "gcp"
+    (folder / "20261118").mkdir(parents=True)
+    (folder / "version").write_text("20261118")
+    with zipfile.ZipFile(folder / "20261118" / "catalog.zip", "w") as archive:
+        archive.write(ROOT / "tests" / "offers" / "answers" / "gcp.csv", "gcp.csv")
+    handler = functools.partial(Quiet, directory=str(folder.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_refresh_that_a_ranking_advises_works_in_it(programs, catalogs, tmp_path):
+    """Each source answers or says in one line why not: this machine alone is reached, by a proxy nothing."""
+    nowhere = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "all")}
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"GPUHUNT_CATALOG_URL": catalogs, "GPUBENCH_RESULTS": str(tmp_path / "results")} | nowhere
+
+    def gpubench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [programs / "gpubench", *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+        )
+
+    assert "gpubench offers refresh" in gpubench("rank").stdout
+    done = gpubench("offers", "refresh", "--json")
+    sources = json.loads(done.stdout)["sources"]
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert {name for name, each in sources.items() if each["state"] == "ok"} == {"gpuhunt-gcp"}, sources
+    assert sources["aws"]["reason"].startswith("boto3 is not installed: pip install 'boto3>="), sources
+    assert "is not reachable" in sources["azure"]["reason"], sources
+    listed = json.loads(gpubench("offers", "list", "--json").stdout)
+    assert any(each["source"] == "gpuhunt catalog gcp 20261118" for each in listed["offers"])

@@ -40,7 +40,11 @@ def test_the_wheel_carries_data_templates_and_workloads_under_a_name_that_cannot
         "gpubench_workloads/cnn.py",
         "gpubench/py.typed",
     } <= names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"gpubench", "gpubench_workloads"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        "gpubench",
+        "gpubench_suite",
+        "gpubench_workloads",
+    }
     assert not any("__pycache__" in name for name in names)
 
 

@@ -5,41 +5,62 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from lock import LEFT_OUT
+from lock import ALL, LEFT_OUT, LOCK, OF_THE_MACHINE, RUN, all_constraints, pins, run_constraints
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from gpubench.installing import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
 RENEW = "renew the lock: tests/packaging/lock.py says how"
 
 
-def pins(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 @pytest.fixture(scope="module")
 def locked() -> dict[str, str]:
-    found = [LINE.fullmatch(line) for line in pins(ROOT / "constraints.lock")]
+    found = [LINE.fullmatch(line) for line in pins(LOCK)]
     return {canonicalize_name(each["name"]): each["version"] for each in found}
 
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, str]:
-    split = (line.partition("==") for line in pins(ROOT / "constraints.txt"))
+    split = (line.partition("==") for line in pins(ALL))
     return {canonicalize_name(name): version for name, _, version in split}
 
 
-def test_the_lock_and_the_constraints_name_the_same_versions(locked, told):
-    del told["torch"]
-    assert {name: locked.get(name) for name in told} == told, RENEW
+def test_the_constraints_are_a_torch_and_the_lock(locked, told):
+    torch = told.pop("torch")
+    assert told == locked, RENEW
+    assert ALL.read_text(encoding="utf-8") == all_constraints(f"torch=={torch}"), RENEW
     assert not LEFT_OUT & locked.keys()
+
+
+def test_the_main_command_is_held_to_those_versions_at_most_and_to_no_torch(told):
+    assert RUN.read_text(encoding="utf-8") == run_constraints(), RENEW
+    held = [Requirement(line) for line in pins(RUN)]
+    assert {canonicalize_name(each.name): str(each.specifier) for each in held} == {
+        name: f"<={version}" for name, version in told.items() if name not in OF_THE_MACHINE
+    }
+
+
+def test_nothing_that_torch_needs_is_held_so_that_pip_has_no_cause_to_replace_it():
+    left, needed = ["torch", "torchao"], set()
+    while left:
+        name = left.pop()
+        needed.add(name)
+        with suppress(metadata.PackageNotFoundError):
+            asked = asked_for(metadata.requires(name) or (), frozenset())
+            left += {canonicalize_name(each.name) for each in asked} - needed
+    assert {name for name in needed if not name.startswith(("nvidia-", "cuda-", "triton"))} <= OF_THE_MACHINE
+    held = {canonicalize_name(Requirement(line).name) for line in pins(RUN)}
+    assert {"numpy", "pandas", "plotly"} <= held
+    assert not held & (OF_THE_MACHINE | needed)
 
 
 UNBROKEN = frozenset({"amdsmi", "jinja2", "platformdirs", "psutil", "pyopencl", "rich"})
@@ -59,7 +80,7 @@ def test_a_ceiling_stands_where_a_major_version_broke_something_or_there_has_bee
     bare = {
         canonicalize_name(each.name) for each in asked if not any(s.operator == "<" for s in each.specifier)
     }
-    assert bare == UNBROKEN | {"torch", "gpubench"}
+    assert bare == UNBROKEN | LEFT_OUT
     for each in asked:
         floor, ceiling = (
             next((Version(s.version).major for s in each.specifier if s.operator == operator), None)
@@ -99,7 +120,7 @@ def test_the_lock_names_whatever_the_tests_and_the_linters_install(locked):
     while left:
         each = left.pop()
         name = canonicalize_name(each.name)
-        if name == "gpubench":
+        if name == DISTRIBUTION:
             left += asked_for((line for extra in each.extras for line in extras[extra]), frozenset())
         if name in LEFT_OUT or (name, frozenset(each.extras)) in seen:
             continue

@@ -362,7 +362,7 @@ def test_it_loads_no_heavy_library():
         "import sys\n"
         "from gpubench.cli.app import app\n"
         "app(['rank', '--json'], standalone_mode=False)\n"
-        "heavy = {'torch', 'pandas', 'plotly', 'scipy', 'pynvml', 'httpx'} & set(sys.modules)\n"
+        "heavy = {'torch', 'pandas', 'plotly', 'scipy', 'pynvml', 'requests'} & set(sys.modules)\n"
         "sys.exit(' '.join(heavy) or None)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -37,7 +37,7 @@ yaml = pytest.importorskip("yaml")
 
 VGG16 = RankRequest(workloads=("vgg16",))
 PARCEL = Workdir(
-    {"gpubench-1-py3-none-any.whl": b"packed"}, "gpubench-1-py3-none-any.whl", {"vgg16": "vgg16"}
+    {"gpubench_suite-1-py3-none-any.whl": b"packed"}, "gpubench_suite-1-py3-none-any.whl", {"vgg16": "vgg16"}
 )
 
 
@@ -264,7 +264,7 @@ def test_misuse(tmp_path):
     with pytest.raises(MisuseError, match="--try-minutes 0"):
         check_fields(TrialRequest(minutes=0))
     with pytest.raises(MisuseError, match="--try N --out"):
-        TrialRequest(wheel=tmp_path / "gpubench-1-py3-none-any.whl").check()
+        TrialRequest(wheel=tmp_path / "gpubench_suite-1-py3-none-any.whl").check()
     rows = rank_of([offer(H100)], {H100: 3000}).rows
     with pytest.raises(MisuseError, match="ranked offers"):
         write_task_files(rows, VGG16, 1, tmp_path, minutes=10)
@@ -380,7 +380,7 @@ def test_a_default_that_was_asked_for_is_asked_for_again():
 
 @pytest.mark.usefixtures("packs")
 def test_a_wheel_that_is_given_is_the_one_that_is_installed(tmp_path):
-    wheel = tmp_path / "gpubench-9.9-py3-none-any.whl"
+    wheel = tmp_path / "gpubench_suite-9.9-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("gpubench/__init__.py", "")
     workdir = pack(("vgg16",), wheel)
@@ -389,7 +389,9 @@ def test_a_wheel_that_is_given_is_the_one_that_is_installed(tmp_path):
 
 
 @pytest.mark.usefixtures("packs")
-@pytest.mark.parametrize("name", ["torch-2.9-py3-none-any.whl", "gpubench-9.9-py3-none-any.whl", "a b.whl"])
+@pytest.mark.parametrize(
+    "name", ["torch-2.9-py3-none-any.whl", "gpubench_suite-9.9-py3-none-any.whl", "a b.whl"]
+)
 def test_what_is_no_wheel_of_gpubench_is_misuse(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK nothing")
     with pytest.raises(MisuseError, match=r"--wheel .*gpubench"):

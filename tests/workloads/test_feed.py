@@ -174,7 +174,7 @@ def test_a_cpu_is_not_called_the_device_that_batches_are_sent_to() -> None:
 def test_without_kornia_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     (tmp_path / "kornia.py").write_text("raise ModuleNotFoundError('kornia')")  # type: ignore[operator]
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(MisuseError, match=r"pip install 'gpubench\[augment\]'"):
+    with pytest.raises(MisuseError, match=r"pip install 'kornia>=[\d.]+,<\d+'"):
         measure_pipeline(DeviceProfile(backend="cpu"), workers=1)
 
 

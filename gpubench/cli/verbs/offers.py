@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, print_json, say
-from gpubench.errors import ExitCode, GpuBenchError
+from gpubench.errors import ExitCode
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.units import plain
 
@@ -85,14 +85,11 @@ def _refreshed(request: RefreshRequest) -> Refreshed:
     """Ask the sources, or read a published snapshot, and say of each source how it answered."""
     from gpubench.offers.refresh import refresh, take_over
     from gpubench.offers.sources import all_sources, select_sources
+    from gpubench.offers.transport import HttpTransport
 
     wanted, url = request.providers, request.url
     kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
     sources = select_sources(all_sources(), wanted) if url is None else ()
-    try:
-        from gpubench.offers.transport import HttpTransport
-    except ImportError:
-        raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
     with HttpTransport() as transport:
         if url is None:
             return refresh(sources, transport, on_source=_say_source, **kept)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from gpubench.installing import pip_install
 from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
@@ -87,7 +88,7 @@ def fetch(transport: Transport) -> Iterator[Quote | Complete]:
 
         clients = _clients()
     except ImportError:
-        raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
+        raise SourceSkippedError(f"boto3 is not installed: {pip_install('boto3')}") from None
     try:
         quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
     except (BotoCoreError, ClientError) as error:

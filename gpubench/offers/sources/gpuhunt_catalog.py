@@ -25,7 +25,6 @@ from gpubench.offers.sources import (
     Quote,
     Source,
     SourceError,
-    SourceSkippedError,
     Transport,
     kind_of,
 )
@@ -49,10 +48,8 @@ PROVIDERS = {
 
 def fetch(catalog: str, transport: Transport) -> Iterator[Quote | Complete]:
     """Yield one quote per row of a cloud's catalog that has a GPU."""
-    try:
-        import gpuhunt
-    except ImportError:
-        raise SourceSkippedError("gpuhunt is not installed: pip install 'gpubench[live]'") from None
+    import gpuhunt
+
     with TemporaryDirectory(prefix="gpubench-") as scratch:
         folder, version = os.environ.get(DIR_VARIABLE), ""
         if folder is None:

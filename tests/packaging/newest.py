@@ -1,0 +1,83 @@
+"""Run the test suite with the newest packages that pip serves, and say in one line what came of it.
+
+    python tests/packaging/newest.py [ARGUMENTS OF PYTEST]
+
+CI does so last. It fails nothing, because a new release is no fault of the change at hand: the line is for people.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG = Path(gettempdir()) / "gpubench-newest.log"
+INSTALL_LIMIT_S, SUITE_LIMIT_S = 15 * 60.0, 25 * 60.0
+MOST_NAMES = 12
+
+
+def environment_of(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Variables for an environment in a folder: it comes first on the path, and no constraint is inherited."""
+    kept = {name: value for name, value in outer.items() if "CONSTRAINT" not in name}
+    return kept | {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{outer['PATH']}"}
+
+
+def run(command: str, folder: Path, limit_s: float) -> int | None:
+    """Run a command of the shell with all its children; None where it did not end in time."""
+    environment = environment_of(os.environ, folder)
+    with LOG.open("ab") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def summary_of(report: Path) -> str:
+    """What a report of pytest in JUnit's format says, in other words than the closing line of a run of pytest."""
+    cases = [*ET.parse(report).getroot().iter("testcase")]
+    broken = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    sound = f"{len(cases) - len(broken) - skipped:,} tests hold"
+    if not broken:
+        return sound
+    names = [f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}" for case in broken]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{sound}, {len(names):,} do not: {', '.join(names[:MOST_NAMES])}{more}"
+
+
+def outcome(folder: Path, arguments: Sequence[str]) -> str:
+    """Install into a folder and run there; return what came of it."""
+    code = run(f"{sys.executable} -m venv {folder} && pip install -e '.[test]'", folder, INSTALL_LIMIT_S)
+    if code != 0:
+        return f"not installed ({'too slow' if code is None else f'exit code {code}'})"
+    asked = [folder / "bin" / "python", "-c", "import importlib.metadata as m; print(m.version('torch'))"]
+    torch = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    report = folder / "report.xml"
+    code = run(f"pytest -n auto --junitxml={report} {' '.join(arguments)}", folder, SUITE_LIMIT_S)
+    if code is None:
+        return f"torch {torch}; the suite did not end within {SUITE_LIMIT_S / 60:g} min"
+    return f"torch {torch}; {summary_of(report) if code in {0, 1} else f'pytest ended with exit code {code}'}"
+
+
+if __name__ == "__main__":
+    LOG.unlink(missing_ok=True)
+    with TemporaryDirectory(prefix=".venv-newest-", dir=ROOT) as scratch:  # gigabytes: /tmp may be memory
+        print(f"newest packages: {outcome(Path(scratch), sys.argv[1:])} (log: {LOG})")

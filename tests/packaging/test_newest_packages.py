@@ -1,0 +1,73 @@
+"""CI's second run of the suite says in one line what came of it, and can neither fail CI nor hold it up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import newest
+import pytest
+from patience import is_gone, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+CI_RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+SUITE = """
+import pytest
+
+def test_sound(): pass
+
+@pytest.mark.parametrize("number", range({count}))
+def test_broken(number): assert not number + 1
+
+@pytest.fixture
+def unmade(): raise OSError
+
+def test_unmade(unmade): pass
+
+def test_skipped(): pytest.skip("not here")
+"""
+
+
+@pytest.mark.parametrize("count", [0, 2, 20])
+def test_the_line_names_what_does_not_hold_and_is_no_closing_line_of_pytest(tmp_path, count):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_some.py").write_text(SUITE.format(count=count))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=report.xml",
+        "tests",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=False, stdout=subprocess.DEVNULL)
+    line = newest.summary_of(tmp_path / "report.xml")
+    assert line.startswith(f"1 tests hold, {count + 1} do not: tests/test_some.py::test_")
+    assert line.count("::") == min(count + 1, newest.MOST_NAMES)
+    assert line.endswith(f" and {count + 1 - newest.MOST_NAMES} more") == (count + 1 > newest.MOST_NAMES)
+    assert not {"passed", "failed", "error", "\n"} & {*line.split(), *line}
+
+
+def test_no_constraint_is_inherited():
+    outer = {"PIP_CONSTRAINT": "/x", "PIP_BUILD_CONSTRAINT": "/y", "PATH": "/bin", "CI": "true"}
+    inner = newest.environment_of(outer, Path("/new"))
+    assert inner == {"CI": "true", "VIRTUAL_ENV": "/new", "PATH": "/new/bin:/bin"}
+
+
+def test_what_does_not_end_is_ended_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(newest, "LOG", tmp_path / "log")
+    assert newest.run("sleep 1000 & echo $!; wait", tmp_path, 1.0) is None
+    child = int((tmp_path / "log").read_text())
+    wait_until(lambda: is_gone(child))
+    assert newest.run("exit 3", tmp_path, 60.0) == 3
+
+
+def test_ci_runs_it_last_and_within_its_own_limit():
+    last = [line for line in CI_RUN.splitlines() if line and not line.startswith("#")][-1]
+    assert "tests/packaging/newest.py || echo" in last
+    assert "timeout-minutes: 80\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert "80 minutes" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert (newest.INSTALL_LIMIT_S + newest.SUITE_LIMIT_S) / 60 <= 40
