@@ -55,6 +55,14 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def traced_as_asked(traced_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, where no other way to train the model is asked for: a large one is traced by each for 10 s."""
+    from gpubench.profile import liveness
+
+    monkeypatch.setattr(liveness, "_variants", lambda workload, *, has_blocks: ())
+
+
+@pytest.fixture
 def heeded_signals() -> Iterator[None]:
     """Have the processes that a test starts heed the signals that it sends them.
 

@@ -15,7 +15,7 @@ from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.predict.estimate import predict
-from gpubench.profile import liveness, load_profiles
+from gpubench.profile import load_profiles
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
@@ -277,15 +277,12 @@ def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
     assert len({key for card in cards for key in card["gpu_keys"]}) > 80
 
 
-@pytest.mark.usefixtures("traced_here")
-def test_an_own_language_model_needs_its_scores_in_float32(
-    ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("traced_as_asked")
+def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
     """By hand at 8 x 2,048 tokens: one half and two full matrices of scores are 21.0 GB, weights and AdamW's
     states 2.2, their copies in half precision 0.4, layers some 5.5: no card of 24 GB, though the formula told 19.3.
     A loop that holds the scores takes 4.2 more; one whose loss is in float32 as a whole, 8.4.
     """
-    monkeypatch.setattr(liveness, "_variants", lambda *of, **how: ())  # no other way to train it is asked for
     path = tmp_path / "gpt.py"
     path.write_text(GPT)
     cards = ("--gpu", "nvidia-geforce-rtx-4090-24gb", "--gpu", "nvidia-l40s-48gb")
