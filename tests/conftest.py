@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 # Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
 # processors, and its threads would wait, spinning, for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Each process that a test starts would otherwise compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # xdist tells its workers the width of a terminal that their output never reaches.
 os.environ.pop("COLUMNS", None)
 
@@ -31,6 +35,33 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("GPUBENCH_RESULTS", str(home / "results"))
+
+
+@pytest.fixture
+def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace models of the user's own in this process, where the child process is not what is tested.
+
+    Each child would import torch first, which takes several times as long as the trace of a small model.
+    """
+    from gpubench import children
+    from gpubench.profile import cache, child
+
+    def answer(program: Any, arguments: Any, answer_type: Any, **limits: Any) -> children.Asked[Any]:
+        assert program == ("-m", child.__name__)
+        reference, asked = arguments
+        found = child._answer(reference, asked=msgspec.json.decode(asked, type=cache.Asked))
+        return children.Asked(msgspec.json.decode(msgspec.json.encode(found), type=answer_type), "", "")
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(cache, "ask_child", answer)
+
+
+@pytest.fixture
+def traced_as_asked(traced_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, where no other way to train the model is asked for: a large one is traced by each for 10 s."""
+    from gpubench.profile import liveness
+
+    monkeypatch.setattr(liveness, "_variants", lambda workload, *, has_blocks: ())
 
 
 @pytest.fixture

@@ -277,6 +277,7 @@ def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
     assert len({key for card in cards for key in card["gpu_keys"]}) > 80
 
 
+@pytest.mark.usefixtures("traced_as_asked")
 def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
     """By hand at 8 x 2,048 tokens: one half and two full matrices of scores are 21.0 GB, weights and AdamW's
     states 2.2, their copies in half precision 0.4, layers some 5.5: no card of 24 GB, though the formula told 19.3.
@@ -305,6 +306,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
 
 
+@pytest.mark.usefixtures("traced_here")
 @pytest.mark.parametrize(
     ("kernel", "why"),
     [
@@ -322,7 +324,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
         ),
     ],
 )
-def test_a_kernel_for_cuda_alone_has_the_widest_bound_and_no_speed(
+def test_a_kernel_for_cuda_alone_has_the_widest_bound(
     ask: Any, tmp_path: Path, kernel: str, why: str
 ) -> None:
     path = tmp_path / "net.py"
@@ -334,16 +336,27 @@ def test_a_kernel_for_cuda_alone_has_the_widest_bound_and_no_speed(
     assert why in answer["not_traced"]
     assert "register_fake" in answer["not_traced"]
     assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
-    plain = tmp_path / "plain.py"
+
+
+@pytest.mark.usefixtures("traced_here")
+@pytest.mark.parametrize("kernel", [BY_DISPATCHER, BY_ASSERTION])
+def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_and_no_speed_is_told(
+    ask: Any, tmp_path: Path, kernel: str
+) -> None:
+    path, plain = tmp_path / "net.py", tmp_path / "plain.py"
+    path.write_text(kernel + WITH_KERNEL)
     plain.write_text("import torch\nfast = torch.clone\n" + WITH_KERNEL)
-    _, out, _ = ask(str(plain), "--gpu", "nvidia-tesla-t4-16gb", "--batch-size", "1024", "--json")
-    traced = json.loads(out)
-    assert traced["basis"] == "traced"
+    answer, traced = (
+        json.loads(ask(str(each), "--gpu", "nvidia-tesla-t4-16gb", "--batch-size", "1024", "--json")[1])
+        for each in (path, plain)
+    )
+    assert (answer["basis"], traced["basis"]) == ("formula", "traced")
     assert answer["allocated_bytes_high"] > traced["allocated_bytes"] > answer["allocated_bytes_low"]
     with pytest.raises(MisuseError, match="FLOPs cannot be"):
         predict(str(path), precision="amp", gpu="nvidia-tesla-t4-16gb")
 
 
+@pytest.mark.usefixtures("traced_here")
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [

@@ -163,7 +163,7 @@ class WorkloadContract:
     def case(self, precision: Precision) -> Case:
         return Case(
             workload=self.name, workload_version=1, task=self.workload.tasks[0], precision=precision,
-            execution=Execution.EAGER, memory_format=_profiled(self.name).memory_format_at(precision),
+            execution=Execution.EAGER, memory_format=self.profile.memory_format_at(precision),
             batch_size=4, sample_unit=self.workload.sample_unit, **self.workload.recipe.at(precision).fields,
         )  # fmt: skip
 

@@ -1,13 +1,14 @@
-"""Rows of the tables of profiles, held against the trace of the network that they say they are of."""
+"""Rows of the tables of profiles, held against the trace of the network that they say they are of.
+
+The networks are traced by the slow tests; that a trace has changed is seen by default from the standard workloads.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
 from decimal import Decimal
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -38,15 +39,6 @@ PUBLISHED = {
     "whisper_hf": (8_307_458, None, TRANSFORMERS),
 }
 
-# Several seconds each, and of one file: CI traces them once.
-LARGE = frozenset({
-    "bert_large_s512", "bert_large_squad", "gpt2_large_s1024", "gpt3_27_s2048", "gpt3_xl_s2048", "opt_13_s2048",
-})  # fmt: skip
-
-
-def each(models: Iterable[str]) -> list[Any]:
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in models]
-
 
 @cache
 def profile_of(model: str) -> WorkloadProfile:
@@ -57,12 +49,14 @@ def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
     return {row["model"]: row for row in csv.DictReader(data_text(PROFILES[task]).splitlines())}
 
 
-@pytest.mark.parametrize("model", each(DEFINITIONS))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", DEFINITIONS)
 def test_a_shipped_row_is_the_trace_of_its_definition(model):
     assert differing(model, TaskKind.TRAIN) == {}
 
 
-@pytest.mark.parametrize("model", each(FORWARD))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FORWARD)
 def test_a_shipped_row_of_a_forward_pass_is_the_trace_of_its_definition(model):
     assert differing(model, TaskKind.INFER) == {}
 
@@ -118,7 +112,8 @@ def test_a_forward_pass_is_about_a_third_of_the_arithmetic_of_a_step():
         assert 0.30 < part / total < 0.42, model
 
 
-@pytest.mark.parametrize("model", each(PUBLISHED))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PUBLISHED)
 def test_a_definition_has_the_size_that_is_published_of_its_network(model):
     parameters, forward_gmac, _ = PUBLISHED[model]
     profile = profile_of(model)

@@ -48,6 +48,7 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     assert extra == pytest.approx(usual.forward_flops_per_sample - head - last)
 
 
+@pytest.mark.usefixtures("traced_as_asked")
 @pytest.mark.parametrize(
     ("name", "asked", "tokens"),
     [

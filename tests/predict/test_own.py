@@ -14,8 +14,9 @@ from gpubench.predict.calibration import encode, load_calibration, own_calibrati
 from gpubench.predict.chips import Mode, chips_of
 from gpubench.predict.estimate import estimate
 from gpubench.predict.model import host_s_per_operator, measured_chip
-from gpubench.predict.question import Question, case_for
-from gpubench.predict.roofline import work_of
+from gpubench.predict.published import fitted_on
+from gpubench.predict.question import FITTED_VENDOR, Question, case_for
+from gpubench.predict.roofline import take, work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.runs import run_of
@@ -98,17 +99,30 @@ def runs(vgg16, *, factor=1.0):
 
 
 @pytest.fixture(scope="module")
-def plain(vgg16):
+def few_rows():
+    """Published rows of one source, which own runs join: with all of them every fit takes ten seconds."""
+
+    def of_one_source(task, vendors):
+        table = fitted_on(task, vendors)
+        return take(table, table.source == "lambda-tensorflow")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "fitted_on", of_one_source)
+        yield len(of_one_source(TaskKind.TRAIN, (FITTED_VENDOR,)))
+
+
+@pytest.fixture(scope="module")
+def plain(few_rows, vgg16):
     """A calibration in which both have joined."""
     return room.calibrate(runs(vgg16), fitted="2026-11-20")
 
 
-def test_own_runs_join_as_cells_and_teach_about_the_card(vgg16, plain):
+def test_own_runs_join_as_cells_and_teach_about_the_card(few_rows, vgg16, plain):
     table = own_table(runs(vgg16))
     assert set(table.gpu_key) == {H200, T4}
     faster = room.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
     assert plain.inputs["own runs"] != faster.inputs["own runs"]
-    assert faster.train.rows == load_calibration().train.rows + 2
+    assert faster.train.rows == few_rows + 2
     assert np.sum(faster.train.ratio.deviations["Turing"]) > np.sum(plain.train.ratio.deviations["Turing"])
     assert encode(faster) == encode(room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20"))
 

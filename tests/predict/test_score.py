@@ -128,7 +128,7 @@ def test_calibrate_starts_no_threads_for_its_small_matrices():
     assert done.stdout.split() == ["1"]
 
 
-def test_show_and_calibrate_from_the_command_line(tmp_path, rebuilt):
+def test_show_and_calibrate_from_the_command_line(calibrated, rebuilt):
     result = CliRunner().invoke(
         app, ["predict", "show", "--workload", "vgg16", "--gpu", "Tesla T4", "--json"]
     )
@@ -140,10 +140,7 @@ def test_show_and_calibrate_from_the_command_line(tmp_path, rebuilt):
     assert "no prediction" in result.stdout
     assert " images/s" in result.stdout
     assert " vgg16 amp-" in result.stdout
-    path = tmp_path / "c.json"
-    result = CliRunner().invoke(app, ["calibrate", "-o", str(path), "--date", rebuilt.fitted, "--json"])
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    assert document["path"] == str(path)
-    assert document["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
-    assert path.read_bytes() == encode(rebuilt)  # same inputs, same calibration
+    assert calibrated["fitted"] == rebuilt.fitted
+    assert calibrated["rows"] == rebuilt.train.rows
+    assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
+    assert Path(calibrated["path"]).read_bytes() == encode(rebuilt)

@@ -55,7 +55,7 @@ def ranked(market, **question):
     return ranking, -seen[0].scores
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(markets, questions)
 def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its_ends(market, question):
     ranking, drawn = ranked(market, **question)
@@ -66,7 +66,7 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(markets, questions)
 def test_of_two_rows_the_one_above_costs_less_in_half_of_the_draws_or_more(market, question):
     """So no row that P(best) beats stands above the first: order and chances rest on the same prices."""

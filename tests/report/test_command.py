@@ -92,6 +92,7 @@ def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
     assert "| Time |" in text.replace("---:", "")
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
     """On the page and on the card of the ranking; memory over the batch is shown as of any workload."""
     path = tmp_path / "net.py"
@@ -109,6 +110,7 @@ def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
     assert why in fits_words(data.ranking.decision.choice)
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_traced_own_model_has_its_memory_on_the_page(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(BY_VALUE.replace(" if x.sum() > 0 else -self.layer(x)", ""))
@@ -118,6 +120,7 @@ def test_a_traced_own_model_has_its_memory_on_the_page(tmp_path):
     assert "not traced" not in words
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_an_own_model_is_built_once_for_a_page(tmp_path):
     """Its ranking, what could be bought beside it, its memory: each traced it again, for seconds."""
     path, seen = tmp_path / "net.py", tmp_path / "seen.txt"

@@ -169,12 +169,13 @@ class Device:
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies on the device."""
-        return tensor.untyped_storage()._cdata in self.blocks
+        return self.holds_any([tensor])
 
     def holds_any(self, tensors: list[Tensor]) -> bool:
-        """Whether one of these tensors does."""
+        """Whether one of these tensors does; no other fake of this process is asked about that in turn."""
         blocks = self.blocks
-        return any(tensor.untyped_storage()._cdata in blocks for tensor in tensors)
+        with torch._C.DisableTorchFunction():
+            return any(tensor.untyped_storage()._cdata in blocks for tensor in tensors)
 
     def adopt(self, storage: Any, recorder: Recorder | None) -> None:
         """Let a new storage lie on the device: its bytes are taken from the allocator, for the current stream.

@@ -228,6 +228,7 @@ def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
     assert answer.traceback is None
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config, caplog, monkeypatch):
     """Adapters, checkpointing and a context in one question: one process, one notice."""
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 0.0)

@@ -1098,6 +1098,7 @@ def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
 # --- what cannot be traced --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

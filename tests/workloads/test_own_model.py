@@ -252,6 +252,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
         profiles_of([one + ":build", one + ":build"])
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_several_inputs_are_taken(tmp_path: Path) -> None:
     source = """
 import torch
@@ -283,6 +284,7 @@ def build(n):
 """
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_model_in_bfloat16_on_tokens_is_taken_as_it_is(tmp_path):
     """50 x 8 + 8 x 4 + 4 weights at two bytes, and sequences of 12 tokens."""
     profile = profile_of(write(tmp_path, TOKENS))

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +48,7 @@ VERBS = {
     "rank": ("rank", "./mine.py"),
 }
 NEED_TORCH = ("wrong shapes", "loss NaN", "takes no gradient")
-"""The child imports torch for these alone, which takes seconds: by default one verb reads them."""
+"""A child would import torch for these alone, which takes seconds: they are traced in this process."""
 
 
 class Done(NamedTuple):
@@ -67,7 +66,7 @@ Run = Callable[..., Done]
 def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run the command line in this process, in a folder that holds ``mine.py`` of this source.
 
-    The model itself is in a child process all the same.
+    The model itself is in a child process all the same, unless a test says otherwise.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 600.0)
@@ -84,17 +83,13 @@ def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     return run
 
 
-def slow_ones() -> list[object]:
-    return [
-        pytest.param(case, verb, marks=[pytest.mark.slow] if case in NEED_TORCH and verb != "rank" else [])
-        for case, verb in product(BAD, VERBS)
-    ]
-
-
-@pytest.mark.parametrize(("case", "verb"), slow_ones())
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_one_clear_line(
-    gpubench: Run, monkeypatch: pytest.MonkeyPatch, case: str, verb: str
+    gpubench: Run, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, case: str, verb: str
 ) -> None:
+    if case in NEED_TORCH:
+        request.getfixturevalue("traced_here")
     if case == "never returns":
         monkeypatch.setattr(cache, "TRACE_LIMIT_S", 1.0)
     bad = BAD[case]
@@ -123,6 +118,7 @@ def build(n):
 {MODEL.replace("nn.Linear", "Net")}"""
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> None:
     """The trace, at a batch of 2 and 4, has not met it."""
     done = gpubench(LATE, *RUN, "./mine.py")
@@ -155,6 +151,7 @@ def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None
     assert "so far so" in log.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(
     gpubench: Run, monkeypatch: pytest.MonkeyPatch, tiny_budget: Budget
 ) -> None:
