@@ -783,7 +783,8 @@ def test_the_largest_batch_is_the_largest_that_fits(
     profile = load_profiles()[name]
     if not traced:
         profile = msgspec.structs.replace(profile, memory=())
-    task, on = profile.tasks[0], card(gib, card_class)
+    task = profile.tasks[0]
+    on = msgspec.structs.replace(card(gib, card_class), listed_bytes=1.07 * gib * GIB)
     found = largest_batch(profile, case_of(profile, task, Precision.FP32, 1), on, scale=scale)
     both = [
         judge_fit(profile, case_of(profile, task, Precision.FP32, max(1, n)), on, scale=scale)
