@@ -46,9 +46,14 @@ def test_without_a_history_the_drift_is_the_usual_one():
 
 
 def test_the_tables_own_history_counts_by_its_changes():
-    """Eight prices that doubled in a year, beside the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526."""
+    """Eight prices that doubled in a year, beside the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526.
+
+    What doubled in four years moved half as far in one.
+    """
     doubled = [PriceChange(math.log(2), 1.0)] * 8
     assert drift_of(doubled) == pytest.approx(0.526, abs=1e-3)
+    slowly = [PriceChange(math.log(2), 4.0)] * 8
+    assert drift_of(slowly) == pytest.approx(math.sqrt((math.log(2) ** 2 / 4 + USUAL_DRIFT**2) / 2))
     stood = [PriceChange(0.0, 2.0)] * 24
     assert drift_of(stood) == pytest.approx(USUAL_DRIFT / 2)
 
@@ -81,9 +86,12 @@ def test_asks_are_the_median_the_spread_and_the_number():
 
 
 def test_the_number_and_median_that_a_source_gives_count():
+    """Two GPUs for 0.10 USD/h where the median is 0.40: 0.05 and 0.20 a GPU, in the middle 0.10."""
     host = msgspec.structs.replace(
-        dated("2026-11-01", 0.1, kind="marketplace"), ask_count=12, ask_median_usd_per_hour=Decimal("0.4")
+        dated("2026-11-01", 0.1, kind="marketplace", gpu_count=2),
+        ask_count=12,
+        ask_median_usd_per_hour=Decimal("0.4"),
     )
     (asks,) = asks_of([host]).values()
-    assert asks.median_usd_per_hour == pytest.approx(0.2)
+    assert asks.median_usd_per_hour == pytest.approx(0.1)
     assert asks.ask_count == 12

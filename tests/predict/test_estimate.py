@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from memory_cases import traced_bytes
+from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from gpubench.errors import MisuseError
@@ -23,9 +24,11 @@ from gpubench.models import (
     Finding,
     FindingKind,
     Framework,
+    Launch,
     MemoryBasis,
     ParallelMode,
     Precision,
+    Round,
     TaskKind,
     TelemetrySample,
     Trainable,
@@ -108,6 +111,18 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
     assert (answer.basis, answer.evidence) == ("reference", ("shipped",))
     assert ask(vgg16, T4)[T4].basis == "predicted"
     assert answer.high / answer.samples_per_s > 1.05, "it was read on another card, in another host"
+
+
+def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ(vgg16):
+    """Each half-width is one of logarithms; the two errors are independent, and cards of a kind differ by 5 %."""
+    run = run_of(T4, (case_on(vgg16, T4), 140.0))
+    rounds = tuple(Round(steps=10, wall_s=wall_s) for wall_s in (4.0, 5.0) * 6)
+    (row,) = (replace(m, launches=(Launch(index=0, rounds=rounds),)) for m in run.measurements)
+    own = math.log(row.samples_per_s_high / row.samples_per_s_low) / 2
+    assert own > math.log(1.05)
+    answer = ask(vgg16, T4, reference=[replace(run, measurements=(row,))])[T4]
+    half_width = math.log(answer.high / answer.low) / 2
+    assert half_width == pytest.approx(math.hypot(own, math.log(1.05)))
 
 
 def test_a_measurement_on_a_gpu_moves_every_prediction_in_proportion(vgg16):

@@ -15,7 +15,7 @@ from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.calibration import Calibration, Scale, encode, load_calibration, pair_scale
 from gpubench.predict.chips import chips_of, predecessor
 from gpubench.predict.conformal import factor_of, fit_scale, log_errors, pairs_of, sides
-from gpubench.predict.fit import NAMES, fit_table, predict_rows, times_of
+from gpubench.predict.fit import NAMES, RATIO, fit_table, predict_rows, times_of
 from gpubench.predict.published import fitted_on
 from gpubench.predict.roofline import deviations_of, take
 from gpubench.predict.table import Table
@@ -158,6 +158,14 @@ def test_a_conformal_factor_covers_its_share_of_the_votes(votes, unit):
     assert weight[scores <= factor].sum() >= 0.9 * weight.sum() * (1 - 1e-9)
     assert factor in scores
     assert factor_of(scores * unit, weight) == pytest.approx(factor * unit)
+
+
+def test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has(table):
+    pairs = pairs_of(table)
+    weight = pairs.weight * (1 + (pairs.spread / RATIO.noise) ** 2)  # as where every batch is stated
+    voters = [f"{table.harness[y]}|{table.gpu_key[y]}" for y in pairs.y]
+    _, voter = np.unique(voters, return_inverse=True)
+    assert np.bincount(voter, weight) == pytest.approx(1)
 
 
 def test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown():

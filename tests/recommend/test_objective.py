@@ -62,6 +62,22 @@ def test_at_its_break_even_spot_is_worth_what_on_demand_is():
     assert rows[0].samples_per_usd == pytest.approx(rows[1].samples_per_usd)
 
 
+def test_what_spot_may_lose_is_the_same_whatever_it_is_taken_to_lose():
+    """10 h of work and an hour before it at 2.00 are 22 USD, 22 h of spot at 1.00: 21 of work, 1.1 times 10 lost."""
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.0, instance="x")]
+    job = {"samples": 10 * 3600 * 3000, "startup_minutes": 60}
+    for lost in (0.0, 0.5):
+        rows = rank_of(offers, {H100: 3000.0}, **job, spot=True, spot_lost=lost).rows
+        assert rows[0].spot_break_even == pytest.approx(1.1, abs=1e-4)
+
+
+def test_jobs_side_by_side_share_the_price_of_their_machine():
+    """An hour of work on each of 8 GPUs for 8.00 USD/h: 1.00 USD a job, as on one GPU for 1.00 USD/h."""
+    offers = [offer(H100, 8.0, gpu_count=8), offer(H100, 1.0)]
+    rows = rank_of(offers, {H100: 3000.0}, samples=3000 * 3600, jobs="independent").rows
+    assert [row.cost_usd for row in rows] == pytest.approx([1.0, 1.0])
+
+
 def test_start_up_decides_a_short_job():
     """4.32 M images. H100: 0.4 h + 0.25 h at 3.00 = 1.95 USD. L4: 2.4 h + 0.25 h at 0.60 = 1.59 USD.
 

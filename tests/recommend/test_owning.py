@@ -219,6 +219,15 @@ def test_a_commitment_is_a_rival_of_its_own_and_dear_when_little_used():
     assert all(row.offer.pricing is not Pricing.RESERVED for row in ranking.rows)
 
 
+def test_a_commitment_is_dear_where_it_is_little_used_and_cheap_where_it_is_used_much():
+    """Used 1 hour in 10, a useful hour of 1.80 USD/h is 18.00; used 9 hours in 10, it is 2.00."""
+    committed = offer(H100, 1.8, pricing=Pricing.RESERVED, term_years=3)
+    owned = machine(utilization=Range(0.1, 0.5, 0.9))
+    (found,) = weigh([owned], [committed], {H100: 3000}, reserved=True).buy_or_rent
+    ends = (found.break_even_hours_low, found.break_even_hours_high)
+    assert ends == pytest.approx((21_000 / (18 - 0.12675), 21_000 / (2 - 0.12675)))
+
+
 def test_a_provider_or_region_does_not_rule_out_what_is_owned():
     rented = [offer(H100, 2.99), offer(H100, 2.5, provider="globex", region="eu-1")]
     for options in ({"providers": ("globex",)}, {"regions": ("eu",)}):
@@ -325,11 +334,20 @@ def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(e
 
 def test_what_is_paid_before_the_first_step_counts_in_the_break_even():
     """1.08e7 / 3,000 / 3600 = 1 h. Rented it is 1.5 h of 2.99 with half an hour of start-up, 4.485 for an hour
-    of work: 21,000 / (4.485 - 0.12675) = 4,818 h, not the 7,334 of a life without starts."""
-    ranking = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, samples=1.08e7, startup_minutes=30)
-    (weighed,) = ranking.buy_or_rent
-    assert weighed.equivalent_usd_per_hour == pytest.approx(4.485, abs=1e-3)
-    assert weighed.break_even_hours == pytest.approx(4818.5, abs=1)
+    of work: 21,000 / (4.485 - 0.12675) = 4,818 h, not the 7,334 of a life without starts. Tax is on both."""
+    for tax in (0.0, 0.2):
+        job = {"samples": 1.08e7, "startup_minutes": 30, "tax": tax}
+        (weighed,) = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, **job).buy_or_rent
+        assert weighed.equivalent_usd_per_hour == pytest.approx(4.485, abs=1e-3)
+        assert weighed.break_even_hours == pytest.approx(4818.5, abs=1)
+
+
+def test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_disk():
+    """An hour at 1.325 USD. Rented: 1.5 h of 2.99, a disk for 0.10 an hour and 5 USD of egress, 9.635 USD."""
+    job = {"samples": 1.08e7, "startup_minutes": 30, "storage_usd_per_month": 73, "egress_usd": 5}
+    own, rented = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, **job).rows
+    assert (own.hours, rented.hours) == pytest.approx((1, 1.5))
+    assert (own.cost_usd, rented.cost_usd) == pytest.approx((1.325, 9.635), abs=1e-3)
 
 
 def test_of_many_short_jobs_what_is_rented_is_started_and_billed_once():

@@ -109,6 +109,15 @@ def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_o
     assert rows[0].p_best < 0.5
 
 
+def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
+    """Nine tenths lie within ln 1.2 = 0.1823 of the throughput and, after a year of the usual drift,
+    1.645 x 0.27 = 0.4441 of the price: sqrt(0.1823 ^ 2 + 0.4441 ^ 2) = 0.4801 of the cost."""
+    old = offer(H100, 2.0, price_date="2025-11-20")
+    (row,) = rank_of([old], {H100: 3000.0}, width=1.2, samples=1e9).rows
+    ends = (row.cost_usd_low, row.cost_usd_high)
+    assert ends == pytest.approx([row.cost_usd * math.exp(side * 0.4801) for side in (-1, 1)], rel=1e-3)
+
+
 def test_an_old_ask_makes_the_choice_less_sure_and_a_fresh_one_does_not():
     def sureness(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]

@@ -243,6 +243,9 @@ def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
     assert [d.text.rpartition(": ")[2] for d in check_run(compiled).issues] == ["compile against eager"]
     run = with_launch(make_run(), launch(reference_error=None))
     assert check_run(card(run, backend="cpu")).issues == ()
+    half = with_launch(make_run(), launch(switches=on, reference_error=None), precision=Precision.BF16)
+    (issue,) = check_run(card(half, backend="cpu")).issues
+    assert issue.text.endswith("first loss against float32 on the CPU")
     assert "memory errors" in check_run(card(run, ecc_enabled=True)).issues[-1].text
     short = launch(loss_curve=())
     short = msgspec.structs.replace(short, rounds=short.rounds[:4])

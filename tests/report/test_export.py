@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -46,6 +47,14 @@ def test_figures_in_the_csv_are_the_figures_of_the_run():
     assert float(row["samples_per_s"]) * float(row["step_time_s"]) == pytest.approx(
         run.measurements[0].case.batch_size
     )
+
+
+def test_the_listed_price_and_the_expected_one_have_a_column_each():
+    data = samples.report_data(samples.h200_run())
+    row = msgspec.structs.replace(data.ranking.rows[0], expected_usd_per_hour=9.0)
+    data = replace(data, ranking=msgspec.structs.replace(data.ranking, rows=(row,)))
+    (written,) = (each for each in rows_of(data) if each["kind"] == "offer")
+    assert (written["price_usd_per_hour"], written["expected_usd_per_hour"]) == ("0.34", "9.0")
 
 
 @given(st.text(max_size=40), st.sampled_from(["=", "+", "-", "@", "\t", "\r", " =", "\t="]))
@@ -126,6 +135,8 @@ def test_the_page_carries_the_runs_it_uses_and_thins_long_telemetry():
     assert step == 10
     measurements = content["data"]["runs"][0]["measurements"]
     assert sum(len(x["telemetry"]) for m in measurements for x in m["launches"]) == total // 10
+    content, step = embedded(data, most_samples=total - 1)
+    assert step == 2, "one sample too many is thinned, too"
 
 
 def test_the_page_carries_twelve_digits_of_every_figure():

@@ -107,6 +107,15 @@ def test_amp_is_never_paired_across_executions_or_batches():
     assert amp_effects(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
 
 
+def test_the_cheapest_work_costs_what_its_price_and_throughput_say():
+    """1,180 images a second at 0.34 USD/h: a million takes 847 s and so costs 0.0800 USD."""
+    charts = next(
+        part for part in block_of("frontier", samples.report_data()).parts if isinstance(part, Charts)
+    )
+    assert charts.twin.columns[2].title == "$ per million images"
+    assert charts.twin.rows[0][2] == "$0.0800"
+
+
 def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():
     ranking = samples.ranking()
     rows, line = ranking.rows, frontier(ranking)

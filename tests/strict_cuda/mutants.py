@@ -1,35 +1,11 @@
 """One line of the CUDA path broken at a time: what the tests on the strict fake must notice.
 
-``old`` stands once in its file; ``new`` takes its place in a copy of the package. ``killer`` is the test that is
-run first, because it is the likeliest to fail; if it does not, all the others are run. Run with
-``pytest -m mutants -n 0 tests/strict_cuda/test_mutants.py``.
+Run with ``pytest -m mutants -n 0 tests/test_mutants.py -k cuda``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mutant:
-    """One broken line.
-
-    Attributes:
-        name: What is broken.
-        file: Of the package.
-        misleads: What a user would be told wrongly.
-        killer: File and name of the test that should fail.
-        survives: Why no test can fail, where none does.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    misleads: str
-    killer: str
-    survives: str = ""
-
+from mutation import Mutant, Table
 
 MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
@@ -786,3 +762,5 @@ MUTANTS = (
         killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",
     ),
 )
+
+TABLE = Table(mutants=MUTANTS, folder="tests/strict_cuda", least_killed=82)

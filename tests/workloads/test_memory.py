@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from memory_cases import BY_VALUE, GPT, case_of, trace_step, traced_bytes, traced_peak_bytes
 from torch import nn
@@ -45,6 +45,7 @@ from gpubench.models import (
 from gpubench.profile import classic_names, load_profiles, profile_of
 from gpubench.profile.allowance import load_allowance
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
+from gpubench.profile.growth import BATCHES, Moment, StepTrace, on_lines
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import (
     COMPILED_LEAST,
@@ -782,7 +783,8 @@ def test_the_largest_batch_is_the_largest_that_fits(
     profile = load_profiles()[name]
     if not traced:
         profile = msgspec.structs.replace(profile, memory=())
-    task, on = profile.tasks[0], card(gib, card_class)
+    task = profile.tasks[0]
+    on = msgspec.structs.replace(card(gib, card_class), listed_bytes=1.07 * gib * GIB)
     found = largest_batch(profile, case_of(profile, task, Precision.FP32, 1), on, scale=scale)
     both = [
         judge_fit(profile, case_of(profile, task, Precision.FP32, max(1, n)), on, scale=scale)
@@ -968,6 +970,27 @@ def test_a_measured_peak_replaces_the_model() -> None:
     assert widths[1] < widths[0]
 
 
+def test_the_largest_batch_holds_what_was_measured_of_this_one() -> None:
+    """A batch that was read to fit is no larger than the largest, and one that was not is."""
+    profile = load_profiles()["resnet50"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
+    need = need_of(profile, case, CardClass.GDDR).device
+    for usable_bytes, read_bytes, verdict in (
+        (0.9 * need.low, 0.5 * need.low, Verdict.FITS),
+        (1.1 * need.high, 2.0 * need.high, Verdict.DOES_NOT_FIT),
+    ):
+        on = card(usable_bytes / GIB)
+        assert (largest_batch(profile, case, on) >= 64) is (verdict is not Verdict.FITS), (
+            "the model errs here"
+        )
+        read = MeasuredMemory(
+            allocated_bytes=read_bytes - 0.5 * GIB, device_bytes=read_bytes, card_class=CardClass.GDDR
+        )
+        fit = judge_fit(profile, case, on, measured=read)
+        assert fit.verdict is verdict
+        assert (fit.largest_batch >= 64) is fit.fits
+
+
 def test_what_fits_in_eager_steps_alone_says_so() -> None:
     """Between the upper end of an eager step and that of one in a CUDA graph; beyond both it does not fit."""
     profile = load_profiles()["transformer"]
@@ -1061,6 +1084,20 @@ def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
         traced_peak_bytes(build, 4000, TaskKind.TRAIN, is_amp=False, keep_gradients=k) for k in (False, True)
     )
     assert kept - once == pytest.approx(8e6, rel=0.02)
+
+
+def test_gradients_that_are_kept_are_not_among_what_a_forward_pass_saves() -> None:
+    def saved_bytes(*, keep_gradients: bool) -> int:
+        inputs = torch.zeros(8, 10)
+        task = Task(
+            model=nn.Linear(10, 10),
+            batches=((inputs, inputs),),
+            loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )
+        return step_trace(task, with_state(task, {}), is_amp=False, keep_gradients=keep_gradients).saved
+
+    assert saved_bytes(keep_gradients=True) == saved_bytes(keep_gradients=False)
 
 
 @pytest.mark.parametrize("name", ["cnn", "vgg16"])
@@ -1176,6 +1213,29 @@ def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> N
             planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, n)) - WORKSPACE_BYTES
         )
         assert told == pytest.approx(traced)
+
+
+BYTES = st.integers(0, 1000)
+MOMENTS = st.lists(
+    st.tuples(BYTES, st.integers(0, 20), st.floats(0, 1)).map(
+        lambda each: [Moment(each[0] + n * each[1], int(each[0] * each[2])) for n in BATCHES]
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(MOMENTS)
+@example([[Moment(100, 0)] * 2, [Moment(136, 40)] * 2, [Moment(220, 200)] * 2])
+def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(moments: Any) -> None:
+    """Of lines only those are kept that are ever the highest: no share of the gradients may miss one."""
+    traces = [StepTrace(each, 0, 0, 0, 0) for each in zip(*moments, strict=True)]
+    step = on_lines(*traces, TaskKind.TRAIN, is_amp=False, recipe=Recipe())
+    for at, batch in enumerate(BATCHES):
+        for share in (0.0, 0.125, 0.25, 0.5, 1.0):
+            line = step.peak(batch, share)
+            highest = max(pair[at].total - (1 - share) * pair[0].gradients for pair in moments)
+            assert line.at(batch) - (1 - share) * line.gradient_bytes == pytest.approx(highest)
 
 
 def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
