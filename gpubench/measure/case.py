@@ -33,6 +33,7 @@ from gpubench.measure.precision import probe_errors, read_switches, recurrent_er
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
 from gpubench.measure.team import InAllOrders, Team, place_model, share
 from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precision, Recipe, Status, TaskKind
+from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
 
@@ -294,7 +295,7 @@ def _errors(work: Work, device: torch.device) -> dict[str, float]:
     errors = probe_errors(device)
     recurrent = any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     if recurrent and work.case.precision is Precision.FP32:
-        errors["rnn"] = recurrent_error(device)
+        errors[RECURRENT] = recurrent_error(device)
     return errors
 
 

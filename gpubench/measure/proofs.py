@@ -24,6 +24,7 @@ from gpubench.measure.precision import probe_errors, recurrent_error, switches_f
 from gpubench.measure.step import AUTOCAST_TYPES, Work, move
 from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
+from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds
 
 WARM_S = 1.0
@@ -58,7 +59,7 @@ def _errors(order: Prove, context: WorkerContext) -> dict[str, float | None]:
     device = context.hardware.device
     dtype = AUTOCAST_TYPES.get(order.case.precision)
     with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
-        errors = {**probe_errors(device), "rnn": recurrent_error(device)}
+        errors = {**probe_errors(device), RECURRENT: recurrent_error(device)}
     return {name: error if math.isfinite(error) else None for name, error in errors.items()}
 
 
