@@ -108,7 +108,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         scales_gradients: Whether training needs a gradient scaler.
         tf32: Whether the fp32 switches of torch stand at TF32: under AMP for what autocast leaves in fp32.
         product_error: Largest relative error of a matrix product or convolution against float64.
-        recurrent_error: The same of a recurrent layer, whose steps add up their rounding; None is the same limit.
+        recurrent_error: The same of a recurrent layer, whose steps add up their rounding; None: as a product.
         loss_error: Largest relative difference of a first loss from float32 on the CPU.
         least_capability: First CUDA compute capability whose hardware has it; None is every one.
         hardware: What a GPU below that lacks, in words.

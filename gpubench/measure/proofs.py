@@ -5,8 +5,6 @@ Raw readings only: what they mean is judged by whoever reads them.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
 from contextlib import nullcontext
 
@@ -21,7 +19,7 @@ from gpubench.measure.launch import failure
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
 from gpubench.measure.precision import probe_errors, recurrent_error, switches_for
-from gpubench.measure.step import AUTOCAST_TYPES, Work, move
+from gpubench.measure.step import AUTOCAST_TYPES, Work, copied, move
 from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
 from gpubench.precisions import RECURRENT
@@ -130,8 +128,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     """Build the case, prepare and warm its steps; return the work, its loop, and the steps of one block."""
     context.phase("build")
     task = context.task(order.reference, order.case)
-    copied = dataclasses.replace(task, model=copy.deepcopy(task.model))
-    work = move(copied, order.case, context.hardware.device)
+    work = move(copied(task), order.case, context.hardware.device)
     context.phase("first steps")
     work.edge_loss(work.step(0), 0)
     context.phase(work.case.execution.facts.preparation or "first steps")
