@@ -764,7 +764,7 @@ MUTANTS = (
     Mutant(
         name="recurrent layers of strict fp32 are not proven",
         file=CASE,
-        old='        errors[RECURRENT] = recurrent_error(device)\n',
+        old="        errors[RECURRENT] = recurrent_error(device)\n",
         new="        pass\n",
         misleads="an LSTM in TF32 is sold as fp32, with a proof",
         killer="test_every_case.py::test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows",
