@@ -5,6 +5,7 @@ from __future__ import annotations
 HEAD = """
 import dataclasses, functools, random, typing
 from collections import UserDict
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -129,6 +130,10 @@ def build(n):
 FUNCTIONAL_DROPOUT = NETWORK.replace("BODY", "return self.second(F.dropout(self.first(x).relu(), 0.5))")
 NOISE = NETWORK.replace("BODY", "h = self.first(x); return self.second(h + torch.randn_like(h))")
 LAYER_DROP = NETWORK.replace("BODY", "return self.second(self.first(x) if random.random() < 0.5 else x)")
+OWN_GENERATOR = NETWORK.replace(
+    "BODY",
+    "h = self.first(x); return self.second(h + torch.from_numpy(self.draw.normal(size=h.shape)).to(h))",
+).replace("self.first,", "self.draw = np.random.default_rng(0); self.first,")
 OWN_RATE = NETWORK.replace(
     "BODY", "return self.second(F.dropout(self.first(x).relu(), self.dropout, self.training))"
 ).replace("self.first,", "self.dropout = 0.5; self.first,")
@@ -243,7 +248,12 @@ NESTED = {
     "number": NUMBER,
     "not cut": NOT_CUT,
 }
-RANDOM = {"functional dropout": FUNCTIONAL_DROPOUT, "noise": NOISE, "layer drop": LAYER_DROP}
+RANDOM = {
+    "functional dropout": FUNCTIONAL_DROPOUT,
+    "noise": NOISE,
+    "layer drop": LAYER_DROP,
+    "own generator": OWN_GENERATOR,
+}
 OTHERWISE_IN_INFERENCE = {"by mode": BY_MODE, "auxiliary head": AUXILIARY_HEAD}
 WITH_A_LOSS = {
     "class weights": CLASS_WEIGHTS,

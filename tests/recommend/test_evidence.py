@@ -345,9 +345,7 @@ def test_what_an_own_run_read_promises_a_rented_card_no_more_than_5_percent(tmp_
     from gpubench import rank
 
     rounds = tuple(Round(steps=10, wall_s=2.133 * share) for share in (0.9999, 1.0, 1.0001) * 8)
-    row = msgspec.structs.replace(
-        measurement(case_on(H100), 300), launches=(Launch(index=0, rounds=rounds),)
-    )
+    row = msgspec.structs.replace(measurement(case_on(H100), 300), launches=(Launch(index=0, rounds=rounds),))
     write_run(tmp_path, run_of(H100, row))
     ranking = rank("vgg16", gpu="h100 sxm", results=tmp_path, draws=200)
     alone = [r for r in ranking.rows if r.offer.gpu_count == 1]
