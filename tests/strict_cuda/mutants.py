@@ -114,6 +114,14 @@ MUTANTS = (
         misleads="inference needs the memory of training, and seems not to fit",
         killer="test_steps.py::test_an_inference_keeps_nothing_for_a_backward_pass",
     ),
+    Mutant(
+        name="images are not channels_last",
+        file=STEP,
+        old="            return moved.contiguous(memory_format=torch.channels_last)\n",
+        new="            return moved\n",
+        misleads="each step turns its images round, and the row says that they lay so",
+        killer="test_steps.py::test_images_are_channels_last_in_every_step_where_the_case_says_so",
+    ),
     # --- capture and replay --------------------------------------------------------------------------------
     Mutant(
         name="no side stream before a capture",
@@ -768,6 +776,42 @@ MUTANTS = (
         new="        pass\n",
         misleads="an LSTM in TF32 is sold as fp32, with a proof",
         killer="test_every_case.py::test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows",
+    ),
+    Mutant(
+        name="a latency does not wait for the device",
+        file=BUSY,
+        old="        times.append(clock.time(one))\n",
+        new=(
+            "        began_at_s = clock.now_s()\n"
+            "        one()\n"
+            "        times.append(clock.now_s() - began_at_s)\n"
+        ),
+        misleads="the time to issue a pass is sold as its latency",
+        killer="test_steps.py::test_a_latency_spans_all_the_work_of_its_pass",
+    ),
+    Mutant(
+        name="half of a product is computed",
+        file=MICRO,
+        old="        return lambda: torch.mm(a, b, out=out)\n",
+        new="        return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
+        misleads="the rate of products is twice what the device does",
+        killer="test_micro.py::test_a_product_does_all_the_work_that_its_rate_counts",
+    ),
+    Mutant(
+        name="products of strict fp32 are timed under TF32",
+        file=MICRO,
+        old="Precision.FP32)),\n",
+        new="Precision.FP32) if probe.precision != 'fp32' else Precision.TF32),\n",
+        misleads="the rate of TF32 stands as that of fp32, with a proof",
+        killer="test_micro.py::test_every_product_is_timed_under_the_switches_of_its_precision",
+    ),
+    Mutant(
+        name="what clears the cache fits in it",
+        file=MICRO,
+        old="CACHE_BYTES = 256 * MIB\n",
+        new="CACHE_BYTES = MIB\n",
+        misleads="operands are found in the cache, and bandwidth is that of the cache",
+        killer="test_micro.py::test_what_clears_the_cache_is_larger_than_any_cache",
     ),
     Mutant(
         name="products of strict fp32 are not proven",
