@@ -54,7 +54,7 @@ class FindingKind(StrEnum):
     ONE_PROCESS = "ONE_PROCESS"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
     MEMORY_REFUSED = "MEMORY_REFUSED"
-    NOT_CHECKED = "NOT_CHECKED"
+    NO_REFERENCE = "NO_REFERENCE"
     CONTIGUOUS = "CONTIGUOUS"
 
 
@@ -72,7 +72,7 @@ INFORMATIVE = frozenset(
         FindingKind.TEMPERATURE_NOT_JUDGED,
         FindingKind.ONE_PROCESS,
         FindingKind.MEMORY_REFUSED,
-        FindingKind.NOT_CHECKED,
+        FindingKind.NO_REFERENCE,
         FindingKind.CONTIGUOUS,
     }
 )
@@ -254,7 +254,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the device refused memory that it says it has",
         "what was measured is of the largest size that it gave; free memory or update its driver",
     ),
-    FindingKind.NOT_CHECKED: (
+    FindingKind.NO_REFERENCE: (
         "the first step was not held against a CPU",
         "for information: all other checks were made",
     ),

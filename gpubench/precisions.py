@@ -143,8 +143,9 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def error_limit(self, operator: str) -> float:
         """Return the largest relative error against float64 that ``matmul``, ``conv`` or ``rnn`` may show."""
-        of_recurrent = operator == RECURRENT and self.recurrent_error is not None
-        return self.recurrent_error if of_recurrent else self.product_error
+        if operator == RECURRENT and self.recurrent_error is not None:
+            return self.recurrent_error
+        return self.product_error
 
 
 class Precision(StrEnum):

@@ -52,8 +52,8 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     if id(module) in own:  # a method of the model: what it reads is moved and trained already
         return model, loss
     shared = (*model.modules(), *module.parameters(), *module.buffers())
-    loss = copy.deepcopy(loss, {id(part): part for part in shared})
-    return Joined(model, getattr(loss, "__self__", loss)), loss
+    own_loss: Any = copy.deepcopy(loss, {id(part): part for part in shared})
+    return Joined(model, getattr(own_loss, "__self__", own_loss)), own_loss
 
 
 def loose_tensor(loss: Any) -> str | None:
@@ -138,8 +138,8 @@ def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from ((f"{name}, which its function finds outside", part) for name, part in found.items())
 
 
-def _moves(function: FunctionType) -> bool:
-    return bool(_MOVING & _names(function.__code__))
+def _moves(function: Any) -> bool:
+    return isinstance(function, FunctionType) and bool(_MOVING & _names(function.__code__))
 
 
 def _names(code: CodeType) -> set[str]:

@@ -260,8 +260,8 @@ def _build(
     if not is_reference:
         expected = context.expected_of(task, order.case)
         seen.unchecked, seen.draws = expected.unchecked, expected.draws
-        sharded = context.team is not None and order.case.parallel_mode is ParallelMode.FSDP
-        if sharded and expected.unchecked is None:
+        is_sharded = order.case.parallel_mode is ParallelMode.FSDP
+        if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce_look()  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
     in_time(deadline_s)

@@ -102,7 +102,7 @@ def expected_of(task: Task, case: Case) -> Expected:
         loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0)
     again, _, _ = _on_cpu(task, batch, train=train, seed=1)
     has_weights = any(True for _ in task.model.parameters())
-    differs = loss is not None and again is not None and not relative_difference(again, loss) <= SAME_LOSS
+    differs = loss is not None and again is not None and (relative_difference(again, loss) or 0.0) > SAME_LOSS
     if differs or (draws and has_weights):
         return Expected(None, unchecked=RANDOM, draws=True)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
@@ -193,10 +193,10 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
     """
     modules = {module: module.training for module in model.modules()}
     rates = [
-        (module, name, value)
+        (module, name, rate)
         for module in modules
-        for name, value in vars(module).items()
-        if "drop" in name.lower() and isinstance(value, float)
+        for name, rate in vars(module).items()
+        if "drop" in name.lower() and isinstance(rate, float)
     ]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     model.train(train)
@@ -210,8 +210,8 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
     finally:
         for module, training in modules.items():
             module.training = training
-        for module, name, value in rates:
-            setattr(module, name, value)
+        for module, name, rate in rates:
+            setattr(module, name, rate)
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)

@@ -235,7 +235,7 @@ class LaunchRecorder:
         if self.unequal is not None:
             yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
         if self.unchecked is not None:
-            yield Finding(kind=FindingKind.NOT_CHECKED, value=self.unchecked)
+            yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
         if self.is_contiguous:
             yield Finding(kind=FindingKind.CONTIGUOUS)
         if math.inf in {self.reference_error, self.graph_error}:

@@ -38,7 +38,7 @@ def with_tensors(
         found = {name: with_tensors(part, change, instead) for name, part in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
             return found
-        made = copy.copy(value)
+        made: Any = copy.copy(value)
         for name, part in found.items():  # the outputs of transformers refuse an update
             made[name] = part
         return made

@@ -283,12 +283,12 @@ MUTANTS = (
         old=(
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
         ),
         new=(
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
         ),
@@ -444,7 +444,7 @@ MUTANTS = (
     Mutant(
         name="replay and eager draw other random numbers",
         file=GUARDS,
-        old="    torch.manual_seed(0)\n",
+        old="    seed_all(0)\n",
         new="    torch.seed()\n",
         misleads="models with dropout are invalid as graphs",
         killer="test_every_case.py::test_a_case_is_measured_whole[vgg16-fp32]",

@@ -55,7 +55,9 @@ def test_each_kind_trains(measured, kind, execution):
 def test_what_draws_in_its_forward_pass_is_not_held_against_other_draws_and_says_so(measured, kind):
     launch = measured(KINDS[kind], precision=Precision.AMP_BF16).launch
     assert launch.reference_error is None
-    assert [f.kind for f in launch.findings if f.kind is FindingKind.NOT_CHECKED] == [FindingKind.NOT_CHECKED]
+    assert [f.kind for f in launch.findings if f.kind is FindingKind.NO_REFERENCE] == [
+        FindingKind.NO_REFERENCE
+    ]
 
 
 @pytest.mark.parametrize("kind", [*OTHERWISE_IN_INFERENCE, "centers", "dict"])
@@ -64,7 +66,7 @@ def test_each_kind_infers(measured, kind, execution):
     done = measured(KINDS[kind], execution=execution, task=TaskKind.INFER)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     launch = done.launch
-    told = FindingKind.NOT_CHECKED in {finding.kind for finding in launch.findings}
+    told = FindingKind.NO_REFERENCE in {finding.kind for finding in launch.findings}
     assert told is (launch.reference_error is None and launch.output_error is None)
     assert told is (kind == "by mode"), "a list of dicts has no one form"
 
