@@ -138,6 +138,22 @@ OWN_RATE = NETWORK.replace(
     "BODY", "return self.second(F.dropout(self.first(x).relu(), self.dropout, self.training))"
 ).replace("self.first,", "self.dropout = 0.5; self.first,")
 
+CARRIED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 4)
+        self.state = None
+
+    def forward(self, x):
+        out, state = self.cell(x, self.state)
+        self.state = tuple(each.detach() for each in state)
+        return self.head(out[:, -1])
+
+def build(n):
+    return Net(), torch.randn(n, 5, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
 VIEW = """
 class Net(nn.Module):
     def __init__(self):
@@ -261,7 +277,15 @@ WITH_A_LOSS = {
     "perceptual": PERCEPTUAL,
     "method of the model": METHOD_OF_THE_MODEL,
 }
-KINDS = {**NESTED, **RANDOM, **OTHERWISE_IN_INFERENCE, **WITH_A_LOSS, "own rate": OWN_RATE, "view": VIEW}
+KINDS = {
+    **NESTED,
+    **RANDOM,
+    **OTHERWISE_IN_INFERENCE,
+    **WITH_A_LOSS,
+    "own rate": OWN_RATE,
+    "carried": CARRIED,
+    "view": VIEW,
+}
 
 LOOSE = {
     "closure": """

@@ -18,7 +18,7 @@ from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.precision import relative_error
 from gpubench.measure.step import Work, seed_all, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.profile.nested import with_tensors
+from gpubench.profile.nested import tensors_of, with_tensors
 from gpubench.workload import Batch, Task, forward
 
 _DROPOUT = ("drop", "stochasticdepth")
@@ -185,7 +185,7 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 @contextmanager
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Turn dropout off and leave modes, rates and buffers as they were.
+    """Turn dropout off and leave modes, rates, buffers and what the modules carry on as they were.
 
     In training all other modules stay in training mode, for a model may answer otherwise without: batch norm
     takes the statistics of its batch. Dropout is each module with "drop" in the name of its class, and each
@@ -199,6 +199,7 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
         if "drop" in name.lower() and isinstance(rate, float)
     ]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    carried = {module: dict(vars(module)) for module in modules}
     model.train(train)
     for module in modules:
         if any(word in type(module).__name__.lower() for word in _DROPOUT):
@@ -212,6 +213,11 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
             module.training = training
         for module, name, rate in rates:
             setattr(module, name, rate)
+        for module, before in carried.items():  # such as the state that a recurrent model goes on from
+            for name, value in tuple(vars(module).items()):
+                if value is not before.get(name) and tensors_of(value):
+                    vars(module).pop(name)
+                    vars(module).update({name: before[name]} if name in before else {})
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)

@@ -78,6 +78,12 @@ def test_what_a_check_turns_off_it_turns_on_again(load):
         assert [vars(m) | {"p": getattr(m, "p", None)} for m in model.modules()] == rates
 
 
+def test_a_check_leaves_no_state_in_a_model_that_carries_it_on(load):
+    task = load(KINDS["carried"]).build(BATCH, 0)
+    assert guards.expected_of(task, CASE).unchecked is None
+    assert task.model.state is None
+
+
 # --- a loss with tensors ----------------------------------------------------------------------------------
 
 
