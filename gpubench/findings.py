@@ -54,6 +54,8 @@ class FindingKind(StrEnum):
     ONE_PROCESS = "ONE_PROCESS"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
     MEMORY_REFUSED = "MEMORY_REFUSED"
+    NO_REFERENCE = "NO_REFERENCE"
+    CONTIGUOUS = "CONTIGUOUS"
 
 
 INFORMATIVE = frozenset(
@@ -70,6 +72,8 @@ INFORMATIVE = frozenset(
         FindingKind.TEMPERATURE_NOT_JUDGED,
         FindingKind.ONE_PROCESS,
         FindingKind.MEMORY_REFUSED,
+        FindingKind.NO_REFERENCE,
+        FindingKind.CONTIGUOUS,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -249,6 +253,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.MEMORY_REFUSED: (
         "the device refused memory that it says it has",
         "what was measured is of the largest size that it gave; free memory or update its driver",
+    ),
+    FindingKind.NO_REFERENCE: (
+        "the first step was not held against a CPU",
+        "for information: all other checks were made",
+    ),
+    FindingKind.CONTIGUOUS: (
+        "the images lie contiguous: a step of this model fails on channels_last, the faster layout",
+        "where its code flattens by view, flatten or reshape takes both",
     ),
 }
 

@@ -64,8 +64,7 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
                 f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "
                 "(a function build(batch_size) may return model, inputs, targets, loss)"
             )
-        _check_form(name, made)
-        return made
+        return _sound(name, made)
 
     return checked
 
@@ -83,9 +82,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
             return import_foreign(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
 
     def checked(made: Any, batch_size: int) -> Task:
-        task = _task(name, made, batch_size)
-        _check_form(name, task)
-        return task
+        return _sound(name, _task(name, made, batch_size))
 
     def full_build(batch_size: int, seed: int) -> Task:
         start_s = time.monotonic()
@@ -224,10 +221,23 @@ def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
             )
 
 
-def _check_form(name: str, task: Task) -> None:
-    """Refuse what cannot be moved, or would be measured as something else."""
+def _sound(name: str, task: Task) -> Task:
+    """Return the task with its loss beside its model where that has tensors of its own.
+
+    Raises:
+        MisuseError: If something cannot be moved, or would be measured as something else.
+    """
     import torch
 
+    from gpubench.user_loss import joined, loose_tensor
+
+    if loose := loose_tensor(task.loss):
+        raise MisuseError(
+            f"{name}: the loss holds a tensor that gpubench can neither move nor train ({loose}); return the "
+            "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
+        )
+    model, loss = joined(task.model, task.loss)
+    task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
         raise MisuseError(
             f"{name}: the optimizer is a {type(task.optimizer).__name__} object; return a factory, which "
@@ -244,6 +254,7 @@ def _check_form(name: str, task: Task) -> None:
             raise MisuseError(
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
             )
+    return task
 
 
 def _is_of_keras(made: Any) -> bool:

@@ -26,6 +26,7 @@ from gpubench.models import (
     Precision,
     PrecisionProof,
 )
+from gpubench.precisions import RECURRENT
 from gpubench.units import format_duration, format_number, format_percent
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
@@ -146,22 +147,25 @@ def of_fp32(check: CudaCheck) -> Iterator[Verdict]:
 
 def _of_precision(part: str, proof: PrecisionProof) -> Verdict:
     strict = proof.precision is Precision.FP32
-    limit = proof.precision.facts.product_error
+    facts = proof.precision.facts
+    recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
     errors = (f"{name} {error_text(error)}" for name, error in proof.errors.items())
     return judged(
         part,
         f"{proof.precision} against float64",
         found=", ".join(errors),
-        limit=f"at most {limit:.0e}" + ("" if strict else f", matmul over {IEEE_ERROR:.0e}"),
-        wrong=_why_wrong(proof, limit),
+        limit=f"at most {facts.product_error:.0e}{recurrent}"
+        + ("" if strict else f", matmul over {IEEE_ERROR:.0e}"),
+        wrong=_why_wrong(proof),
     )
 
 
-def _why_wrong(proof: PrecisionProof, limit: float) -> str | None:
+def _why_wrong(proof: PrecisionProof) -> str | None:
     """Say what is wrong with a precision: a switch, an error beyond its limit, or that it has no effect."""
     if wrong := proof.switches.unexpected(proof.precision):
         return f"{wrong} read back"
-    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit]
+    limit = proof.precision.facts.error_limit
+    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit(name)]
     if beyond:
         return f"{', '.join(beyond)}: further from float64 than {proof.precision} may be"
     matmul = proof.errors.get("matmul")

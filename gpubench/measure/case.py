@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import time
 import weakref
 from collections.abc import Callable
@@ -30,9 +28,20 @@ from gpubench.measure.launch import (
 from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for
-from gpubench.measure.step import Work, built, is_fused, move, to_the_device
+from gpubench.measure.step import Work, built, copied, is_fused, move, seed_all, to_the_device
 from gpubench.measure.team import InAllOrders, Team, place_model, share
-from gpubench.models import Case, Checkpointing, Execution, ParallelMode, Precision, Recipe, Status, TaskKind
+from gpubench.models import (
+    Case,
+    Checkpointing,
+    Execution,
+    MemoryFormat,
+    ParallelMode,
+    Precision,
+    Recipe,
+    Status,
+    TaskKind,
+)
+from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
 
@@ -239,16 +248,20 @@ def _build(
             seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
-        copied = dataclasses.replace(task, model=copy.deepcopy(task.model))
         place = to_the_device if context.team is None else place_model
-        work = move(copied, order.case, context.hardware.device, place)
+        work = move(copied(task), order.case, context.hardware.device, place)
     in_time(deadline_s)
     context.phase("check")
     seen.precision_errors = {**_errors(work, context.hardware.device)}
+    seen.is_contiguous = (
+        order.case.memory_format is MemoryFormat.CONTIGUOUS and order.case.precision is not Precision.FP32
+    )
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_of(task, order.case)
-        if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
+        seen.unchecked, seen.draws = expected.unchecked, expected.draws
+        is_sharded = order.case.parallel_mode is ParallelMode.FSDP
+        if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce_look()  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
     in_time(deadline_s)
@@ -263,7 +276,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     hardware, execution = context.hardware, work.case.execution
     context.phase("first steps")
     step = context.once(work.step)
-    torch.manual_seed(context.seed)
+    seed_all(context.seed)
     with seen.timing("first_step"):
         seen.loss_curve.append(work.edge_loss(step(0), 0))
     began_s = time.perf_counter()
@@ -278,13 +291,14 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     hardware.reset_peak_memory()
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
+    seed_all(context.seed)  # so that whether a capture freezes what it draws is not left to chance
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
     seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
-        seen.graph_error = guards.graph_error(work, advance)
+        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)
         hardware.drop_cache()  # what the check took beside the graph is no memory of the step
     return advance
 
@@ -294,7 +308,7 @@ def _errors(work: Work, device: torch.device) -> dict[str, float]:
     errors = probe_errors(device)
     recurrent = any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     if recurrent and work.case.precision is Precision.FP32:
-        errors["rnn"] = recurrent_error(device)
+        errors[RECURRENT] = recurrent_error(device)
     return errors
 
 

@@ -180,13 +180,13 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
     if launch.switches is not None and (wrong := launch.switches.unexpected(case.precision)):
         yield Finding(kind=FindingKind.SWITCHES_CHANGED, value=wrong)
     if case.precision is Precision.FP32:
-        errors = launch.precision_errors.values()
-        if not errors and launch.rounds:
+        if not launch.precision_errors and launch.rounds:
             yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
-        for error in errors:
-            if error is None or not error <= IEEE_ERROR:  # NaN is no proof either
+        for operator, error in launch.precision_errors.items():
+            limit = case.precision.facts.error_limit(operator)
+            if error is None or not error <= limit:  # NaN is no proof either
                 seen = "not finite" if error is None else error
-                yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=IEEE_ERROR)
+                yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=limit)
     if launch.memory_errors:
         yield Finding(kind=FindingKind.MEMORY_ERRORS, value=launch.memory_errors, limit=0)
     limit = case.precision.facts.loss_error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,26 +16,38 @@ from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
 from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.precision import relative_error
-from gpubench.measure.step import Work, to_device
+from gpubench.measure.step import Work, seed_all, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.workload import Task, forward
+from gpubench.profile.nested import tensors_of, with_tensors
+from gpubench.workload import Batch, Task, forward
 
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - common bases
-_TRAINING = (*_NORMS, nn.RNNBase)
-"""What stays in training mode while dropout is off: else cuDNN computes no gradient of a recurrent layer."""
+_DROPOUT = ("drop", "stochasticdepth")
+"""In the names of modules that drop at random while they are in training mode."""
+RANDOM = "it draws random numbers in its forward pass, and a CPU draws others"
+NO_NUMBER = "in inference it gives nothing of one form that both could be held by"
+SAME_LOSS = 1e-6
+"""Relative difference of two losses of the same step on the CPU, where rounding may differ by its threads."""
 
 
 class Expected(NamedTuple):
     """What a task gives on the CPU in the type of its weights, float32 if not asked for otherwise.
 
     Attributes:
+        loss: None where it says nothing of the device, and in inference where the loss does not take what the
+            model answers then.
         outputs: In inference, of at most four samples, (n, ...); None in training, of a model without weights
             (an input pipeline draws what it gives), and where weights are of fewer bits than float32: then
             the CPU errs as the device does, and is no reference for outputs.
+        is_whole: Whether it is of the whole batch, which a few samples could not be cut from.
+        unchecked: Why nothing of it can be held against the device; None where something can.
+        draws: Whether the forward pass draws random numbers, dropout apart.
     """
 
-    loss: float
+    loss: float | None
     outputs: Tensor | None = None
+    is_whole: bool = False
+    unchecked: str | None = None
+    draws: bool = False
 
 
 class Errors(NamedTuple):
@@ -49,50 +63,97 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     The error of outputs is that of all of them, ``|x - y| / |y|``.
 
     Dropout is off, batch norm works as the case's task has it, and both sides see the same slice of at most
-    four samples.
+    four samples, or the whole batch where none can be cut.
 
     Args:
         work: The model on its device, untouched by any step.
         task: The same task on the CPU.
         expected: What it gives, where that is known: it is the same for every precision and execution.
     """
-    inputs, targets = _reference_batch(task, work.case)
-    train = work.case.task is TaskKind.TRAIN
     if expected is None:
         expected = expected_of(task, work.case)
+    if expected.unchecked is not None:
+        return Errors(None)
+    inputs, targets = task.batches[0] if expected.is_whole else _reference_batch(task, work.case)
+    train = work.case.task is TaskKind.TRAIN
+    loss = error = None
     with torch.no_grad(), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
-        found = float(work.loss(on_device, to_device(targets, work.device)))
-    loss = relative_difference(found, expected.loss)
-    if expected.outputs is None:
-        return Errors(loss)
-    error = relative_error(on_device.cpu(), expected.outputs.double())
-    return Errors(loss, error if math.isfinite(error) else None)
+        if expected.loss is not None:
+            found = float(work.loss(on_device, to_device(targets, work.device)))
+            loss = relative_difference(found, expected.loss)
+    if expected.outputs is not None:
+        error = relative_error(on_device.cpu(), expected.outputs.double())
+    return Errors(loss, error if error is not None and math.isfinite(error) else None)
 
 
 def expected_of(task: Task, case: Case) -> Expected:
-    """Return what a task gives on the CPU, of at most four samples."""
-    inputs, targets = _reference_batch(task, case)
+    """Return what a task gives on the CPU, of at most four samples where these can be cut from its batch.
+
+    It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference.
+    """
     train = case.task is TaskKind.TRAIN
-    with torch.no_grad(), steady(task.model, train=train):
-        outputs = forward(task.model, inputs)
-        loss = float(task.loss(outputs, targets))
+    is_whole = False
+    batch = _reference_batch(task, case)
+    try:
+        loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0)
+    except Exception:  # noqa: BLE001 - the author's code, given fewer samples than it was written for
+        is_whole, batch = True, task.batches[0]
+        loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0)
+    again, _, _ = _on_cpu(task, batch, train=train, seed=1)
+    has_weights = any(True for _ in task.model.parameters())
+    differs = loss is not None and again is not None and (relative_difference(again, loss) or 0.0) > SAME_LOSS
+    if differs or (draws and has_weights):
+        return Expected(None, unchecked=RANDOM, draws=True)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
     is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
-    return Expected(loss, outputs if is_kept else None)
+    unchecked = NO_NUMBER if loss is None and not is_kept else None
+    return Expected(loss, outputs if is_kept else None, is_whole, unchecked)
 
 
-def graph_error(work: Work, advance: Advance) -> float | None:
+def _on_cpu(task: Task, batch: Batch, *, train: bool, seed: int) -> tuple[float | None, Any, bool]:
+    """Return loss and outputs of a batch on the CPU, and whether random numbers were drawn for them.
+
+    No loss is that of inference by a model whose answer its loss does not take.
+    """
+    inputs, targets = batch
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), steady(task.model, train=train):
+        torch.manual_seed(seed)
+        before = _randomness()
+        outputs = forward(task.model, inputs)
+        try:
+            loss = float(task.loss(outputs, targets))
+        except Exception:
+            if train:
+                raise
+            loss = None
+        return loss, outputs, _randomness() != before
+
+
+def _randomness() -> tuple[object, ...]:
+    """Return the state of the generators that a model draws from on the CPU."""
+    numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - models draw from the global generator
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(numbers)
+
+
+def graph_error(work: Work, advance: Advance, *, draws: bool = False) -> float | None:
     """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
 
     Both start from the same state. Two steps, so that the second loss depends on the update that the first
     one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code
     and recurrent layers draw their own: there dropout is off, and the step is captured once more without it.
     Afterwards the state is what it was.
+
+    Args:
+        work: The case, past its first steps.
+        advance: Replays, or runs compiled steps.
+        draws: Whether the forward pass draws random numbers, dropout apart; compiled code draws others.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
     alike: AbstractContextManager[None] = nullcontext()
+    if draws and (work.case.execution is Execution.COMPILE or drops_inside):
+        return None
     if work.case.execution is Execution.COMPILE or drops_inside:
         alike = steady(work.model, train=train)
     state = _State(work)
@@ -124,26 +185,39 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 @contextmanager
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Turn off what is random in training (dropout) and leave mode and buffers as they were.
+    """Turn dropout off and leave modes, rates, buffers and what the modules carry on as they were.
 
-    Batch norm takes the statistics of its batch in training and its running ones in inference. Recurrent
-    layers stay in training mode with a dropout of 0.
+    In training all other modules stay in training mode, for a model may answer otherwise without: batch norm
+    takes the statistics of its batch. Dropout is each module with "drop" in the name of its class, and each
+    rate with "drop" in its name: that of a recurrent layer, of attention, of a function that takes it.
     """
-    before = {module: module.training for module in model.modules()}
-    dropouts = {module: module.dropout for module in before if isinstance(module, nn.RNNBase)}
+    modules = {module: module.training for module in model.modules()}
+    rates = [
+        (module, name, rate)
+        for module in modules
+        for name, rate in vars(module).items()
+        if "drop" in name.lower() and isinstance(rate, float)
+    ]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    carried = {module: dict(vars(module)) for module in modules}
     model.train(train)
-    for module in before:
-        module.training = module.training and isinstance(module, _TRAINING)
-    for module in dropouts:
-        module.dropout = 0.0
+    for module in modules:
+        if any(word in type(module).__name__.lower() for word in _DROPOUT):
+            module.training = False
+    for module, name, _ in rates:
+        setattr(module, name, 0.0)
     try:
         yield
     finally:
-        for module, training in before.items():
+        for module, training in modules.items():
             module.training = training
-        for module, dropout in dropouts.items():
-            module.dropout = dropout
+        for module, name, rate in rates:
+            setattr(module, name, rate)
+        for module, before in carried.items():  # such as the state that a recurrent model goes on from
+            for name, value in tuple(vars(module).items()):
+                if value is not before.get(name) and tensors_of(value):
+                    vars(module).pop(name)
+                    vars(module).update({name: before[name]} if name in before else {})
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)
@@ -171,21 +245,33 @@ class _State:
 
 
 def _two_losses(work: Work, advance: Advance) -> list[float]:
-    torch.manual_seed(0)
+    seed_all(0)
     return [work.edge_loss(advance(index), index) for index in range(2)]
 
 
-def _reference_batch(task: Task, case: Case) -> tuple[Any, Any]:
+def _reference_batch(task: Task, case: Case) -> Batch:
     """The first samples of the first batch, and of each the tokens that a CPU computes in a moment."""
     inputs, targets = (_slice(part, case.batch_size, task.reference_tokens) for part in task.batches[0])
     return inputs, targets
 
 
 def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
-    """Take the first samples of every tensor whose first dimension is the batch; leave the others whole."""
-    if isinstance(value, tuple):
-        return tuple(_slice(part, batch_size, tokens) for part in value)
-    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != batch_size:
-        return value
-    samples = value[:REFERENCE_SAMPLES]
-    return samples if tokens is None or value.dim() == 1 else samples[:, :tokens]
+    """Take the first samples of every tensor, and of every list by sample, that is as long as the batch.
+
+    Others stay whole.
+    """
+
+    def is_by_sample(part: Any) -> bool:
+        return isinstance(part, Tensor) and part.dim() > 0 and len(part) == batch_size
+
+    def cut(tensor: Tensor) -> Tensor:
+        if not is_by_sample(tensor):
+            return tensor
+        samples = tensor[:REFERENCE_SAMPLES]
+        return samples if tokens is None or tensor.dim() == 1 else samples[:, :tokens]
+
+    def cut_list(part: Any) -> Any:
+        by_sample = isinstance(part, list | tuple) and len(part) == batch_size > REFERENCE_SAMPLES
+        return part[:REFERENCE_SAMPLES] if by_sample and not all(map(is_by_sample, part)) else None
+
+    return with_tensors(value, cut, cut_list)

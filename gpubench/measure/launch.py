@@ -160,6 +160,9 @@ class LaunchRecorder:
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     reference_error: float | None = None
+    unchecked: str | None = None
+    draws: bool = False
+    is_contiguous: bool = False
     output_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
@@ -231,6 +234,10 @@ class LaunchRecorder:
             yield self.energy.finding
         if self.unequal is not None:
             yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
+        if self.unchecked is not None:
+            yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
+        if self.is_contiguous:
+            yield Finding(kind=FindingKind.CONTIGUOUS)
         if math.inf in {self.reference_error, self.graph_error}:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 

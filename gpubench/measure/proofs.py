@@ -5,8 +5,6 @@ Raw readings only: what they mean is judged by whoever reads them.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
 from contextlib import nullcontext
 
@@ -21,9 +19,10 @@ from gpubench.measure.launch import failure
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
 from gpubench.measure.precision import probe_errors, recurrent_error, switches_for
-from gpubench.measure.step import AUTOCAST_TYPES, Work, move
+from gpubench.measure.step import AUTOCAST_TYPES, Work, copied, move
 from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
+from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds
 
 WARM_S = 1.0
@@ -58,7 +57,7 @@ def _errors(order: Prove, context: WorkerContext) -> dict[str, float | None]:
     device = context.hardware.device
     dtype = AUTOCAST_TYPES.get(order.case.precision)
     with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
-        errors = {**probe_errors(device), "rnn": recurrent_error(device)}
+        errors = {**probe_errors(device), RECURRENT: recurrent_error(device)}
     return {name: error if math.isfinite(error) else None for name, error in errors.items()}
 
 
@@ -129,8 +128,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     """Build the case, prepare and warm its steps; return the work, its loop, and the steps of one block."""
     context.phase("build")
     task = context.task(order.reference, order.case)
-    copied = dataclasses.replace(task, model=copy.deepcopy(task.model))
-    work = move(copied, order.case, context.hardware.device)
+    work = move(copied(task), order.case, context.hardware.device)
     context.phase("first steps")
     work.edge_loss(work.step(0), 0)
     context.phase(work.case.execution.facts.preparation or "first steps")

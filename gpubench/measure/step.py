@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -16,6 +19,7 @@ from torch.optim import Optimizer
 from gpubench.discovery import load_workload
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
+from gpubench.profile.nested import tensors_of, with_tensors
 from gpubench.workload import Task, forward
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
@@ -72,11 +76,17 @@ class Work:
         return train(self, self.optimizer, inputs, targets)
 
     def edge_loss(self, result: Tensor, index: int) -> float:
-        """Copy the loss of a finished step to the host; called at the edge of a round, never inside."""
+        """Copy the loss of a finished step to the host; called at the edge of a round, never inside.
+
+        In inference a model may answer with what its loss does not take: then a number of the outputs.
+        """
         if self.optimizer is not None:
             return float(result)
         with torch.inference_mode(), self.autocast():
-            return float(self.loss(result, self.batch(index)[1]))
+            try:
+                return float(self.loss(result, self.batch(index)[1]))
+            except Exception:  # noqa: BLE001 - the author's code, given what it was not written for
+                return number_of(result)
 
 
 def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor:
@@ -92,6 +102,11 @@ def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor
         work.scaler.step(optimizer)
         work.scaler.update()
     return loss.detach()
+
+
+def number_of(outputs: Any) -> float:
+    """Return the sum of the first floating tensor of a model's outputs, whatever they are; 0 without one."""
+    return next((float(t.float().sum()) for t in tensors_of(outputs) if t.is_floating_point()), 0.0)
 
 
 def infer(work: Work, inputs: Any) -> Tensor:
@@ -171,6 +186,20 @@ def built(reference: str, case: Case, seed: int) -> Task:
     return load_workload(reference).at(case.recipe).build(case.batch_size, seed)
 
 
+def seed_all(seed: int) -> None:
+    """Fix the random numbers that a model may draw: those of torch, Python and NumPy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - models draw from the global generator
+
+
+def copied(task: Task) -> Task:
+    """Copy the model of a task, and its loss with it where that is a module, or a method of one."""
+    is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)
+    model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
+    return replace(task, model=model, loss=task.loss if loss is None else loss)
+
+
 def to_the_device(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
     """Put a whole model on the device."""
     del case
@@ -218,17 +247,25 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
 
 
 def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
-    """Move a tensor or a tuple of them; inputs take the case's memory format and half-precision type."""
-    if isinstance(value, tuple):
-        return tuple(to_device(part, device, case) for part in value)
-    moved = value.to(device)
+    """Move every tensor in a value; inputs take the case's memory format and half-precision type.
+
+    What has a ``to`` of its own moves itself; what holds no tensor stays as it is.
+    """
     cast = None if case is None else HALF_TYPES.get(case.weight_type)
-    if cast is not None and moved.is_floating_point():
-        moved = moved.to(cast)
     images = 4
-    if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == images:
-        return moved.contiguous(memory_format=torch.channels_last)
-    return moved
+
+    def move_one(tensor: Tensor) -> Tensor:
+        moved = tensor.to(device)
+        if cast is not None and moved.is_floating_point():
+            moved = moved.to(cast)
+        if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == images:
+            return moved.contiguous(memory_format=torch.channels_last)
+        return moved
+
+    def move_itself(part: Any) -> Any:
+        return copy.copy(part).to(device) if callable(getattr(part, "to", None)) else None
+
+    return with_tensors(value, move_one, move_itself)
 
 
 def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:

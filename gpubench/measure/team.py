@@ -219,7 +219,7 @@ def follow(setup: Setup, place: Place) -> None:
                 assert work is not None  # a case comes before what is done with it
                 assert task is not None
                 with switches_for(work.case.precision):
-                    guards.reference_errors(work, task, guards.Expected(0.0))
+                    guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
             case Steps() as block:
                 assert work is not None
                 _do(work, block, hardware)

@@ -271,6 +271,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         is_run: Whether it is ever built and measured; else memory and ranking alone know it.
         tokens_per_sample: Of a sample of tokens; None where the input is something else.
         decode: Of each generated token; None where nothing is generated.
+        is_contiguous_only: Whether a step fails where its images are channels_last.
         variants: Profiles of the same workload by other recipes.
     """
 
@@ -305,6 +306,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     tokens_per_sample: int | None = None
     decode: DecodeWork | None = None
     saved_bytes_per_pair: float = 0.0
+    is_contiguous_only: bool = False
     variants: tuple[WorkloadProfile, ...] = ()
 
     def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
@@ -384,7 +386,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """
         if not self.is_image:
             return None
-        return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
+        is_contiguous = precision is Precision.FP32 or self.is_contiguous_only
+        return MemoryFormat.CONTIGUOUS if is_contiguous else MemoryFormat.CHANNELS_LAST
 
     @property
     def takes_photographs(self) -> bool:

@@ -126,8 +126,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         low = high = None
     else:
         noise = math.log(high / low) / 2
-    if basis == "reference":
-        noise = math.hypot(noise, ELSEWHERE_NOISE)
+    noise = math.hypot(noise, ELSEWHERE_NOISE)  # an answer is about any card of the kind, in any host
+    if basis == "reference" or low is not None:
         low, high = (m.samples_per_s * math.exp(sign * noise) for sign in (-1, 1))
     host_bound = is_host_bound(m)
     return Reading(

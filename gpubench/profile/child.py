@@ -92,6 +92,11 @@ def _profile(
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
     notes = [note] if note is not None else []
+    if traced.why_contiguous is not None:
+        notes.append(
+            "its images are kept contiguous at every precision, because a step of channels_last fails: "
+            f"{traced.why_contiguous}"
+        )
     if profile.memory_untraced is not None:
         notes.append(
             f"its memory was estimated from above by a formula, not traced: {profile.memory_untraced}"

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpubench.profile.kernels import RNN_GATES, STATES_KEPT, with_tensors
+from gpubench.profile.kernels import RNN_GATES, STATES_KEPT
+from gpubench.profile.nested import with_tensors
 
 _TO_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor

@@ -84,17 +84,6 @@ class EveryCall(TorchDispatchMode):
         return self._call(func, args, kwargs or {})
 
 
-def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The value with every tensor in it changed, however deep in lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return type(value)(with_tensors(part, change) for part in value)
-    if isinstance(value, dict):
-        return {name: with_tensors(part, change) for name, part in value.items()}
-    return value
-
-
 def matmul(m: int, n: int, k: int) -> Kernel:
     """Product of (m, k) and (k, n)."""
     elements = m * k + k * n + m * n

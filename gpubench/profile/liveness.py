@@ -40,7 +40,8 @@ from gpubench.profile.growth import (
     on_lines,
     without_what_is_alike,
 )
-from gpubench.profile.kernels import EveryCall, storage_id, with_tensors
+from gpubench.profile.kernels import EveryCall, storage_id
+from gpubench.profile.nested import tensors_of, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES
 from gpubench.units import MIB
@@ -256,7 +257,7 @@ def step_trace(
     if optimizer is not None:
         storages.adopt(_tensors([list(state.values()) for state in optimizer.state.values()]))
     states = storages.bytes - weights
-    storages.adopt(_tensors(task.batches))
+    storages.adopt(_tensors(tensors_of(task.batches)))
     if optimizer is not None and keep_gradients:
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
@@ -271,7 +272,7 @@ def step_trace(
         else:
             with _autocast(is_amp):
                 outputs = forward(model, inputs)
-                storages.follow_outputs(_tensors((outputs,)))
+                storages.follow_outputs(_tensors(tensors_of(outputs)))
                 loss = task.loss(outputs, targets)
                 del outputs
             saved = storages.bytes - storages.gradient_bytes - weights - states

@@ -31,8 +31,8 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
     storage_id,
-    with_tensors,
 )
+from gpubench.profile.nested import with_tensors
 from gpubench.workload import Task, Workload, seeded
 
 _SEED = 0

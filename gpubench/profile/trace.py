@@ -30,6 +30,7 @@ from gpubench.models import (
 from gpubench.profile.blocks import block_sizes, packed
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
+from gpubench.profile.layout import why_contiguous
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, on_meta, seen_at
 from gpubench.workload import Task, Workload
@@ -41,6 +42,7 @@ class Traced:
 
     Attributes:
         why_on_cpu: Where the meta device could not do it, why it was read on the CPU.
+        why_contiguous: Where a step of channels_last fails, why.
         missing_kernel: Of a step that runs on a GPU only, the kernel that others stood in for: the profile
             is good for a bound of the memory, and its FLOPs are no count.
     """
@@ -48,6 +50,7 @@ class Traced:
     profile: WorkloadProfile
     why_on_cpu: str | None
     missing_kernel: str | None = None
+    why_contiguous: str | None = None
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
@@ -77,16 +80,24 @@ def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: f
     """
     until_s = time.monotonic() + on_cpu_s
     traced = trace_operators(workload, until_s)
-    missing = traced.missing_kernel
+    missing, contiguous = traced.missing_kernel, None
+    on_cpu = traced.why_on_cpu is not None
+    if missing is None and not (on_cpu and time.monotonic() >= until_s):
+        contiguous = why_contiguous(workload, with_values=on_cpu)
     memory, memory_untraced = _memory(workload, variants_s) if missing is None else ((), missing)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
-    profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
+    profile = msgspec.structs.replace(
+        traced.profile,
+        memory=memory,
+        memory_untraced=memory_untraced,
+        is_contiguous_only=contiguous is not None,
+    )
     if memory_untraced is not None:
         profile = msgspec.structs.replace(
             profile, saved_bytes_per_pair=_saved_bytes_per_pair(workload, until_s)
         )
-    return replace(traced, profile=profile)
+    return replace(traced, profile=profile, why_contiguous=contiguous)
 
 
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:

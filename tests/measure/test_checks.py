@@ -414,6 +414,11 @@ LIMITS = {
     "noise": lambda share: ({"rounds": quartiles(0.05 * share)}, {}, K.NOISY),
     "gap": lambda share: ({"rounds": rounds([1.0] * 23 + [2.0 * share])}, {}, K.CLOCK_GAP),
     "probe": lambda share: ({"precision_errors": {"conv": 1e-5 * share}}, {}, K.TF32_IN_FORCE),
+    "probe of a recurrent layer": lambda share: (
+        {"precision_errors": {"conv": 1e-6, "rnn": 4.5e-5 * share}},
+        {},
+        K.TF32_IN_FORCE,
+    ),
     "loss fp32": reference(Precision.FP32, 1e-4),
     "loss tf32": reference(Precision.TF32, 1e-2),
     "loss amp-fp16": reference(Precision.AMP_FP16, 2e-2),

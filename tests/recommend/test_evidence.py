@@ -12,9 +12,11 @@ from gpubench.models import (
     Execution,
     Finding,
     FindingKind,
+    Launch,
     MemoryFormat,
     ParallelMode,
     Precision,
+    Round,
     TaskKind,
 )
 from gpubench.predict.answers import Predictions, as_records
@@ -336,6 +338,22 @@ def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
     ]
     assert widths[1] < widths[0]
     assert next(r for r in after.rows if r.offer.gpu_key == L4).estimate.anchored
+
+
+def test_what_an_own_run_read_promises_a_rented_card_no_more_than_5_percent(tmp_path):
+    """Processes of one card agree to 0.1 %; another card of the kind, in another host, does not."""
+    from gpubench import rank
+
+    rounds = tuple(Round(steps=10, wall_s=2.133 * share) for share in (0.9999, 1.0, 1.0001) * 8)
+    row = msgspec.structs.replace(measurement(case_on(H100), 300), launches=(Launch(index=0, rounds=rounds),))
+    write_run(tmp_path, run_of(H100, row))
+    ranking = rank("vgg16", gpu="h100 sxm", results=tmp_path, draws=200)
+    alone = [r for r in ranking.rows if r.offer.gpu_count == 1]
+    assert alone
+    for rented in alone:
+        assert rented.estimate.basis == "measured"
+        assert rented.samples_per_s_low <= rented.samples_per_s / 1.05
+        assert rented.samples_per_s_high >= rented.samples_per_s * 1.05
 
 
 def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):

@@ -90,6 +90,14 @@ MUTANTS = (
         misleads="inference needs the memory of training, and seems not to fit",
         killer="test_steps.py::test_an_inference_keeps_nothing_for_a_backward_pass",
     ),
+    Mutant(
+        name="images are not channels_last",
+        file=STEP,
+        old="            return moved.contiguous(memory_format=torch.channels_last)\n",
+        new="            return moved\n",
+        misleads="each step turns its images round, and the row says that they lay so",
+        killer="test_steps.py::test_images_are_channels_last_in_every_step_where_the_case_says_so",
+    ),
     # --- capture and replay --------------------------------------------------------------------------------
     Mutant(
         name="no side stream before a capture",
@@ -251,12 +259,12 @@ MUTANTS = (
         old=(
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
         ),
         new=(
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)\n"
             "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
         ),
@@ -412,7 +420,7 @@ MUTANTS = (
     Mutant(
         name="replay and eager draw other random numbers",
         file=GUARDS,
-        old="    torch.manual_seed(0)\n",
+        old="    seed_all(0)\n",
         new="    torch.seed()\n",
         misleads="models with dropout are invalid as graphs",
         killer="test_every_case.py::test_a_case_is_measured_whole[vgg16-fp32]",
@@ -740,10 +748,46 @@ MUTANTS = (
     Mutant(
         name="recurrent layers of strict fp32 are not proven",
         file=CASE,
-        old='        errors["rnn"] = recurrent_error(device)\n',
+        old="        errors[RECURRENT] = recurrent_error(device)\n",
         new="        pass\n",
         misleads="an LSTM in TF32 is sold as fp32, with a proof",
         killer="test_every_case.py::test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows",
+    ),
+    Mutant(
+        name="a latency does not wait for the device",
+        file=BUSY,
+        old="        times.append(clock.time(one))\n",
+        new=(
+            "        began_at_s = clock.now_s()\n"
+            "        one()\n"
+            "        times.append(clock.now_s() - began_at_s)\n"
+        ),
+        misleads="the time to issue a pass is sold as its latency",
+        killer="test_steps.py::test_a_latency_spans_all_the_work_of_its_pass",
+    ),
+    Mutant(
+        name="half of a product is computed",
+        file=MICRO,
+        old="        return lambda: torch.mm(a, b, out=out)\n",
+        new="        return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
+        misleads="the rate of products is twice what the device does",
+        killer="test_micro.py::test_a_product_does_all_the_work_that_its_rate_counts",
+    ),
+    Mutant(
+        name="products of strict fp32 are timed under TF32",
+        file=MICRO,
+        old="Precision.FP32)),\n",
+        new="Precision.FP32) if probe.precision != 'fp32' else Precision.TF32),\n",
+        misleads="the rate of TF32 stands as that of fp32, with a proof",
+        killer="test_micro.py::test_every_product_is_timed_under_the_switches_of_its_precision",
+    ),
+    Mutant(
+        name="what clears the cache fits in it",
+        file=MICRO,
+        old="CACHE_BYTES = 256 * MIB\n",
+        new="CACHE_BYTES = MIB\n",
+        misleads="operands are found in the cache, and bandwidth is that of the cache",
+        killer="test_micro.py::test_what_clears_the_cache_is_larger_than_any_cache",
     ),
     Mutant(
         name="products of strict fp32 are not proven",

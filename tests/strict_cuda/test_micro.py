@@ -5,10 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from gpubench.measure import micro, worker
+from gpubench.measure import micro, probes, worker
 from gpubench.measure.messages import MeasureMicro, MicroDone
 from gpubench.models import Finding, FindingKind, Status
+from gpubench.profile.kernels import EveryCall
+from gpubench.specs import load_specs
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Fault, Machine
 
@@ -17,6 +20,7 @@ LAUNCHES = 50
 COPY_S, GEMM_S, ADD_S, ISSUE_S = 4e-3, 2e-3, 3e-6, 5e-6
 KERNELS_S = {"aten::mm": GEMM_S, "aten::copy_": COPY_S, "aten::add_": ADD_S}
 BUDGET = msgspec.structs.replace(BRIEF, micro_s=0.05)
+CACHE_BYTES = micro.CACHE_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +149,46 @@ def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
     products = [place for place, name in enumerate(told) if name == "aten::mm"]
     assert len(products) > 10
     assert all(told[place - 1] == "aten::zero_" for place in products)
+
+
+def test_what_clears_the_cache_is_larger_than_any_cache(gpu, monkeypatch):
+    monkeypatch.setattr(micro, "CACHE_BYTES", CACHE_BYTES)
+    monkeypatch.setattr(probes, "MICRO_WARM_S", 0.0)
+    written = []
+
+    def note(operator, args, kwargs):
+        if operator is torch.ops.aten.zero_.default:
+            written.append(args[0].nbytes)
+        return operator(*args, **kwargs)
+
+    with EveryCall(note):
+        micro.measure_probe(micro.gemm("bf16", 64), gpu.desk.hardware, BUDGET)
+    assert written
+    assert min(written) > max(spec.l2_bytes or 0 for spec in load_specs().values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_a_product_does_all_the_work_that_its_rate_counts(gpu, precision):
+    probe = micro.gemm(precision, 64)
+    multiply = probe.make(gpu.desk.hardware.device)
+    with FlopCounterMode(display=False) as counted:
+        multiply()
+    assert counted.get_total_flops() == probe.work
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_every_product_is_timed_under_the_switches_of_its_precision(run, strict):
+    """Neither strict products, nor the copies of their proof, ever see TF32 on; those of tf32 do."""
+    allowed = set()
+
+    def cost(name):
+        if name == "aten::mm":
+            allowed.add(torch.backends.cuda.matmul.allow_tf32)
+        return 1e-3
+
+    found, *_ = run(Machine(cost=cost), strict=strict, others=False)
+    assert found
+    assert allowed == {not strict}
 
 
 def test_transfers_lie_in_the_memory_that_their_name_says(gpu):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 import torch
 from torch import nn
@@ -72,6 +74,26 @@ def test_issue_times_begin_with_an_idle_device(gpu):
     for _ in range(50):
         x.add_(1)
     assert busy.host_issue_times(work.step, gpu.desk.clock()) == pytest.approx(alone, abs=KERNEL_S)
+
+
+def test_a_latency_spans_all_the_work_of_its_pass(gpu):
+    done = gpu.measure("own", acting(lambda out: None, batch=1), batch_size=1, task=TaskKind.INFER)
+    assert len(done.launch.latency_s) > 1
+    assert min(done.launch.latency_s) >= median(done.launch.event_s) > KERNEL_S
+
+
+def test_images_are_channels_last_in_every_step_where_the_case_says_so(gpu):
+    layouts = set()
+
+    class Looking(nn.Conv2d):
+        def forward(self, images):
+            layouts.add(images.is_contiguous(memory_format=torch.channels_last))
+            return super().forward(images)
+
+    net = nn.Sequential(Looking(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 4))
+    work = work_of(gpu, task(net, 3, 8, 8), precision=Precision.TF32)
+    work.step(0)
+    assert layouts == {True}
 
 
 def test_cudnn_tries_its_algorithms_on_each_new_shape(gpu):

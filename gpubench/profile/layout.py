@@ -1,0 +1,58 @@
+"""Whether a step can have its images channels_last, the layout that is faster at half precision."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from gpubench.foreign_code import one_line
+from gpubench.models import TaskKind
+from gpubench.profile.nested import with_tensors
+from gpubench.profile.quick_fakes import gpu_without_values
+from gpubench.workload import Workload, forward, seeded
+
+IMAGES = 4
+"""Dimensions of a batch of images."""
+_BATCH, _SEED = 2, 0
+
+
+def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
+    """Say why a step fails once its images are channels_last; None where it does not, or takes no images.
+
+    A view that merges dimensions takes contiguous images alone, and fakes know the layout of every result.
+
+    Args:
+        workload: Any.
+        with_values: Whether the step looks at values, so that it has to be computed.
+    """
+    if not workload.is_image:
+        return None
+    with nullcontext() if with_values else gpu_without_values():
+        try:
+            _step(workload, torch.contiguous_format)
+        except Exception:  # noqa: BLE001 - whatever that is, it is not the layout
+            return None
+        try:
+            _step(workload, torch.channels_last)
+        except Exception as error:  # noqa: BLE001 - the author's code
+            return one_line(error)
+    return None
+
+
+def _step(workload: Workload, layout: torch.memory_format) -> None:
+    def laid(tensor: Tensor) -> Tensor:
+        return tensor.contiguous(memory_format=layout) if tensor.dim() == IMAGES else tensor
+
+    with seeded(_SEED):
+        task = workload.build(_BATCH, _SEED)
+        model = task.model.train(TaskKind.TRAIN in workload.tasks)
+        for module in model.modules():
+            for name, weight in module._parameters.items():  # noqa: SLF001 - torch's own swaps refuse fakes
+                if weight is not None and weight.dim() == IMAGES:
+                    module._parameters[name] = torch.nn.Parameter(laid(weight.detach()), weight.requires_grad)  # noqa: SLF001 - as above
+        inputs, targets = task.batches[0]
+        outputs = forward(model, with_tensors(inputs, laid))
+        if model.training:
+            task.loss(outputs, targets).backward()

@@ -1,0 +1,360 @@
+"""Own models of the kinds that people bring, each the text of a file: all of them train in a plain loop."""
+
+from __future__ import annotations
+
+HEAD = """
+import dataclasses, functools, random, typing
+from collections import UserDict
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+"""
+
+TWO_HEADS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+        self.classes, self.boxes = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, images):
+        maps = self.body(images)
+        return {"classes": self.classes(maps).mean((2, 3)), "boxes": self.boxes(maps).mean((2, 3))}
+
+def both(out, classes, boxes):
+    return F.cross_entropy(out["classes"], classes) + F.smooth_l1_loss(out["boxes"], boxes)
+
+def drawn(n):
+    return torch.randn(n, 3, 8, 8), torch.randint(4, (n,)), torch.rand(n, 4)
+"""
+
+LIST_BY_SAMPLE = (
+    TWO_HEADS
+    + """
+def loss(out, targets):
+    assert len(targets) == len(out["boxes"])
+    return both(out, torch.stack([t["class"] for t in targets]), torch.stack([t["box"] for t in targets]))
+
+def build(n):
+    images, classes, boxes = drawn(n)
+    return Net(), images, [{"class": c, "box": b, "file": "a.png"} for c, b in zip(classes, boxes)], loss
+"""
+)
+
+DICT = (
+    TWO_HEADS
+    + """
+def build(n):
+    images, classes, boxes = drawn(n)
+    targets = {"classes": classes, "more": {"boxes": [boxes]}, "scale": 1.0}
+    return Net(), images, targets, lambda out, t: both(out, t["classes"], t["more"]["boxes"][0]) * t["scale"]
+"""
+)
+
+DATACLASS_AND_NAMED_TUPLE = (
+    TWO_HEADS
+    + """
+class Boxes(typing.NamedTuple):
+    boxes: torch.Tensor
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    classes: torch.Tensor
+    held: Boxes
+
+def build(n):
+    images, classes, boxes = drawn(n)
+    return Net(), images, Targets(classes, Boxes(boxes)), lambda out, t: both(out, t.classes, t.held.boxes)
+"""
+)
+
+MOVES_ITSELF = (
+    TWO_HEADS
+    + """
+class Encoding(UserDict):
+    def to(self, device):
+        self.data = {name: tensor.to(device) for name, tensor in self.data.items()}
+        return self
+
+def build(n):
+    images, classes, boxes = drawn(n)
+    targets = Encoding({"classes": classes, "boxes": boxes})
+    return Net(), images, targets, lambda out, t: both(out, t["classes"], t["boxes"])
+"""
+)
+
+NO_TARGETS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x, labels):
+        return {"loss": F.cross_entropy(self.layer(x), labels)}
+
+def build(n):
+    return Net(), (torch.randn(n, 8), torch.randint(4, (n,))), None, lambda out, _: out["loss"]
+"""
+
+NUMBER = """
+def build(n):
+    return nn.Linear(8, 1), torch.randn(n, 8), 0.5, lambda out, goal: (out - goal).square().mean()
+"""
+
+NOT_CUT = """
+class Pairs:
+    def __init__(self, classes):
+        self.classes = tuple(classes.tolist())
+
+def loss(out, pairs):
+    assert len(pairs.classes) == len(out)
+    return F.cross_entropy(out, torch.tensor(pairs.classes).to(out.device))
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), Pairs(torch.randint(4, (n,))), loss
+"""
+
+NETWORK = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 4)
+
+    def forward(self, x):
+        BODY
+
+def build(n):
+    return Net(), torch.randn(n, 64), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+FUNCTIONAL_DROPOUT = NETWORK.replace("BODY", "return self.second(F.dropout(self.first(x).relu(), 0.5))")
+NOISE = NETWORK.replace("BODY", "h = self.first(x); return self.second(h + torch.randn_like(h))")
+LAYER_DROP = NETWORK.replace("BODY", "return self.second(self.first(x) if random.random() < 0.5 else x)")
+OWN_GENERATOR = NETWORK.replace(
+    "BODY",
+    "h = self.first(x); return self.second(h + torch.from_numpy(self.draw.normal(size=h.shape)).to(h))",
+).replace("self.first,", "self.draw = np.random.default_rng(0); self.first,")
+OWN_RATE = NETWORK.replace(
+    "BODY", "return self.second(F.dropout(self.first(x).relu(), self.dropout, self.training))"
+).replace("self.first,", "self.dropout = 0.5; self.first,")
+
+CARRIED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 4)
+        self.state = None
+
+    def forward(self, x):
+        out, state = self.cell(x, self.state)
+        self.state = tuple(each.detach() for each in state)
+        return self.head(out[:, -1])
+
+def build(n):
+    return Net(), torch.randn(n, 5, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
+VIEW = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu().view(len(x), -1))
+
+def build(n):
+    return Net(), torch.randn(n, 3, 8, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
+BY_MODE = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), nn.Linear(8, 4)
+
+    def forward(self, x, labels):
+        scores = self.second(self.first(x))
+        if self.training:
+            return {"scores": F.cross_entropy(scores, labels)}
+        return [{"scores": each} for each in scores]
+
+def build(n):
+    labels = torch.randint(4, (n,))
+    return Net(), (torch.randn(n, 8), labels), labels, lambda losses, _: sum(losses.values())
+"""
+
+AUXILIARY_HEAD = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        return (self.second(h), self.third(h)) if self.training else self.second(h)
+
+def loss(out, y):
+    return F.cross_entropy(out[0], y) + 0.4 * F.cross_entropy(out[1], y)
+
+def build(n):
+    return Net(), torch.randn(n, 8), torch.randint(4, (n,)), loss
+"""
+
+CLASS_WEIGHTS = """
+WEIGHT = torch.tensor([1.0, 1.0, 4.0, 9.0])
+LOSS = nn.CrossEntropyLoss(weight=WEIGHT)
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), LOSS
+"""
+
+CENTERS = """
+class Centers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centers = nn.Parameter(torch.randn(4, 6))
+
+    def forward(self, out, y):
+        return (out - self.centers[y]).square().mean()
+
+def build(n):
+    return nn.Linear(8, 6), torch.randn(n, 8), torch.randint(4, (n,)), Centers()
+"""
+
+PERCEPTUAL = """
+class Perceptual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16)).eval().requires_grad_(False)
+
+    def forward(self, out, y):
+        assert not self.net.training
+        return (self.net(out) - self.net(y)).square().mean()
+
+def build(n):
+    x = torch.randn(n, 8)
+    return nn.Linear(8, 8), x, x, Perceptual()
+"""
+
+METHOD_OF_THE_MODEL = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.register_buffer("weight", torch.tensor([1.0, 1.0, 4.0, 9.0]))
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def loss(self, out, y):
+        return F.cross_entropy(out, y, self.weight) + 0.01 * self.layer.weight.square().sum()
+
+def build(n):
+    net = Net()
+    return net, torch.randn(n, 8), torch.randint(4, (n,)), net.loss
+"""
+
+NESTED = {
+    "list by sample": LIST_BY_SAMPLE,
+    "dict": DICT,
+    "dataclass": DATACLASS_AND_NAMED_TUPLE,
+    "moves itself": MOVES_ITSELF,
+    "no targets": NO_TARGETS,
+    "number": NUMBER,
+    "not cut": NOT_CUT,
+}
+RANDOM = {
+    "functional dropout": FUNCTIONAL_DROPOUT,
+    "noise": NOISE,
+    "layer drop": LAYER_DROP,
+    "own generator": OWN_GENERATOR,
+}
+OTHERWISE_IN_INFERENCE = {"by mode": BY_MODE, "auxiliary head": AUXILIARY_HEAD}
+WITH_A_LOSS = {
+    "class weights": CLASS_WEIGHTS,
+    "centers": CENTERS,
+    "perceptual": PERCEPTUAL,
+    "method of the model": METHOD_OF_THE_MODEL,
+}
+KINDS = {
+    **NESTED,
+    **RANDOM,
+    **OTHERWISE_IN_INFERENCE,
+    **WITH_A_LOSS,
+    "own rate": OWN_RATE,
+    "carried": CARRIED,
+    "view": VIEW,
+}
+
+LOOSE = {
+    "closure": """
+def build(n):
+    weight = torch.ones(4)
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), lambda o, y: F.cross_entropy(o, y, weight)
+""",
+    "name of the file": """
+WEIGHT = torch.ones(4)
+
+def loss(o, y):
+    return F.cross_entropy(o, y, WEIGHT)
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), loss
+""",
+    "default": """
+def loss(o, y, weight=torch.ones(4)):
+    return F.cross_entropy(o, y, weight)
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), loss
+""",
+    "partial": """
+def build(n):
+    loss = functools.partial(F.cross_entropy, weight=torch.ones(4))
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), loss
+""",
+    "attribute": """
+class Loss:
+    def __init__(self):
+        self.centers = [torch.zeros(4)]
+
+    def __call__(self, o, y):
+        return (o - self.centers[0]).square().mean()
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Loss()
+""",
+    "method": """
+class Losses:
+    def __init__(self):
+        self.centers = torch.zeros(4)
+
+    def of(self, o, y):
+        return (o - self.centers).square().mean()
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Losses().of
+""",
+    "network": """
+def build(n):
+    net, seen = nn.Linear(8, 8), nn.Linear(8, 4)
+    return net, torch.randn(n, 8), torch.randint(4, (n,)), lambda o, y: F.cross_entropy(seen(o), y)
+""",
+    "module": """
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.ones(4)
+
+    def forward(self, o, y):
+        return F.cross_entropy(o, y, self.weight)
+
+def build(n):
+    return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Loss()
+""",
+}
+MOVED = {
+    "closure": LOOSE["closure"].replace("y, weight)", "y, weight.to(o.device))"),
+    "attribute": LOOSE["attribute"].replace("self.centers[0])", "self.centers[0].to(o))"),
+}

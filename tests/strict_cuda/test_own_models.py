@@ -1,0 +1,102 @@
+"""The kinds of models that people bring, on the strict fake: what trains in a plain loop is measured here."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from own_kinds import HEAD, KINDS, NESTED, OTHERWISE_IN_INFERENCE, RANDOM, WITH_A_LOSS
+
+from gpubench.discovery import load_workload
+from gpubench.measure.case import measure_case
+from gpubench.measure.messages import MeasureCase
+from gpubench.models import Execution, FindingKind, MemoryFormat, Precision, Status, TaskKind
+from strict_cuda.conftest import Gpu
+
+BATCH = 8
+CHECKED = KINDS.keys() - RANDOM.keys()
+
+
+@pytest.fixture(autouse=True)
+def _paths_of_before(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture
+def measured(gpu: Gpu, tmp_path):
+    """``measured(source, **changes)``: the record of a case of a file, as the child measures it."""
+
+    def measure(source, **changes):
+        path = tmp_path / "mine.py"
+        path.write_text(HEAD + source, encoding="utf-8")
+        task = load_workload(str(path)).build(BATCH, 0)
+        return gpu.measure("mine.py", task, batch_size=BATCH, **{"precision": Precision.TF32} | changes)
+
+    return measure
+
+
+@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+@pytest.mark.parametrize("kind", [*NESTED, *OTHERWISE_IN_INFERENCE, *WITH_A_LOSS, "own rate", "noise"])
+def test_each_kind_trains(measured, kind, execution):
+    done = measured(KINDS[kind], execution=execution)
+    if kind == "not cut" and execution is Execution.GRAPH:  # its loss makes a tensor of a list in each step
+        assert done.status is Status.UNSUPPORTED
+        return
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    launch = done.launch
+    assert launch.parameters_moved
+    if kind in CHECKED:
+        assert launch.reference_error <= Precision.TF32.facts.loss_error
+    if execution is Execution.GRAPH:
+        assert launch.graph_error == 0.0
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_what_draws_in_its_forward_pass_is_not_held_against_other_draws_and_says_so(measured, kind):
+    launch = measured(KINDS[kind], precision=Precision.AMP_BF16).launch
+    assert launch.reference_error is None
+    assert [f.kind for f in launch.findings if f.kind is FindingKind.NO_REFERENCE] == [
+        FindingKind.NO_REFERENCE
+    ]
+
+
+@pytest.mark.parametrize("kind", [*OTHERWISE_IN_INFERENCE, "centers", "dict"])
+@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+def test_each_kind_infers(measured, kind, execution):
+    done = measured(KINDS[kind], execution=execution, task=TaskKind.INFER)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    launch = done.launch
+    told = FindingKind.NO_REFERENCE in {finding.kind for finding in launch.findings}
+    assert told is (launch.reference_error is None and launch.output_error is None)
+    assert told is (kind == "by mode"), "a list of dicts has no one form"
+
+
+def test_the_parameters_of_a_loss_are_trained_on_the_device(gpu, tmp_path, monkeypatch):
+    from gpubench.measure import step
+
+    made = []
+    make = step.make_optimizer
+    monkeypatch.setattr(step, "make_optimizer", lambda *a: made.append(make(*a)) or made[0])
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + KINDS["centers"], encoding="utf-8")
+    task = load_workload(str(path)).build(BATCH, 0)
+    before = task.loss.centers.detach().clone()
+    assert gpu.measure("mine.py", task, batch_size=BATCH).status is Status.OK
+    sizes = [p.shape for group in made[0].param_groups for p in group["params"]]
+    assert before.shape in sizes
+    assert task.loss.centers.equal(before), "the case worked on a copy"
+
+
+def test_images_that_a_view_needs_contiguous_are_and_the_row_says_so(gpu, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + KINDS["view"], encoding="utf-8")
+    workload = load_workload(str(path))
+    for layout in (MemoryFormat.CHANNELS_LAST, MemoryFormat.CONTIGUOUS):
+        built = gpu.case("mine.py", workload.build(BATCH, 0), batch_size=BATCH, precision=Precision.AMP_BF16)
+        case = type(built)(
+            **{f: getattr(built, f) for f in built.__struct_fields__} | {"memory_format": layout}
+        )
+        done = measure_case(MeasureCase(reference="mine.py", case=case, launch=0), gpu.desk)
+        fails = layout is MemoryFormat.CHANNELS_LAST
+        assert done.status is (Status.FAILED if fails else Status.OK), done.reason
+        assert (FindingKind.CONTIGUOUS in {f.kind for f in done.launch.findings}) is not fails

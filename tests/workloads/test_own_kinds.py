@@ -1,0 +1,159 @@
+"""The kinds of models that people bring: loaded, traced and stepped on the CPU, and ranked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from command import gpubench
+from own_kinds import HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS
+
+from gpubench.discovery import load_workload
+from gpubench.errors import MisuseError
+from gpubench.measure import guards
+from gpubench.measure.step import copied, move
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.profile.nested import tensors_of
+from gpubench.profile.trace import profile_workload
+from gpubench.workload import Workload
+
+BATCH = 8
+CASE = Case(
+    workload="mine.py",
+    workload_version=1,
+    task=TaskKind.TRAIN,
+    precision=Precision.AMP_BF16,
+    execution=Execution.EAGER,
+    memory_format=None,
+    batch_size=BATCH,
+    sample_unit="sample",
+)
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
+    """``load(source)``: the workload of a file of this source."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def load_it(source: str) -> Workload:
+        path = tmp_path / "mine.py"
+        path.write_text(HEAD + source, encoding="utf-8")
+        return load_workload(str(path))
+
+    return partial(load_it)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_checked_and_steps(load, kind):
+    task = load(KINDS[kind]).build(BATCH, 0)
+    work = move(copied(task), CASE, torch.device("cpu"))
+    expected = guards.expected_of(task, CASE)
+    assert (expected.unchecked is not None) is (kind in RANDOM)
+    assert expected.is_whole is (kind == "not cut")
+    error = guards.reference_errors(work, task, expected).loss
+    assert error is None if kind in RANDOM else error <= Precision.AMP_BF16.facts.loss_error
+    before = guards.fingerprint(work.model)
+    assert work.edge_loss(work.step(0), 0) > 0
+    assert guards.has_moved(work.model, before)
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_whether_a_model_draws_is_not_found_out_by_chance(load, kind):
+    """A layer that is dropped half of the time gives two equal losses half of the time."""
+    task = load(KINDS[kind]).build(BATCH, 0)
+    assert {guards.expected_of(task, CASE).unchecked for _ in range(10)} == {guards.RANDOM}
+
+
+def test_what_a_check_turns_off_it_turns_on_again(load):
+    for kind in ("own rate", "by mode"):
+        model = load(KINDS[kind]).build(BATCH, 0).model.train()
+        rates = [vars(module) | {"p": getattr(module, "p", None)} for module in model.modules()]
+        with guards.steady(model, train=True):
+            assert model.training
+            assert [vars(m) | {"p": getattr(m, "p", None)} for m in model.modules()] != rates
+        assert [vars(m) | {"p": getattr(m, "p", None)} for m in model.modules()] == rates
+
+
+def test_a_check_leaves_no_state_in_a_model_that_carries_it_on(load):
+    task = load(KINDS["carried"]).build(BATCH, 0)
+    assert guards.expected_of(task, CASE).unchecked is None
+    assert task.model.state is None
+
+
+# --- a loss with tensors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", LOOSE)
+def test_a_loss_that_holds_a_tensor_loosely_is_refused_in_a_line_that_says_how_to_write_it(load, kind):
+    with pytest.raises(MisuseError, match=r"mine\.py: the loss holds a tensor .*nn\.Module") as refused:
+        load(LOOSE[kind])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_a_loss_that_moves_its_tensor_itself_is_taken(load, kind):
+    assert load(MOVED[kind]).build(BATCH, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "trained"),
+    [
+        ("class weights", 36, 36),
+        ("centers", 78, 78),
+        ("perceptual", 248, 72),
+        ("method of the model", 36, 36),
+    ],
+)
+def test_the_parameters_of_a_loss_count_and_its_memory_is_traced(load, kind, parameters, trained):
+    assert kind in WITH_A_LOSS
+    profile = profile_workload(load(KINDS[kind]))
+    assert (profile.parameters, profile.trainable_parameters) == (parameters, trained)
+    assert profile.memory_untraced is None
+    held = load(KINDS[kind]).build(BATCH, 0).model
+    assert profile.memory[0].weights_bytes == sum(t.nbytes for t in (*held.parameters(), *held.buffers()))
+
+
+def test_a_copy_of_a_task_has_the_loss_that_goes_with_its_model(load):
+    for kind in WITH_A_LOSS:
+        task = load(KINDS[kind]).build(BATCH, 0)
+        other = copied(task)
+        one, two = (getattr(each.loss, "__self__", each.loss) for each in (task, other))
+        assert two is not one
+        assert set(two.parameters()) <= set(other.model.parameters())
+        assert set(two.buffers()) <= set(other.model.buffers())
+
+
+# --- the layout of images, and the whole command ----------------------------------------------------------
+
+
+def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
+    profile = profile_workload(load(KINDS["view"]))
+    assert {profile.memory_format_at(each) for each in Precision} == {MemoryFormat.CONTIGUOUS}
+    sound = profile_workload(load(KINDS["view"].replace(".view(len(x), -1)", ".flatten(1)")))
+    assert sound.memory_format_at(Precision.AMP_BF16) is MemoryFormat.CHANNELS_LAST
+
+
+def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path):
+    (tmp_path / "mine.py").write_text(HEAD + KINDS["view"], encoding="utf-8")
+    command = ("--workload", "./mine.py", "--json")
+    quick = ("--device", "cpu", "--quick", "--no-micro", "--precision", "amp", "--time-limit", "60")
+    ran = gpubench(None, "run", *quick, *command, cwd=tmp_path)
+    ranked = gpubench(None, "rank", *command, cwd=tmp_path)
+    (row,) = json.loads(ran.stdout)["measurements"]
+    assert (row["status"], row["case"]["memory_format"]) == ("ok", "contiguous")
+    assert "CONTIGUOUS" in {finding["kind"] for finding in row["findings"]}
+    assert {case["memory_format"] for case in json.loads(ranked.stdout)["cases"]} == {"contiguous"}
+    for done in (ran, ranked):
+        assert "its images are kept contiguous" in done.stderr
+
+
+# --- tensors in whatever holds them -----------------------------------------------------------------------
+
+
+def test_every_tensor_is_found_and_the_rest_passes_through(load):
+    for kind, count in (("list by sample", 2 * BATCH), ("dict", 2), ("dataclass", 2), ("moves itself", 2)):
+        assert len(tensors_of(load(KINDS[kind]).build(BATCH, 0).batches[0][1])) == count
