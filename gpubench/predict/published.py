@@ -282,11 +282,11 @@ def _seconds_per_sample(
     unit = text["unit"]
     metric = text["metric"] or ("throughput" if unit in _PER_SECOND else "step_time")
     if metric == "throughput" and unit in _PER_SECOND:
-        samples = 1.0 if unit != "tokens/s" else tokens_per_sample(task).get(text["model"].partition("+")[0])
+        model = text["model"]
+        samples = 1.0 if unit != "tokens/s" else tokens_per_sample(task).get(model.partition("+")[0])
         if samples is None:
-            return SetAside(
-                "tokens/s of a model whose tokens per sample are not known", repr(plain(text["model"], 60))
-            )
+            reason = "tokens/s of a model whose tokens per sample are not known"
+            return SetAside(reason, repr(plain(model, 60)))
         return samples / value
     if metric == "step_time" and unit in _SECONDS:
         return value * _SECONDS[unit] / batch if batch else SetAside("a step time without its batch")
