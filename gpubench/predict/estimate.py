@@ -26,11 +26,13 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.question import (
+    SPEED_UNTOLD,
     Question,
     Refusal,
     case_for,
     check,
     domain_gap,
+    memory_case_for,
     never_predicted,
     question_of,
     task_of,
@@ -102,7 +104,7 @@ def estimate(
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
-            answers[spec.key] = case
+            answers[spec.key] = _with_memory(question, case, spec, peaks)
             continue
         fit = memory.fit_of(question, case, spec, peaks)
         reading = measured_here(readings, case, spec.key)
@@ -121,6 +123,15 @@ def estimate(
     for each, prediction in zip(to_predict, predictions, strict=True):
         answers[each.spec.key] = _predicted(question, each, prediction, peaks)
     return {spec.key: answers[spec.key] for spec in specs}
+
+
+def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Sequence[Reading]) -> Refusal:
+    """Return the refusal, with its memory where that is all that can be told."""
+    case = memory_case_for(question, spec)
+    fit = None if isinstance(case, Refusal) else memory.fit_of(question, case, spec, peaks)
+    if fit is None:
+        return refusal
+    return Refusal(gpu_key=spec.key, reason=f"{refusal.reason}: {SPEED_UNTOLD}: {fit.text()}")
 
 
 @dataclass(frozen=True)

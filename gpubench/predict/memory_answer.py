@@ -35,14 +35,16 @@ from gpubench.precisions import AMP
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import (
+    SPEED_UNTOLD,
     Question,
     Refusal,
     case_at,
-    case_for,
     check,
+    memory_case_for,
     question_of,
     task_of,
     why_impossible,
+    why_speed_untold,
 )
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
@@ -94,6 +96,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     Attributes:
         gpu_key: Of which card the need is: of one with GDDR memory where there is one, else of the first.
         refused: GPUs without an answer, and why.
+        speed_untold: GPUs whose memory is told and whose speed is not, and why.
         accumulate: Micro-batches that the batch of the case is cut into.
     """
 
@@ -102,6 +105,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     need: MemoryNeed
     cards: tuple[CardAnswer, ...]
     refused: tuple[Refusal, ...] = ()
+    speed_untold: tuple[Refusal, ...] = ()
     accumulate: int = 1
 
     @property
@@ -158,6 +162,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
                 for card in self.cards
             ],
             "refused": [msgspec.to_builtins(refusal) for refusal in self.refused],
+            "speed_untold": [msgspec.to_builtins(each) for each in self.speed_untold],
         }
 
 
@@ -210,9 +215,10 @@ def answer_memory(
     _check(question, accumulate)
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
+    untold: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
     for spec in specs:
-        case, card = case_for(question, spec), card_of(spec)
+        case, card = memory_case_for(question, spec), card_of(spec)
         if isinstance(case, Refusal):
             refused.append(case)
         elif card is None:
@@ -220,6 +226,8 @@ def answer_memory(
         else:
             asked_for = msgspec.structs.replace(case, **changes)
             groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
+            if reason := why_speed_untold(spec, case.precision):
+                untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
     every = [pair for pairs in groups.values() for pair in pairs]
     if not every:  # no card can run it
         precision = Precision.AMP_FP16 if question.precision == AMP else Precision(question.precision)
@@ -233,6 +241,7 @@ def answer_memory(
         need=of_question.need_of(question, case, spec, readings, accumulate),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),
+        speed_untold=tuple(untold),
         accumulate=accumulate,
     )
 
