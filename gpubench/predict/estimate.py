@@ -59,10 +59,12 @@ def predict(request: PredictRequest) -> Predictions:
 
     check_fields(request)
     workload, batch = request.workload, request.batch_size
-    profile = profile_of(workload, asked_recipe(request)) if isinstance(workload, str) else workload
+    asked = asked_recipe(request)
+    profile = profile_of(workload, asked) if isinstance(workload, str) else workload
     question = question_of(
         profile,
         request.precision,
+        asked=asked,
         execution=Execution(request.execution),
         task=task_of(profile, request.task, named="task" in request.asked),
         batch_size=None if batch == "max" else batch,
@@ -163,7 +165,8 @@ def _room(
         if shared.fits:
             return replace(alone, fit=shared, fewest_gpus=fewest_gpus)
         batch = shared.largest_batch
-        there = f"largest batch {batch:,} each" if batch else "not even a batch of 1 each"
+        one = "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 each"
+        there = f"largest batch {batch:,} each" if batch else one
         reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {there}"
     return Refusal(gpu_key=spec.key, reason=reason)
 

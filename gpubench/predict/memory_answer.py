@@ -48,7 +48,7 @@ from gpubench.predict.question import (
 )
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
-from gpubench.profile.memory import checkpointed, judge_fit, with_adapters
+from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
 from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -277,14 +277,14 @@ def _answer(
         gpu_keys=tuple(spec.key for spec in specs),
         precision=cases[0].precision,
         fit=fit,
-        fixes=() if fit.fits or not fixes else tuple(_fixes(question, cases[0], fit, readings, accumulate)),
+        fixes=tuple(_fixes(question, cases[0], fit, readings, accumulate)) if fixes else (),
     )
 
 
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """What would make it fit, each with its need; what would not is told as well."""
+    """What would make it fit, each with its need; what would not is told as well. Nothing where it fits."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -296,13 +296,14 @@ def _fixes(
             fit=judge_fit(profile, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate),
         )
 
-    if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
-        what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
-        yield fix(what, precision=Precision.AMP_FP16)
-    if train:
-        for again in checkpointed(profile, case):
-            what = _CHECKPOINTING_WORDS[again.checkpointing]
-            yield fix(what, checkpointing=again.checkpointing)
+    if case.execution is Execution.GRAPH and (fit.in_eager_steps or not fit.fits):
+        eager = fix("eager steps (--execution eager)", execution=Execution.EAGER)
+        if (eager.fit.need.device.high or 0) < (fit.graph_high_bytes or fit.need.device.high or 0):
+            yield eager
+    if fit.fits:
+        return
+    for what, changes in _computed_otherwise(profile, case):
+        yield fix(what, **changes)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
         what = f"gradients accumulated over {parts:,} micro-batches of {-(-case.batch_size // parts):,}"
@@ -314,6 +315,20 @@ def _fixes(
             what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
             yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
         yield from _on_several(question, case, fit, readings, accumulate)
+
+
+def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
+    """The same work computed with less memory: what to change, in words and by field."""
+    if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
+        what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
+        yield what, {"precision": Precision.AMP_FP16}
+    if case.task is not TaskKind.TRAIN:
+        return
+    for again in checkpointed(profile, case):
+        yield _CHECKPOINTING_WORDS[again.checkpointing], {"checkpointing": again.checkpointing}
+    if (apart := chunked(profile, case)) is not None:
+        chunks = apart.loss_chunks
+        yield f"the loss in {chunks} chunks of tokens (--loss-chunks {chunks})", {"loss_chunks": chunks}
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
@@ -423,6 +438,7 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Questio
         question_of(
             profile,
             request.precision,
+            asked=asked,
             execution=Execution(request.execution),
             task=task_of(profile, request.task, named="task" in request.asked),
             batch_size=request.batch_size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +20,7 @@ from gpubench.models import (
 )
 from gpubench.precisions import AMP, BF16, best_amp
 from gpubench.profile import load_profiles
+from gpubench.workload import check_weights
 
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
@@ -46,9 +49,26 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return self.profile.main_batch if self.batch_size is None else self.batch_size
 
 
-def question_of(profile: WorkloadProfile, precision: str | None, **rest: Any) -> Question:
-    """Return the question of a profile at a precision by name, its weights in the type of that precision."""
+def question_of(
+    profile: WorkloadProfile,
+    precision: str | None,
+    *,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    **rest: Any,
+) -> Question:
+    """Return the question of a profile at a precision by name, its weights in the type of that precision.
+
+    Args:
+        profile: With what was asked of its recipe.
+        precision: By name; None is the usual one of the workload.
+        asked: What was asked of the recipe, by field.
+        rest: Other fields of the question.
+
+    Raises:
+        MisuseError: If the precision would overwrite what was asked.
+    """
     at = precision_of(precision, profile)
+    check_weights(profile.name, profile.recipe, asked, (at,))
     of_weights = Precision.AMP_FP16 if at == AMP else Precision(at)
     return Question(profile=profile.at_precision(of_weights), precision=at, **rest)
 

@@ -152,3 +152,13 @@ def test_a_ranking_names_the_cards_without_bf16_and_their_memory():
     assert any(SPEED_UNTOLD in note and "T4" in note for note in ranking.notes)
     at_amp = rank("bert_base", precision="amp", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
     assert not any(SPEED_UNTOLD in note for note in at_amp.notes)
+
+
+def test_a_batch_of_one_whose_lower_end_fits_may_fit_and_eager_steps_are_named():
+    (card,) = memory("llama_1b", precision="amp", gpu="L4", batch_size=4)[0].cards
+    assert (card.fit.largest_batch, card.fit.one_may_fit) == (0, True)
+    assert "a batch of 1 may fit" in card.fit.text()
+    assert any("--execution eager" in fix.what for fix in card.fixes)
+    (small,) = memory("llama_1b", precision="amp", gpu="T4", batch_size=4)[0].cards
+    assert (small.fit.largest_batch, small.fit.one_may_fit) == (0, False)
+    assert "not even a batch of 1 fits" in small.fit.text()
