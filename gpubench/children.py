@@ -309,6 +309,18 @@ class ChildProcess(Generic[_Report]):
         """What is known of the host memory that a child may have run out of, in parentheses; or nothing."""
         return ""
 
+    def cpu_s(self) -> Seconds:
+        """Return the CPU time that the child and what it started have taken, as far as the system tells."""
+        import psutil
+
+        taken_s = 0.0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            for each in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    taken_s += sum(each.cpu_times()[:4])  # user and system, of itself and of children gone
+        return taken_s
+
     def output(self) -> str:
         """Return the end of what the child has written so far."""
         return bytes(self._tail).decode("utf-8", "replace")
@@ -362,6 +374,7 @@ def ask_child(
     answer_type: type[_Answer],
     *,
     time_limit_s: Seconds,
+    cpu_limit_s: Seconds = math.inf,
     environment: Mapping[str, str] | None = None,
 ) -> Asked[_Answer]:
     """Start a child for one answer, wait for it at most so long, and end it with all that it started.
@@ -370,7 +383,9 @@ def ask_child(
         program: What Python runs: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
         arguments: What it is told.
         answer_type: What it answers.
-        time_limit_s: For all it does.
+        time_limit_s: For all it does, asleep or kept waiting by others.
+        cpu_limit_s: CPU time of it and what it started, after which it is ended, though not before as many
+            seconds have passed: a machine of many processors takes them at once.
         environment: All its variables; None for this process's own.
     """
     try:
@@ -383,20 +398,42 @@ def ask_child(
         )
     except ChildEndedError as error:
         return Asked(None, str(error), "")
-    until_s = time.monotonic() + time_limit_s
+    began_s = time.monotonic()
+    until_s = began_s + time_limit_s
     answer: _Answer | None = None
     try:
-        answer = child.receive(until_s)
+        answer = _receive(child, began_s, until_s, cpu_limit_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
         if child.has_said_more():  # code in the child wrote one of its own: which is which is not known
             answer, how = None, "sent more than one answer"
     except ChildLateError:
-        how = f"gave no answer within {format_duration(time_limit_s)} and was ended"
+        in_time = time.monotonic() < until_s
+        limit = f"{format_duration(cpu_limit_s)} of CPU time" if in_time else format_duration(time_limit_s)
+        how = f"gave no answer within {limit} and was ended"
     except ChildEndedError as error:
         how = str(error)
     finally:
         child.end(at_once=True)
     return Asked(None if child.flooded else answer, how, child.output(), child.swept)
+
+
+def _receive(
+    child: ChildProcess[_Answer], began_s: Seconds, until_s: Seconds, cpu_limit_s: Seconds
+) -> _Answer:
+    """Return its answer. The CPU time is not looked at before so many seconds have passed.
+
+    Raises:
+        ChildLateError, ChildEndedError: As ``ChildProcess.receive``; or its CPU time is spent.
+    """
+    look_s = began_s + cpu_limit_s
+    while True:
+        try:
+            return child.receive(min(look_s, until_s))
+        except ChildLateError:
+            now_s = time.monotonic()
+            if now_s >= until_s or child.cpu_s() >= cpu_limit_s:
+                raise
+            look_s = now_s + LOOK_UP_EVERY_S
 
 
 def _sweep(mark: str, group: int) -> tuple[str, ...]:

@@ -60,6 +60,10 @@ ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightTyp
 """In which type the layers of a frozen base lie, by what is trained over it."""
 
 
+LOSS_CHUNKS = 8
+"""Chunks of tokens that a loss is computed in where that is looked into unasked."""
+
+
 class ParallelMode(StrEnum):
     """How several GPUs work at once.
 

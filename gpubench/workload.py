@@ -8,7 +8,7 @@ torch is imported when a workload is built.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from gpubench.models import (
     WeightType,
     recipe_over,
 )
+from gpubench.precisions import AMP, Precision
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -112,6 +113,7 @@ class Workload:
         settings: The fields of the recipe that may be changed: ``build`` and ``tiny`` take ``recipe=`` where
             there are any.
         precisions: Those that it is measured at by default; empty is those of the device.
+        also_at: Further ones that it is offered at where they are asked for.
         variants: Other recipes whose profiles are shipped, so that questions of them need no torch.
         checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, by rising number from 1
             on, unless it is asked for; empty is that of the recipe for any number.
@@ -135,6 +137,7 @@ class Workload:
     recipe: Recipe = USUAL_RECIPE
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
+    also_at: tuple[str, ...] = ()
     variants: tuple[Recipe, ...] = ()
     checkpointing_from: tuple[tuple[int, Checkpointing], ...] = ()
     parallel_mode: ParallelMode = ParallelMode.DDP
@@ -212,6 +215,31 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
             )
     if wrong := _contradiction(recipe):
         raise MisuseError(f"{name}: {wrong}")
+
+
+def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precisions: Iterable[str]) -> None:
+    """Refuse what was asked of the weights where a precision would overwrite it.
+
+    Args:
+        name: The workload, for the message.
+        recipe: With what was asked.
+        asked: What that is, by field.
+        precisions: Those asked for by name; ``amp`` is either of its types.
+
+    Raises:
+        MisuseError: Naming the first such pair, and what goes together.
+    """
+    wanted = asked.get("weight_type")
+    for precision in precisions:
+        held = recipe.at(Precision.AMP_FP16 if precision == AMP else Precision(precision))
+        if wanted is not None and held.weight_type != wanted:
+            able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
+            raise MisuseError(
+                f"{name}: weights in {wanted} at {precision}: there they lie in {held.weight_type}; ask for "
+                f"--precision {able}, or leave out --weight-type"
+            )
+        if "trainable" in asked and (wrong := _contradiction(held)):
+            raise MisuseError(f"{name}: at {precision} the base lies in {held.weight_type}: {wrong}")
 
 
 # --- for those who write a workload ------------------------------------------------------------------

@@ -120,8 +120,9 @@ def load(path: Path, name: str, version: int) -> Workload:
         check=partial(_check, described),
         tasks=(TaskKind.TRAIN, TaskKind.INFER) if is_image else (TaskKind.TRAIN,),
         recipe=_USUAL,
-        settings=_SETTINGS if not is_image else tuple(s for s in _SETTINGS if s != "context_tokens"),
+        settings=_SETTINGS if not is_image else tuple(s for s in _SETTINGS if s not in _OF_TOKENS),
         precisions=("bf16",),
+        also_at=("amp",),
         is_classic=False,
     )
 
@@ -130,8 +131,9 @@ def _check(described: Described, recipe: Recipe) -> None:
     check_context(described.name, recipe.context_tokens, described.context)
 
 
-_USUAL = Recipe(weight_type=WeightType.BFLOAT16, loss_chunks=8)
-_SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens")
+_USUAL = Recipe(weight_type=WeightType.BFLOAT16)  # the loss of all tokens at once, as common trainers have it
+_OF_TOKENS = ("loss_chunks", "context_tokens")
+_SETTINGS = ("weight_type", "checkpointing", "trainable", *_OF_TOKENS)
 
 
 def describe(path: Path, name: str) -> Described:
@@ -191,7 +193,7 @@ def build(
         usual: Shape of one sample where the recipe says nothing else.
 
     Raises:
-        MisuseError: If nothing takes adapters.
+        MisuseError: If nothing takes adapters, or the loss cannot be computed in chunks.
     """
     length = recipe.context_tokens or usual[0]
     with seeded(seed):
@@ -206,6 +208,11 @@ def build(
                 batches=image_batches(batch_size, usual, range(min(len(IMAGE_LABELS), classes))),
                 loss=F.cross_entropy,
                 optimizer=_OPTIMIZER,
+            )
+        if recipe.loss_chunks > 1 and _product_head(model, described.kind) is None:
+            raise MisuseError(
+                f"{described.name}: its loss cannot be computed in {recipe.loss_chunks} chunks: its scores "
+                "are not one product with the last hidden state; leave out --loss-chunks"
             )
         vocabulary = model.get_input_embeddings().num_embeddings
         batches = scored_batches(batch_size, length, vocabulary)
@@ -249,8 +256,8 @@ class Losses(nn.Module):
         if self.kind is Kind.PAIRS:
             scores = self.model(input_ids=tokens, decoder_input_ids=tokens).logits
             return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
-        head = self.model.get_output_embeddings() if self.kind is Kind.CAUSAL else None  # type: ignore[operator]
-        if not isinstance(head, nn.Linear):
+        head = _product_head(self.model, self.kind)
+        if head is None:
             scores = self.model(input_ids=tokens).logits
             return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
         hidden = self.model.base_model(input_ids=tokens).last_hidden_state  # type: ignore[operator]
@@ -260,6 +267,12 @@ class Losses(nn.Module):
         parts = zip(rows.chunk(self.chunks), wanted.chunk(self.chunks), strict=True)
         again = partial(checkpoint, _summed, use_reentrant=False, preserve_rng_state=False)
         return torch.stack([again(part, head, labels) for part, labels in parts]).sum() / wanted.numel()
+
+
+def _product_head(model: nn.Module, kind: Kind) -> nn.Linear | None:
+    """The head of a model whose scores are one product with the last hidden state; None of another."""
+    head = model.get_output_embeddings() if kind is Kind.CAUSAL else None  # type: ignore[operator]
+    return head if isinstance(head, nn.Linear) else None
 
 
 def _summed(rows: Tensor, head: nn.Module, wanted: Tensor) -> Tensor:

@@ -167,6 +167,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     Attributes:
         verdict: Too tight is where the likely figure may fit and its upper end does not.
         largest_batch: The largest whose upper end fits; 0 where none does.
+        one_may_fit: Whether the lower end of a batch of 1 fits where no upper end does.
         ran: Whether the case was run on such a card: it fits, whatever the upper end.
         graph_high_bytes: Upper end of the memory in use in a CUDA graph, where it surely fits in eager steps
             alone, whose need it is; None elsewhere [B].
@@ -178,6 +179,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     need: MemoryNeed
     card: CardMemory
     largest_batch: int
+    one_may_fit: bool = False
     ran: bool = False
     graph_high_bytes: float | None = None
     graph_largest_batch: int | None = None
@@ -218,8 +220,9 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Return the largest batch in words, and by which execution where that tells two apart."""
         graph, eager = self.graph_largest_batch, self.eager_largest_batch
         if graph is None or eager is None:
-            largest = self.largest_batch
-            return f"largest batch {largest:,}" if largest else "not even a batch of 1 fits"
+            if self.largest_batch:
+                return f"largest batch {self.largest_batch:,}"
+            return "a batch of 1 may fit" if self.one_may_fit else "not even a batch of 1 fits"
         in_graph = f"{graph:,} in a CUDA graph, " if graph else ""
         return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
@@ -250,6 +253,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
             "in_eager_steps": self.in_eager_steps,
             "graph_bytes_high": None if self.graph_high_bytes is None else round(self.graph_high_bytes),
             "largest_batch": self.largest_batch,
+            "one_may_fit": self.one_may_fit,
             "graph_largest_batch": self.graph_largest_batch,
             "eager_largest_batch": self.eager_largest_batch,
             "memory_bytes": round(self.card.listed_bytes),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from gpubench.findings import Finding
+from gpubench.findings import Finding, FindingKind
 from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.catalog import Offer
@@ -87,6 +87,11 @@ class Estimate(Record, frozen=True, kw_only=True):
     def interval(self) -> Interval:
         """The throughput with its interval [samples/s]."""
         return Interval(self.samples_per_s, self.low, self.high)
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """Whether it is a guess: a prediction for a GPU that lies beyond what the fit covers."""
+        return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
 
 
 class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -254,6 +259,7 @@ class Purchase(Record, frozen=True, kw_only=True):
         hours: Of one job.
         utilization: Share of all hours that it works: what the jobs of a month take, else assumed.
         cards_needed: Such cards that do the jobs of a month; None where none are told.
+        extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
         assumed: What was not given.
     """
 
@@ -281,6 +287,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     hours: float | None
     utilization: float
     cards_needed: int | None
+    extrapolated: bool = False
     assumed: tuple[str, ...] = ()
 
 

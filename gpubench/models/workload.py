@@ -264,6 +264,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         recipe: By which the work is done.
         settings: The fields of the recipe that may be changed.
         precisions: Those that it is measured at by default; empty is those of the device.
+        also_at: Further ones that it is offered at where they are asked for.
         checkpointing_from: Checkpointing by the fewest GPUs of a job that it is for, unless told otherwise;
             empty is that of the recipe for any number.
         parallel_mode: How the GPUs of one job share it, unless told otherwise.
@@ -299,6 +300,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     recipe: Recipe = Recipe()
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
+    also_at: tuple[str, ...] = ()
     checkpointing_from: tuple[tuple[int, Checkpointing], ...] = ()
     parallel_mode: ParallelMode = ParallelMode.DDP
     is_classic: bool = True
@@ -352,7 +354,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     def why_not_at(self, precision: Precision) -> str | None:
         """Say why the workload is not offered at a precision; None where it is."""
-        offered, facts = self.precisions, precision.facts
+        offered, facts = (*self.precisions, *self.also_at), precision.facts
         if facts.in_blocks and self.blocks is None:
             return f"{precision} is of the linear layers in repeated blocks, and {self.name} has none"
         if facts.in_blocks and self.recipe.trainable is Trainable.QLORA:

@@ -29,9 +29,9 @@ class Predictions(dict[str, Estimate | Refusal]):
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """The estimates, the fastest first."""
+        """The estimates, the fastest first; guesses beyond the fit after all others."""
         found = (answer for answer in self.values() if isinstance(answer, Estimate))
-        return tuple(sorted(found, key=lambda each: -each.samples_per_s))
+        return tuple(sorted(found, key=lambda each: (each.is_extrapolated, -each.samples_per_s)))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:

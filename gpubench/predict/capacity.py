@@ -14,8 +14,9 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes
 from gpubench.interval import Interval
-from gpubench.models import CardMemory, GpuSpec, StepMemory
+from gpubench.models import CardMemory, GpuSpec, Precision, StepMemory
 from gpubench.models.record import Record
+from gpubench.predict.question import SPEED_UNTOLD, why_speed_untold
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import device_of, largest_of
 
@@ -62,11 +63,16 @@ class Room(Record, frozen=True, kw_only=True):
 
 
 class Capacity(Record, frozen=True, kw_only=True):
-    """What one card has room for, each model and each way."""
+    """What one card has room for, each model and each way.
+
+    Attributes:
+        speed_untold: Why the speed of these models is not told on it; None where it is.
+    """
 
     gpu_key: str
     card: CardMemory
     rooms: tuple[Room, ...]
+    speed_untold: str | None = None
 
     def flat(self) -> dict[str, Any]:
         """Return the document of ``gpubench memory --gpu X --json``."""
@@ -74,6 +80,7 @@ class Capacity(Record, frozen=True, kw_only=True):
             "gpu_key": self.gpu_key,
             "memory_bytes": round(self.card.listed_bytes),
             "usable_bytes": round(self.card.usable_bytes),
+            "speed_untold": self.speed_untold,
             "models": [
                 {
                     "model": room.model,
@@ -104,6 +111,7 @@ def capacity_of(spec: GpuSpec) -> Capacity:
     card = card_of(spec)
     if card is None:
         raise MisuseError(f"{spec.key}: its memory is not known")
+    untold = why_speed_untold(spec, Precision.BF16)
     return Capacity(
         gpu_key=spec.key,
         card=card,
@@ -117,4 +125,5 @@ def capacity_of(spec: GpuSpec) -> Capacity:
             )
             for member in load_members()
         ),
+        speed_untold=untold and f"{untold}: {SPEED_UNTOLD}",
     )

@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.arrays import Flags, Floats
 from gpubench.folders import data_rows
 from gpubench.models import GpuSpec, Precision
-from gpubench.predict.question import capability_of
+from gpubench.predict.question import FITTED_VENDOR, capability_of
 from gpubench.specs import load_specs
 
 REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
@@ -171,24 +171,44 @@ def architecture_of(gpu_key: str) -> str:
 
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """The last known architecture of the same vendor before this one; None where there is none.
+    """The last known architecture of the same family before this one; None where there is none."""
+    lineages = _lineages()
+    if architecture not in lineages:
+        return None
+    mine = lineages[architecture]
+    older = [
+        name
+        for name in known
+        if name in lineages and lineages[name].families & mine.families and lineages[name].age < mine.age
+    ]
+    return max(older, key=lambda name: lineages[name].age, default=None)
 
-    Generations follow the compute capability, so only NVIDIA's are ordered.
-    """
-    ages = _first_capability()
-    older = [name for name in known if name in ages and ages[name] < ages.get(architecture, (0, 0))]
-    return max(older, key=ages.__getitem__, default=None)
+
+class _Lineage(NamedTuple):
+    """To which families an architecture belongs, and where it stands in their order."""
+
+    families: frozenset[str]
+    age: tuple[int, int]
 
 
 @cache
-def _first_capability() -> Mapping[str, tuple[int, int]]:
-    """The lowest compute capability of each architecture."""
-    found: dict[str, tuple[int, int]] = {}
+def _lineages() -> Mapping[str, _Lineage]:
+    """Family and age of each architecture that has either.
+
+    NVIDIA is one family, by its lowest compute capability. No other vendor has such numbers: there each line
+    of cards is a family (AMD's Instinct, its Radeon), by the year of its first card.
+    """
+    found: dict[str, _Lineage] = {}
     for key, spec in load_specs().items():
-        capability = capability_of(spec)
+        name, capability = architecture_of(key), capability_of(spec)
         if capability is not None:
-            name = architecture_of(key)
-            found[name] = min(capability, found.get(name, capability))
+            mine = _Lineage(frozenset({spec.vendor}), capability)
+        elif spec.vendor != FITTED_VENDOR and spec.release_year is not None:
+            mine = _Lineage(frozenset({f"{spec.vendor} {spec.line}"}), (spec.release_year, 0))
+        else:
+            continue
+        before = found.get(name, mine)
+        found[name] = _Lineage(before.families | mine.families, min(before.age, mine.age))
     return found
 
 

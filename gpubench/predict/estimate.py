@@ -26,11 +26,13 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.question import (
+    SPEED_UNTOLD,
     Question,
     Refusal,
     case_for,
     check,
     domain_gap,
+    memory_case_for,
     never_predicted,
     question_of,
     task_of,
@@ -57,10 +59,12 @@ def predict(request: PredictRequest) -> Predictions:
 
     check_fields(request)
     workload, batch = request.workload, request.batch_size
-    profile = profile_of(workload, asked_recipe(request)) if isinstance(workload, str) else workload
+    asked = asked_recipe(request)
+    profile = profile_of(workload, asked) if isinstance(workload, str) else workload
     question = question_of(
         profile,
         request.precision,
+        asked=asked,
         execution=Execution(request.execution),
         task=task_of(profile, request.task, named="task" in request.asked),
         batch_size=None if batch == "max" else batch,
@@ -102,7 +106,7 @@ def estimate(
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
-            answers[spec.key] = case
+            answers[spec.key] = _with_memory(question, case, spec, peaks)
             continue
         fit = memory.fit_of(question, case, spec, peaks)
         reading = measured_here(readings, case, spec.key)
@@ -121,6 +125,15 @@ def estimate(
     for each, prediction in zip(to_predict, predictions, strict=True):
         answers[each.spec.key] = _predicted(question, each, prediction, peaks)
     return {spec.key: answers[spec.key] for spec in specs}
+
+
+def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Sequence[Reading]) -> Refusal:
+    """Return the refusal, with its memory where that is all that can be told."""
+    case = memory_case_for(question, spec)
+    fit = None if isinstance(case, Refusal) else memory.fit_of(question, case, spec, peaks)
+    if fit is None:
+        return refusal
+    return Refusal(gpu_key=spec.key, reason=f"{refusal.reason}: {SPEED_UNTOLD}: {fit.text()}")
 
 
 @dataclass(frozen=True)
@@ -152,7 +165,8 @@ def _room(
         if shared.fits:
             return replace(alone, fit=shared, fewest_gpus=fewest_gpus)
         batch = shared.largest_batch
-        there = f"largest batch {batch:,} each" if batch else "not even a batch of 1 each"
+        one = "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 each"
+        there = f"largest batch {batch:,} each" if batch else one
         reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {there}"
     return Refusal(gpu_key=spec.key, reason=reason)
 

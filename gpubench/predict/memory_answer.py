@@ -35,18 +35,20 @@ from gpubench.precisions import AMP
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import (
+    SPEED_UNTOLD,
     Question,
     Refusal,
     case_at,
-    case_for,
     check,
+    memory_case_for,
     question_of,
     task_of,
     why_impossible,
+    why_speed_untold,
 )
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
-from gpubench.profile.memory import checkpointed, judge_fit, with_adapters
+from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
 from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -94,6 +96,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     Attributes:
         gpu_key: Of which card the need is: of one with GDDR memory where there is one, else of the first.
         refused: GPUs without an answer, and why.
+        speed_untold: GPUs whose memory is told and whose speed is not, and why.
         accumulate: Micro-batches that the batch of the case is cut into.
     """
 
@@ -102,6 +105,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     need: MemoryNeed
     cards: tuple[CardAnswer, ...]
     refused: tuple[Refusal, ...] = ()
+    speed_untold: tuple[Refusal, ...] = ()
     accumulate: int = 1
 
     @property
@@ -158,6 +162,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
                 for card in self.cards
             ],
             "refused": [msgspec.to_builtins(refusal) for refusal in self.refused],
+            "speed_untold": [msgspec.to_builtins(each) for each in self.speed_untold],
         }
 
 
@@ -210,9 +215,10 @@ def answer_memory(
     _check(question, accumulate)
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
+    untold: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
     for spec in specs:
-        case, card = case_for(question, spec), card_of(spec)
+        case, card = memory_case_for(question, spec), card_of(spec)
         if isinstance(case, Refusal):
             refused.append(case)
         elif card is None:
@@ -220,6 +226,8 @@ def answer_memory(
         else:
             asked_for = msgspec.structs.replace(case, **changes)
             groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
+            if reason := why_speed_untold(spec, case.precision):
+                untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
     every = [pair for pairs in groups.values() for pair in pairs]
     if not every:  # no card can run it
         precision = Precision.AMP_FP16 if question.precision == AMP else Precision(question.precision)
@@ -233,6 +241,7 @@ def answer_memory(
         need=of_question.need_of(question, case, spec, readings, accumulate),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),
+        speed_untold=tuple(untold),
         accumulate=accumulate,
     )
 
@@ -268,14 +277,14 @@ def _answer(
         gpu_keys=tuple(spec.key for spec in specs),
         precision=cases[0].precision,
         fit=fit,
-        fixes=() if fit.fits or not fixes else tuple(_fixes(question, cases[0], fit, readings, accumulate)),
+        fixes=tuple(_fixes(question, cases[0], fit, readings, accumulate)) if fixes else (),
     )
 
 
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """What would make it fit, each with its need; what would not is told as well."""
+    """What would make it fit, each with its need; what would not is told as well. Nothing where it fits."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -287,13 +296,14 @@ def _fixes(
             fit=judge_fit(profile, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate),
         )
 
-    if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
-        what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
-        yield fix(what, precision=Precision.AMP_FP16)
-    if train:
-        for again in checkpointed(profile, case):
-            what = _CHECKPOINTING_WORDS[again.checkpointing]
-            yield fix(what, checkpointing=again.checkpointing)
+    if case.execution is Execution.GRAPH and (fit.in_eager_steps or not fit.fits):
+        eager = fix("eager steps (--execution eager)", execution=Execution.EAGER)
+        if (eager.fit.need.device.high or 0) < (fit.graph_high_bytes or fit.need.device.high or 0):
+            yield eager
+    if fit.fits:
+        return
+    for what, changes in _computed_otherwise(profile, case):
+        yield fix(what, **changes)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
         what = f"gradients accumulated over {parts:,} micro-batches of {-(-case.batch_size // parts):,}"
@@ -305,6 +315,20 @@ def _fixes(
             what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
             yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
         yield from _on_several(question, case, fit, readings, accumulate)
+
+
+def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
+    """The same work computed with less memory: what to change, in words and by field."""
+    if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
+        what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
+        yield what, {"precision": Precision.AMP_FP16}
+    if case.task is not TaskKind.TRAIN:
+        return
+    for again in checkpointed(profile, case):
+        yield _CHECKPOINTING_WORDS[again.checkpointing], {"checkpointing": again.checkpointing}
+    if (apart := chunked(profile, case)) is not None:
+        chunks = apart.loss_chunks
+        yield f"the loss in {chunks} chunks of tokens (--loss-chunks {chunks})", {"loss_chunks": chunks}
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
@@ -414,6 +438,7 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Questio
         question_of(
             profile,
             request.precision,
+            asked=asked,
             execution=Execution(request.execution),
             task=task_of(profile, request.task, named="task" in request.asked),
             batch_size=request.batch_size,

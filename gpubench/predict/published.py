@@ -35,6 +35,7 @@ from gpubench.predict.table import (
     facts_of,
     model_profiles,
     table_of,
+    tokens_per_sample,
 )
 from gpubench.specs import find_spec
 from gpubench.units import figure_in, plain
@@ -57,9 +58,6 @@ _UNSTATED_BATCH = (16, 1024)
 MOST_BATCH = 1_000_000_000
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
 _MOST_NAMED = 5  # broken lines of one kind that are named by their number
-GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
-
-
 _WHOLE_LABELS = frozenset({FP16.name, BF16.name})
 _HALF_LABELS = {AMP, "mixed", *_WHOLE_LABELS} | {p for p in Precision if p.facts.predicted_as == "half"}
 _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
@@ -219,7 +217,7 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | SetA
         or batch > MOST_BATCH
     ):
         return SetAside("value or batch is not a positive number")
-    seconds = _seconds_per_sample(text, value, int(batch))
+    seconds = _seconds_per_sample(text, task, value, int(batch))
     if isinstance(seconds, SetAside):
         return seconds
     math_mode = text["math_mode"] if text["math_mode"] in MATH_MODES else ""
@@ -278,11 +276,18 @@ def _usual() -> Mapping[str, tuple[str, str]]:
 _spec = lru_cache(maxsize=4096)(find_spec)
 
 
-def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> float | SetAside:
+def _seconds_per_sample(
+    text: Mapping[str, str], task: TaskKind, value: float, batch: int
+) -> float | SetAside:
     unit = text["unit"]
     metric = text["metric"] or ("throughput" if unit in _PER_SECOND else "step_time")
     if metric == "throughput" and unit in _PER_SECOND:
-        return (GNMT_TOKENS if unit == "tokens/s" else 1) / value
+        model = text["model"]
+        samples = 1.0 if unit != "tokens/s" else tokens_per_sample(task).get(model.partition("+")[0])
+        if samples is None:
+            reason = "tokens/s of a model whose tokens per sample are not known"
+            return SetAside(reason, repr(plain(model, 60)))
+        return samples / value
     if metric == "step_time" and unit in _SECONDS:
         return value * _SECONDS[unit] / batch if batch else SetAside("a step time without its batch")
     if metric == "score":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -16,8 +18,9 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import AMP, best_amp
+from gpubench.precisions import AMP, BF16, best_amp
 from gpubench.profile import load_profiles
+from gpubench.workload import check_weights
 
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
@@ -46,9 +49,26 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return self.profile.main_batch if self.batch_size is None else self.batch_size
 
 
-def question_of(profile: WorkloadProfile, precision: str | None, **rest: Any) -> Question:
-    """Return the question of a profile at a precision by name, its weights in the type of that precision."""
+def question_of(
+    profile: WorkloadProfile,
+    precision: str | None,
+    *,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    **rest: Any,
+) -> Question:
+    """Return the question of a profile at a precision by name, its weights in the type of that precision.
+
+    Args:
+        profile: With what was asked of its recipe.
+        precision: By name; None is the usual one of the workload.
+        asked: What was asked of the recipe, by field.
+        rest: Other fields of the question.
+
+    Raises:
+        MisuseError: If the precision would overwrite what was asked.
+    """
     at = precision_of(precision, profile)
+    check_weights(profile.name, profile.recipe, asked, (at,))
     of_weights = Precision.AMP_FP16 if at == AMP else Precision(at)
     return Question(profile=profile.at_precision(of_weights), precision=at, **rest)
 
@@ -107,7 +127,29 @@ def _why_not_at(question: Question, precision: Precision) -> str | None:
 
 
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """The case that the question means on this GPU, or why the GPU cannot run it."""
+    """The case that the question means on this GPU, or why it has no speed there."""
+    case = memory_case_for(question, spec)
+    untold = None if isinstance(case, Refusal) else why_speed_untold(spec, case.precision)
+    return case if untold is None else Refusal(gpu_key=spec.key, reason=untold)
+
+
+def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
+    """Say why a GPU has an answer of memory at a precision and none of speed; None where it has both.
+
+    Without hardware for bf16 a model is run in fp16, whose elements take as many bytes. Nothing published
+    says how fast that is where the weights are cast too.
+    """
+    if precision.facts.format is not BF16 or has_hardware(spec, precision):
+        return None
+    return f"{spec.short_name} has no {precision.facts.hardware}"
+
+
+SPEED_UNTOLD = "its speed is not told; in fp16 the work takes the same memory"
+"""What follows on that reason where the memory is told."""
+
+
+def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
+    """The case whose memory answers the question on this GPU, or why the GPU cannot run it."""
     capability = capability_of(spec)
     precision = (
         best_amp(lambda each: each.within(capability))
@@ -116,7 +158,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     )
     if reason := _why_not_at(question, precision):
         return Refusal(gpu_key=spec.key, reason=reason)
-    if not has_hardware(spec, precision):
+    if not has_hardware(spec, precision) and precision.facts.format is not BF16:
         lack = f"{spec.short_name} has no {precision.facts.hardware}"
         if spec.vendor != FITTED_VENDOR and not precision.facts.told_by_rate:
             lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"

@@ -85,6 +85,13 @@ def approximate_models(task: TaskKind) -> frozenset[str]:
     return frozenset(row["model"] for row in data_rows(PROFILES[task]) if row["approximate"])
 
 
+@cache
+def tokens_per_sample(task: TaskKind) -> Mapping[str, float]:
+    """Tokens of one sample of each published model, as publishers count them; of some it is not known."""
+    told = ((row["model"], row["tokens_per_sample"]) for row in data_rows(PROFILES[task]))
+    return {model: float(tokens) for model, tokens in told if tokens}
+
+
 def base_model(name: str) -> str:
     """Family of a model's name, whatever its image side and optimizer."""
     return name.partition("+")[0].partition("@")[0].casefold()

@@ -29,10 +29,12 @@ from gpubench.user_model import HUGGING_FACE, is_own
 from gpubench.workload import Workload, check_recipe
 
 PROFILES_FILE = "workload_profiles.json"
-TRACE_LIMIT_S = 60.0
-"""An own model that has not been built and traced by then never will be, in all likelihood."""
-CONFIG_LIMIT_S = 300.0
+TRACE_CPU_S = 60.0
+"""An own model that has not been built and traced by this much work never will be, in all likelihood."""
+CONFIG_CPU_S = 300.0
 """The same of a Hugging Face config, whose library is slow to import, and whose models may be large."""
+TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
+"""Of the clock: for a model that waits forever. A busy machine makes an honest one several times slower."""
 NOTICE_AFTER_S = 5.0
 """Most models are traced by then; a person who waits longer is told what for."""
 _NOTE_CHARACTERS = 600
@@ -247,17 +249,20 @@ def called(reference: str) -> str:
 def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = called(reference)
-    time_limit_s = CONFIG_LIMIT_S if reference.startswith(HUGGING_FACE) else TRACE_LIMIT_S
+    is_config = reference.startswith(HUGGING_FACE)
+    cpu_limit_s = CONFIG_CPU_S if is_config else TRACE_CPU_S
+    time_limit_s = CONFIG_LIMIT_S if is_config else TRACE_LIMIT_S
     if is_own(reference):
         from gpubench.user_model import check_own
 
         check_own(reference, wanted.fields)
-    with _notice(name, time_limit_s):
+    with _notice(name, cpu_limit_s, time_limit_s):
         asked = ask_child(
             ("-m", "gpubench.profile.child"),
             [reference, msgspec.json.encode(wanted).decode()],
             Answer,
             time_limit_s=time_limit_s,
+            cpu_limit_s=cpu_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )
     if asked.swept:
@@ -281,9 +286,10 @@ def _say_once(words: str) -> None:
 
 
 @contextmanager
-def _notice(name: str, time_limit_s: float) -> Iterator[None]:
+def _notice(name: str, cpu_limit_s: float, time_limit_s: float) -> Iterator[None]:
     """Say what is going on once it takes long; of a model that is asked twice, once."""
-    words = f"{name} is being built and traced, for at most {format_duration(time_limit_s)}"
+    most = f"{format_duration(cpu_limit_s)} of CPU time, {format_duration(time_limit_s)} in all"
+    words = f"{name} is being built and traced, for at most {most}"
     timer = threading.Timer(NOTICE_AFTER_S, _say_once, (words,))
     timer.daemon = True
     timer.start()

@@ -43,7 +43,7 @@ from gpubench.profile.growth import (
 from gpubench.profile.kernels import EveryCall, storage_id
 from gpubench.profile.nested import tensors_of, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
-from gpubench.recipes import ADAPTER_BASES
+from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded
 
@@ -85,11 +85,12 @@ def trace_memory(
         if not with_variants:
             return tuple(found)
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
-        for recipe, steps in _variants(workload, has_blocks=has_blocks):
+        variants = _variants(workload, has_blocks=has_blocks)
+        for of, recipe, steps in (*_rebuilt(workload), *((workload, *each) for each in variants)):
             if time.process_time() >= until_s:
                 break
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
-                made = _Made(workload, recipe, mode)
+                made = _Made(of, recipe, mode)
                 found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
     return tuple(found)
 
@@ -113,6 +114,19 @@ def _alike(
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
     """Whether a step runs under autocast, or not: weights in half precision have no use for it."""
     return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
+
+
+def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tuple[TaskKind, bool]]]]:
+    """What else a workload without shipped variants is built by: loss in chunks, weights in float32."""
+    if not workload.also_at:
+        return
+    for field, value in (("loss_chunks", LOSS_CHUNKS), ("weight_type", WeightType.FLOAT32)):
+        recipe = msgspec.structs.replace(workload.recipe, **{field: value})
+        is_known = getattr(workload.recipe, field) != (1 if field == "loss_chunks" else WeightType.BFLOAT16)
+        if is_known or field not in workload.settings:
+            continue
+        steps = tuple(itertools.product(workload.tasks, _autocasts(recipe)))
+        yield workload.at(recipe), recipe, steps
 
 
 def _variants(

@@ -44,7 +44,7 @@ from gpubench.profile.memory_figures import (
     parts_of,
     scratch_of,
 )
-from gpubench.recipes import ADAPTER_BASES
+from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
@@ -165,7 +165,12 @@ def judge_fit(
     largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
     batch = case.batch_size
     largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
-    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest)
+    one = False
+    if not largest:
+        alone = msgspec.structs.replace(case, batch_size=1)
+        of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale)
+        one = card.verdict_of(of_one.device) is Verdict.TOO_TIGHT
+    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one)
     if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:
         return fit
     eagerly = msgspec.structs.replace(case, execution=Execution.EAGER)
@@ -375,6 +380,12 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
     more = ways[ways.index(case.checkpointing) + 1 :]
     cases = (msgspec.structs.replace(case, checkpointing=how) for how in more)
     return tuple(each for each in cases if _held(profile, each) is not None)
+
+
+def chunked(profile: WorkloadProfile, case: Case) -> Case | None:
+    """The case with its loss in chunks of tokens; None where it is, or where that was not traced."""
+    changed = msgspec.structs.replace(case, loss_chunks=LOSS_CHUNKS)
+    return changed if case.loss_chunks == 1 and _held(profile, changed) is not None else None
 
 
 def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:

@@ -216,6 +216,7 @@ def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:
         recipe=workload.recipe,
         settings=workload.settings,
         precisions=workload.precisions,
+        also_at=workload.also_at,
         checkpointing_from=workload.checkpointing_from,
         parallel_mode=workload.parallel_mode,
         is_classic=workload.is_classic,

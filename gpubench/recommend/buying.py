@@ -194,6 +194,7 @@ def purchases_of(rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership]) 
                 source=machine.source,
                 rank=row.rank,
                 p_best=row.p_best,
+                extrapolated=row.estimate.is_extrapolated,
                 board_power_w=_board_power_w(machine, spec),
                 slots=_slots(machine, spec),
                 memory_free=memory_free(row, spec),

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import FindingKind, Sureness
+from gpubench.models import Sureness
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.objective import drawn, drawn_merits, merit, sorted_by
+from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
@@ -147,8 +147,6 @@ class Chances:
     """One figure a row, in the order of the rows, and how sure the first of them is.
 
     Attributes:
-        order: The rows of the pool as they stand: of those that share the first rank, which no figure tells
-            apart, those whose GPU the fit covers come before the others, each in the order of their merit.
         scores: (N, D) merit of the first rows in every joint draw, larger is better.
         sureness_independent: Where the error of each GPU is its own.
         sureness_at_these_prices: If every price is the one expected, for certain.
@@ -159,7 +157,6 @@ class Chances:
     its own machine.
     """
 
-    order: Indices
     ranks: list[int]
     ties: list[bool]
     p_best: Floats
@@ -173,9 +170,10 @@ class Chances:
 
 
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
-    """Return rank, tie and chances of each row, and how they stand; ``order`` has them by their merit.
+    """Return rank, tie and chances of each row; ``order`` has them as ``objective.order`` does.
 
-    Rank and tie are at the prices expected: they part what a measurement could tell apart. The chances count
+    Rank and tie are at the prices expected: they part what a measurement could tell apart. No guess beyond
+    the fit shares the rank of a row that the fit covers. The chances count
     also how far prices may be off.
     """
     detailed = min(len(order), IN_DETAIL)
@@ -186,13 +184,11 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     rows = order[able]
     together = drawn(request, pool, rows)
     expected = drawn_merits(request, pool, rows, together)
-    ranks, ties = bands(expected[:detailed], kinds)
-    head = ranks.count(ranks[0])
-    covered_first = np.argsort(_is_a_guess(pool)[order[:head]], kind="stable")
-    order = np.concatenate((order[:head][covered_first], order[head:]))
-    rows, ties[:head] = order[able], [ties[at] for at in covered_first.tolist()]
-    expected[:head] = expected[:head][covered_first]
-    together.which[:head] = together.which[:head][covered_first]
+    covered = int(np.count_nonzero(~is_a_guess(pool)[order[:detailed]]))
+    ranks, ties = bands(expected[:covered], kinds[:covered])
+    for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
+        ranks.append(covered + rank)
+        ties.append(tie)
     at_these_prices = _sureness(request, expected[0], leaders_of(expected))
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, together, price=price)
@@ -210,7 +206,6 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         ties[0] = True
     rest = range(detailed + 1, len(order) + 1)
     return Chances(
-        order=order,
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
         p_best=p_best,
@@ -222,12 +217,6 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         sureness_at_these_prices=at_these_prices,
         scores=scores[:detailed],
     )
-
-
-def _is_a_guess(pool: Candidates) -> Flags:
-    """Return of which rows the GPU is beyond what the fit covers."""
-    kinds = ([finding.kind for finding in each.findings] for each in pool.speeds.estimates)
-    return np.array([FindingKind.OUT_OF_DOMAIN in each for each in kinds], dtype=bool)[pool.gpu]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:

@@ -13,7 +13,6 @@ from gpubench.models import (
     Choice,
     Decision,
     Elsewhere,
-    FindingKind,
     GpuSpec,
     Offer,
     PriceCondition,
@@ -90,7 +89,7 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
         batch_size=row.estimate.case.batch_size if not row.parts else None,
         feed_images_per_s=images_per_s,
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
-        extrapolated=is_extrapolated(row),
+        extrapolated=row.estimate.is_extrapolated,
         also_at=tuple(_elsewhere(offer, rows, same)),
     )
 
@@ -114,11 +113,6 @@ _OF_MACHINE = {
     "host_usd": "hosts_usd",
     "assumed": "assumed",
 }
-
-
-def is_extrapolated(row: RankedOffer) -> bool:
-    """Return whether the GPU of a row is beyond what the fit covers."""
-    return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in row.findings)
 
 
 def _photographs_per_s(found: Eligible, row: RankedOffer) -> float | None:

@@ -292,7 +292,6 @@ def eligible(
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
-    order = order if first_only else chances.order
     rows = Rows(request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts)
     return Eligible(able, pool, order, rows, chances, fallen)
 

@@ -213,6 +213,7 @@ def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
     return question_of(
         profile,
         request.precision,
+        asked=asked_recipe(request),
         execution=Execution(request.execution),
         task=profile.task_for(request.task),
         batch_size=None if request.batch_size == "max" else request.batch_size,

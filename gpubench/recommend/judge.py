@@ -14,7 +14,7 @@ from gpubench.recommend import objective
 from gpubench.recommend.buy_or_rent import against_rent
 from gpubench.recommend.buying import purchases_of
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.decision import beside, choice_of, decide, is_extrapolated, likely_use
+from gpubench.recommend.decision import beside, choice_of, decide, likely_use
 from gpubench.recommend.eligible import Eligible, Sifted, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import excluded
@@ -115,8 +115,6 @@ def first_choice(
     """
     quick = msgspec.structs.replace(request, draws=1)  # no chance is said
     found = eligible(quick, left, evidence_for, first_only=True)
-    if is_extrapolated(found.rows[0]):
-        found = eligible(request, left, evidence_for)  # what ties with it may be surer
     if found.pool.work is None:
         return None
     choice = choice_of(found, beside(found.rows[0]), found.rows)

@@ -13,6 +13,7 @@ from gpubench.models import Choice, Decision, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices, name_of
+from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.buy_or_rent import assumed_of
@@ -65,6 +66,9 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
     yield from _on_expected_prices(found.left.market, priced)
     yield from _free_beside(request, found.left)
+    untold = {gpu_name(each.offer.gpu_key) for each in found.fallen if SPEED_UNTOLD in each.reason}
+    if untold:
+        yield f"Not ranked, having no BF16 hardware: {listing(sorted(untold))}. Of each {SPEED_UNTOLD}."
 
 
 def _not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:

@@ -152,7 +152,7 @@ def drawn_job_rates(
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:
-    """Return the rows, best first, by their point estimates.
+    """Return the rows, best first, by their point estimates; guesses beyond the fit after all others.
 
     Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
     by price, then by name, so that the order of the input is nothing.
@@ -178,7 +178,12 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
         )
     )
     found[even[alike]] = rows[sorted(range(len(rows)), key=names.__getitem__)]
-    return found
+    return found[np.argsort(is_a_guess(pool)[found], kind="stable")]
+
+
+def is_a_guess(pool: Candidates) -> Flags:
+    """Return of which rows the GPU is beyond what the fit covers."""
+    return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
 def standing(request: RankRequest, pool: Candidates, row: int) -> tuple[float, float]:

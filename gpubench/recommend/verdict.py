@@ -33,7 +33,7 @@ from gpubench.recommend.decision import against_rent_by_the_hour, second_best, t
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
-from gpubench.recommend.objective import time_and_cost
+from gpubench.recommend.objective import is_a_guess, time_and_cost
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, batches_of
 from gpubench.units import (
@@ -162,8 +162,8 @@ def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
             return choice.hours or 0.0
         return -choice.samples_per_s / (choice.expected_usd_per_hour if by == "value" else 1.0)
 
-    ties = [each for each in decision.by_gpu if each.extrapolated and each.rank == 1]
-    if any(figure(each) < figure(decision.choice) for each in ties):  # better, and a guess beyond the fit
+    guesses = [each for each in decision.by_gpu if each.extrapolated]  # beyond the fit
+    if any(figure(each) < figure(decision.choice) for each in guesses):
         title += " that the fit covers"
     if request.batch_size == "max":
         title += " at each GPU's own largest batch"
@@ -379,6 +379,7 @@ def _others(ranking: Ranking, found: Eligible) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
     rows, parts = found.rows, []
     time, _ = time_and_cost(found.request, found.pool, found.order)
+    time = np.where(is_a_guess(found.pool)[found.order], np.inf, time)
     fastest, cheapest = int(np.argmin(time)), int(np.argmin(rows.prices))
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = rows[fastest]

@@ -34,7 +34,7 @@ def _sentence(ranking: Ranking) -> str:
         for name, each in others.items()
         if name is not PriceCondition.UNSTATED
     ]
-    fastest = max(ranking.purchases, key=lambda each: each.samples_per_s)
+    fastest = max(ranking.purchases, key=lambda each: (not each.extrapolated, each.samples_per_s))
     if fastest != best:
         sentences.append(f"Fastest{limit}: {_words(fastest)}.")
     return " ".join(sentences)

@@ -20,7 +20,8 @@ def _render(data: ReportData) -> Block:
     facts = measured_facts(data.results)
     if data.ranking is not None and data.ranking.rows:
         parts.append(Paragraph(text=plain(data.ranking.verdict, 1500)))
-        fastest = max(data.ranking.rows, key=partial(speed_of, data.ranking))
+        known = [row for row in data.ranking.rows if not row.estimate.is_extrapolated]
+        fastest = max(known or data.ranking.rows, key=partial(speed_of, data.ranking))
         dated = price_date_words(fastest)
         if fastest.offer.pricing is not Pricing.OWNED and fastest.is_expected_as_listed:
             dated = f"price of {dated}"

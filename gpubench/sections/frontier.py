@@ -28,9 +28,13 @@ MOST_POINTS = 250
 
 
 def frontier(ranking: Ranking) -> tuple[RankedOffer, ...]:
-    """The offers that no other beats on both the cost of work and throughput, by rising throughput."""
+    """The offers that no other beats on both the cost of work and throughput, by rising throughput.
+
+    Guesses beyond the fit are left out, unless there is nothing else.
+    """
     line: list[RankedOffer] = []
-    for row in sorted(ranking.rows, key=lambda r: (-speed_of(ranking, r), cost_of(ranking, r))):
+    known = [row for row in ranking.rows if not row.estimate.is_extrapolated]
+    for row in sorted(known or ranking.rows, key=lambda r: (-speed_of(ranking, r), cost_of(ranking, r))):
         if not line or cost_of(ranking, row) < cost_of(ranking, line[-1]):
             line.append(row)
     return tuple(reversed(line))
@@ -72,8 +76,9 @@ def _render(data: ReportData) -> Block | None:
                 ),
                 caption=(
                     f"{shown}; right is faster, down is cheaper, both axes logarithmic. The "
-                    "dashed line joins the offers that no other beats on both. Positions are best "
-                    "estimates: offers near the line may be as good within their intervals."
+                    "dashed line joins the offers that no other beats on both, guesses beyond the fit left "
+                    "out. Positions are best estimates: offers near the line may be as good within their "
+                    "intervals."
                 ),
             ),
         ),

@@ -131,8 +131,9 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
                     text("Change", lambda row: row[1].what),
                     text("Answer", lambda row: _verdict(row[1].fit)),
                 )
-            if refused := [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]:
-                yield Bullets(items=tuple(refused))
+            refused = [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]
+            if remarks := (*refused, *(each.reason for each in answer.speed_untold)):
+                yield Bullets(items=tuple(remarks))
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
@@ -148,6 +149,7 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
     def cell(tokens: int) -> str:
         return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"
 
+    said = [f"{capacity.speed_untold}."] if capacity.speed_untold else []
     card = f"{gpu_name(capacity.gpu_key)} ({format_bytes(capacity.card.listed_bytes)})"
     return (
         Table(
@@ -155,7 +157,7 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
             columns=(Column(title="Model"), *(Column(title=way, numeric=True) for way in ways)),
             rows=tuple((model, *(cell(found[way]) for way in ways)) for model, found in by_model.items()),
         ),
-        Paragraph(text=WORDS, tone="note"),
+        Paragraph(text=" ".join((WORDS, *said)), tone="note"),
     )
 
 

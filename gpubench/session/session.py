@@ -62,7 +62,7 @@ from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
-from gpubench.workload import need_torch
+from gpubench.workload import check_weights, need_torch
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 
@@ -178,6 +178,8 @@ def prepare(
         store.check_writable(root)
     recipe = asked_recipe(request)
     profiles = profiles_in(wanted, request.workloads, recipe, device, gpu_count=request.gpu_count)
+    for profile in profiles.values():
+        check_weights(profile.name, profile.recipe, recipe, request.precisions or profile.precisions)
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from gpubench.cli.app import app
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.plan import plan
@@ -131,3 +133,15 @@ def test_a_recipe_is_another_task(h100):
     assert again.name == workload.name
     model = again.tiny(2, 0).model
     assert (model.recipe.checkpointing, model.recipe.loss_chunks) == (Checkpointing.FULL, 2)
+
+
+@pytest.mark.parametrize("verb", [("memory",), ("predict", "show"), ("rank",), ("run", "--device", "cpu")])
+@pytest.mark.parametrize(
+    ("weights", "precision"), [("float32", "bf16"), ("bfloat16", "amp"), ("float16", "fp32")]
+)
+def test_weights_that_a_precision_would_overwrite_are_refused_by_every_verb(verb, weights, precision):
+    words = (*verb, "--workload", "vgg16", "--weight-type", weights, "--precision", precision)
+    refused = CliRunner().invoke(app, words).exception
+    assert isinstance(refused, MisuseError), refused
+    assert f"vgg16: weights in {weights} at {precision}" in str(refused)
+    assert "\n" not in str(refused)

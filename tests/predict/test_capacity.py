@@ -7,10 +7,11 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from gpubench import memory, predict, rank
 from gpubench.discovery import load_workload
 from gpubench.models import Case, Checkpointing, StepMemory, WeightType
 from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_members
-from gpubench.predict.question import case_for, question_of
+from gpubench.predict.question import SPEED_UNTOLD, case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import judge_fit
@@ -126,3 +127,38 @@ def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) ->
     case = case_for(question, require_spec(H100))  # a card that is known to compute in bfloat16
     assert isinstance(case, Case), case
     return judge_fit(profile, case, card_of(require_spec(gpu_key))).fits
+
+
+@pytest.mark.parametrize("name", ["T4", "V100 SXM2 16GB", "RTX 2080 Ti", "Radeon VII"])
+def test_a_card_without_bf16_is_told_its_memory_and_that_its_speed_is_not(name):
+    """One rule for memory, the room of a card, predictions and the ranking."""
+    key = require_spec(name).key
+    ((answer,),) = ([card.fit for card in each.cards] for each in memory("llama_1b", gpu=name, batch_size=1))
+    (twin,) = memory("llama_1b", gpu="L4", batch_size=1)[0].cards
+    if require_spec(name).memory_type != "HBM2":
+        assert answer.need.allocated == twin.fit.need.allocated
+    assert [each.gpu_key for each in memory("llama_1b", gpu=name, batch_size=1)[0].speed_untold] == [key]
+    assert memory("llama_1b", gpu="L4", batch_size=1)[0].speed_untold == ()
+    assert SPEED_UNTOLD in capacity_of(require_spec(name)).speed_untold
+    refusal = predict("llama_1b", gpu=name, batch_size=1)[key]
+    assert SPEED_UNTOLD in refusal.reason
+    assert answer.text() in refusal.reason
+
+
+def test_a_ranking_names_the_cards_without_bf16_and_their_memory():
+    ranking = rank("llama_8b_qlora", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
+    reasons = {each.reason for each in ranking.excluded if each.gpu_key == "nvidia-tesla-t4-16gb"}
+    assert any(SPEED_UNTOLD in reason and "fits" in reason for reason in reasons)
+    assert any(SPEED_UNTOLD in note and "T4" in note for note in ranking.notes)
+    at_amp = rank("bert_base", precision="amp", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
+    assert not any(SPEED_UNTOLD in note for note in at_amp.notes)
+
+
+def test_a_batch_of_one_whose_lower_end_fits_may_fit_and_eager_steps_are_named():
+    (card,) = memory("llama_1b", precision="amp", gpu="L4", batch_size=4)[0].cards
+    assert (card.fit.largest_batch, card.fit.one_may_fit) == (0, True)
+    assert "a batch of 1 may fit" in card.fit.text()
+    assert any("--execution eager" in fix.what for fix in card.fixes)
+    (small,) = memory("llama_1b", precision="amp", gpu="T4", batch_size=4)[0].cards
+    assert (small.fit.largest_batch, small.fit.one_may_fit) == (0, False)
+    assert "not even a batch of 1 fits" in small.fit.text()

@@ -116,18 +116,25 @@ def test_a_stranger_inherits_what_the_generation_before_it_has():
         "Turing": (0.1, 0.0, 0.2),
         "Ampere": (0.3, 0.0, 0.4),
         "Hopper": (0.5, 0.0, 0.6),
-        "RDNA3": (9.0, 9.0, 9.0),
+        "CDNA2": (0.7, 0.0, 0.7),
+        "CDNA3": (-0.6, 0.0, -0.6),
+        "RDNA2": (9.0, 9.0, 9.0),
     }
-    ada, volta, amd = deviations_of(
-        known, ["nvidia-l4-24gb", "nvidia-tesla-v100-sxm2-16gb", "amd-mi355x-288gb"]
-    )
-    assert ada == pytest.approx([0.3, 0, 0.4])
-    assert volta == pytest.approx([0, 0, 0])
-    assert amd == pytest.approx([0, 0, 0])
-    assert [predecessor(name, known) for name in ("Blackwell", "Ampere", "Turing")] == [
+    strangers = {
+        "nvidia-l4-24gb": (0.3, 0, 0.4),
+        "nvidia-tesla-v100-sxm2-16gb": (0, 0, 0),
+        "amd-mi355x-288gb": (-0.6, 0, -0.6),
+        "amd-mi100-32gb": (0, 0, 0),
+        "amd-radeon-rx-9070-xt-16gb": (9, 9, 9),
+        "amd-radeon-rx-5700-8gb": (0, 0, 0),
+    }
+    found = deviations_of(known, list(strangers))
+    assert dict(zip(strangers, map(tuple, found.tolist()), strict=True)) == strangers
+    assert [predecessor(name, known) for name in ("Blackwell", "Ampere", "Turing", "CDNA4")] == [
         "Hopper",
         "Turing",
         None,
+        "CDNA3",
     ]
 
 

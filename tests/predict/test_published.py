@@ -246,6 +246,18 @@ def test_units_become_seconds_of_a_step(tmp_path):
     assert np.exp(table.log_seconds) == pytest.approx([0.64, 0.64])
 
 
+@pytest.mark.parametrize("model", ["gnmt", "gpt2_large_s1024", "bert_base_squad+Adam"])
+def test_tokens_become_samples_of_the_model_that_read_them(tmp_path, model):
+    """The same row as tokens and as sequences: 54, 1,024 and 384 tokens are one of them."""
+    of_one = {"gnmt": 54, "gpt2_large_s1024": 1024, "bert_base_squad+Adam": 384}[model]
+    rows = [
+        GOOD | {"source": unit, "model": model, "unit": unit, "value": str(value)}
+        for unit, value in (("tokens/s", 2.0 * of_one), ("sequences/s", 2.0))
+    ]
+    table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
+    assert np.exp(table.log_seconds) == pytest.approx([32.0, 32.0])
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -253,6 +265,7 @@ def test_units_become_seconds_of_a_step(tmp_path):
         ({"gpu": "Tesla K80"}, "Kepler"),
         ({"gpu": "AMD Instinct MI300X"}, "AMD"),
         ({"model": "nobodynet"}, "no profile of model 'nobodynet'"),
+        ({"unit": "tokens/s"}, "whose tokens per sample are not known 'resnet50'"),
         ({"unit": "furlongs/s"}, "unknown unit 'furlongs/s'"),
         ({"precision": "int3"}, "unknown precision 'int3'"),
         ({"mode": "sleep"}, "unknown mode 'sleep'"),

@@ -18,6 +18,7 @@ from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
 from gpubench.recommend.ownership import offer_of, ownerships
 from gpubench.recommend.request import RankRequest
+from gpubench.sections.frontier import frontier
 from gpubench.sections.offer_table import rank_words
 from gpubench.sections.verdict import card_of
 from gpubench.sections.words import MOST_OF_A_NOTE
@@ -309,13 +310,27 @@ def test_a_share_just_below_all_is_not_called_all():
     assert "vCPUs feed > 99 %" in said(ranking)
 
 
-def test_what_ties_with_a_cheaper_guess_is_chosen_before_it():
+def test_a_guess_stands_after_all_others_and_is_never_the_fastest():
+    """The L4's figure is a guess: three times as fast as the H100, and far cheaper."""
+    beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
+    market = [offer(H100, 3.0), offer(L4, 0.1, provider="guess"), offer(A100, 30.0)]
+    rates = {H100: estimate(H100, 3000.0, 1.1), L4: estimate(L4, 9000.0, 4.0, findings=beyond), A100: 1700.0}
+    for sort in ("cost", "time", "value", "throughput"):
+        ranking = rank_of(market, rates, samples=1e8, sort=sort)
+        assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, A100), (3, L4)]
+        assert "astest: 1x L4" not in said(ranking)
+        assert frontier(ranking)[-1].offer.gpu_key == H100
+    of_guesses = rank_of(market[1:2], rates, samples=1e8)
+    assert [(row.rank, row.offer.gpu_key) for row in of_guesses.rows] == [(1, L4)]
+
+
+def test_what_a_cheaper_guess_would_undercut_is_chosen_before_it():
     """The L4's figure is a guess of a factor of four, and costs 0.9 times as much as the H100's."""
     beyond = (Finding(kind=FindingKind.OUT_OF_DOMAIN, value="CDNA 4"),)
     guess = estimate(L4, 1000.0, 4.0, findings=beyond)
-    market = [offer(H100, 3.0), offer(L4, 0.9, provider="guess"), offer(A100, 30.0)]
-    ranking = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: guess, A100: 1700.0}, samples=1e8)
-    assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (1, L4), (3, A100)]
+    market = [offer(H100, 3.0), offer(L4, 0.9, provider="guess")]
+    ranking = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: guess}, samples=1e8)
+    assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, L4)]
     decision = ranking.decision
     assert decision.choice.cost_usd > decision.runner_up.cost_usd
     assert decision.best_cloud == decision.choice

@@ -35,14 +35,14 @@ class Feed:
 
     def fetch(self, transport):
         yield Quote(
-            provider="feed", instance="b300.1", region="moon-1", gpu="NVIDIA B300", gpu_count=1,
-            price=0.01, pricing=Pricing.ON_DEMAND, source="https://feed.example", gpu_memory_gib=270,
+            provider="feed", instance="b200.1", region="moon-1", gpu="NVIDIA B200", gpu_count=1,
+            price=0.01, pricing=Pricing.ON_DEMAND, source="https://feed.example", gpu_memory_gib=180,
         )  # fmt: skip
 
 
 @pytest.fixture
 def fed(tmp_path):
-    """Give a results folder into which a feed has put a B300 at a cent."""
+    """Give a results folder into which a feed has put a B200 at a cent."""
     done = refresh([Feed()], lambda *_: b"", results=tmp_path, now=datetime(2026, 11, 20, tzinfo=UTC))
     assert len(done.sources["feed"].offers) == 1, done.set_aside
     return tmp_path
@@ -147,14 +147,14 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
     table = tmp_path / "mine.csv"
     table.write_text(
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h,note\n"
-        "mine,one,B300,1,2026-11-14,0.01,a quote\n"
+        "mine,one,B200,1,2026-11-14,0.01,a quote\n"
     )
     ranking = rank("resnet50", offers=table, as_of="2026-11-20", draws=50)
     choice = ranking.decision.choice
     assert choice.provider == "mine"
     assert re.fullmatch(r"0\.00\d+ times what \d+ others \w+", choice.price_doubt)
     assert choice.price_note == ranking.rows[0].offer.note == f"price {choice.price_doubt}; a quote"
-    caution = f"Caution: B300 270GB at {choice.price_doubt}"
+    caution = f"Caution: B200 180GB at {choice.price_doubt}"
     assert caution in ranking.verdict
     card = {fact.term: fact.value for fact in verdict.SECTION.render(of_ranking(ranking)).brief[-1].rows}
     assert choice.price_doubt in card["Caution"]
@@ -171,7 +171,7 @@ def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: 
     shown = gpubench("vgg16", "--results", str(fed), COLUMNS="400").stdout
     assert "feed" not in shown.partition("\n")[0]
     (line,) = [line for line in shown.splitlines() if "--accept-outliers" in line]
-    assert "feed b300.1" in line
+    assert "feed b200.1" in line
     admitted = gpubench("vgg16", "--results", str(fed), "--accept-outliers", "--limit", "1", "--json").stdout
     assert json.loads(admitted)["rows"][0]["provider"] == "feed"
 
@@ -180,7 +180,7 @@ def test_the_page_says_it_in_one_line(fed):
     data = gather(fed)
     text = render(data, "md")
     (line,) = [line for line in text.splitlines() if "accept" in line and "left out" in line]
-    assert "b300.1" in line
+    assert "b200.1" in line
     page = render(data, "html")
     assert "--accept-outliers" in page
 

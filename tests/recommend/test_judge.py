@@ -465,12 +465,8 @@ def test_the_verdict_says_a_tie():
 def test_a_verdict_has_at_most_sixty_words_and_loses_none():
     """What does not fit stands first among the notes; the answer and how sure it is always fit."""
     extrapolated = Finding(kind=FindingKind.OUT_OF_DOMAIN, value="Ampere")
-    rates = {
-        H100: estimate(H100, 3000.0, 1.5, findings=(extrapolated,)),
-        RTX5090: estimate(RTX5090, 1010.0, 1.5),
-        A100: estimate(A100, 1500.0, 1.5),
-        L4: estimate(L4, 345.0, 1.5),
-    }
+    speeds = {H100: 3000.0, RTX5090: 1010.0, A100: 1500.0, L4: 345.0}
+    rates = {key: estimate(key, speed, 1.5, findings=(extrapolated,)) for key, speed in speeds.items()}
     offers = [
         offer(H100, 3.0, kind="marketplace", provider="a-long-name-of-a-provider"),
         offer(H100, 1.5, pricing=Pricing.SPOT, vcpus=8),

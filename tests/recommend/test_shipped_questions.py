@@ -19,6 +19,8 @@ from gpubench.errors import MisuseError
 from gpubench.offers.table import UNSTATED_NOTE
 from gpubench.specs import load_specs
 
+from .test_rank_cli import assert_in_order
+
 AS_OF = date(2026, 11, 20)
 
 
@@ -116,7 +118,7 @@ def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
         each < row["gpus_samples_per_s"] * (1 - 1e-9) for row, each in zip(rows, fed, strict=True)
     ]
     assert 10 < sum(hungry) < len(rows)
-    assert [row["cost_usd"] for row in rows] == sorted(row["cost_usd"] for row in rows)
+    assert_in_order(rows, "cost_usd")
     assert not any("FEED_BOUND" in row["findings"] for row in ask("llama_8b_lora")["rows"])
 
 
@@ -218,13 +220,14 @@ def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
 def test_who_rules_out_less_never_pays_more():
     """Whatever the prices: the first row of a wider choice costs no more, and of one choice it costs least."""
 
-    def costs(*words):
-        return [row["cost_usd"] for row in ask(*words)["rows"]]
+    def least(*words):
+        rows = ask(*words)["rows"]
+        assert_in_order(rows, "cost_usd")
+        return rows[0]["cost_usd"]
 
-    assert costs("--spot")[0] <= costs()[0]
-    assert costs("--spot")[0] <= costs("--nvlink", "--spot")[0]
-    for words in ((), ("--spot",), ("--nvlink", "--spot"), ("resnet50", "--spot")):
-        assert costs(*words) == sorted(costs(*words))
+    assert least("--spot") <= least()
+    assert least("--spot") <= least("--nvlink", "--spot")
+    assert least("resnet50", "--spot")
 
 
 def test_a_filter_moves_no_figure_of_what_it_leaves():

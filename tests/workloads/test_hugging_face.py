@@ -13,10 +13,20 @@ pytest.importorskip("transformers")
 
 import torch
 
+from gpubench import memory, predict
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.step import move
-from gpubench.models import Case, Execution, Precision, TaskKind, Trainable, WeightType
+from gpubench.models import (
+    Case,
+    Estimate,
+    Execution,
+    MemoryBasis,
+    Precision,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 from gpubench.profile import cache, child, profile_of, trace
 from gpubench.profile.cache import Asked
 from gpubench.profile.trace import trace_workload
@@ -78,12 +88,46 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
         like.recipe.changed({"checkpointing": "none", "context_tokens": 64})
     )
     sizes = LLAMA | {"hidden_size": 32, "intermediate_size": 64, "num_key_value_heads": 2}
-    ours, theirs = (trace_workload(each, 0).profile for each in (tiny, load_workload(config(sizes))))
+    chunked = at(config(sizes), loss_chunks=like.recipe.loss_chunks)
+    ours, theirs = (trace_workload(each, 0).profile for each in (tiny, chunked))
     assert theirs.parameters == ours.parameters
     assert theirs.forward_flops_per_sample == ours.forward_flops_per_sample
     assert theirs.train_flops_per_sample == ours.train_flops_per_sample
     peaks = [profile.memory[0].peak(4).at(4) for profile in (theirs, ours)]
     assert peaks[1] <= peaks[0] <= 1.4 * peaks[1], "their norms are written out, ours are one kernel each"
+
+
+def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config):
+    """2,048 scores of 50,000 words, in float32 and more than once, are most of what so small a model holds."""
+    sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
+    assert load_workload(config(sizes)).recipe.loss_chunks == 1
+    (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)
+    (card,) = answer.cards
+    (helps,) = [fix for fix in card.fixes if "--loss-chunks 8" in fix.what]
+    assert helps.fit.need.basis is MemoryBasis.TRACED
+    assert helps.fit.need.allocated.value < answer.need.allocated.value / 2
+    (in_chunks,) = memory(config(sizes), gpu="RTX 3060", batch_size=16, loss_chunks=8)
+    assert in_chunks.need.allocated == helps.fit.need.allocated
+
+
+def test_chunks_that_a_model_cannot_have_are_refused(config):
+    sizes = LLAMA | {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    assert memory(config(sizes), gpu="L4")[0].case.loss_chunks == 1
+    with pytest.raises(MisuseError, match="8 chunks"):
+        memory(config(sizes), gpu="L4", loss_chunks=8)
+
+
+def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config):
+    reference = config()
+    assert load_workload(reference).precisions == ("bf16",)
+    (whole,), (amp,) = memory(reference, gpu="L4"), memory(reference, gpu="L4", precision="amp")
+    assert (amp.case.precision, amp.case.weight_type) == (Precision.AMP_BF16, WeightType.FLOAT32)
+    assert amp.need.basis is MemoryBasis.TRACED
+    assert amp.need.parts.weights_bytes > 1.9 * whole.need.parts.weights_bytes
+    assert isinstance(predict(reference, gpu="T4", precision="amp")["nvidia-tesla-t4-16gb"], Estimate)
+    for asked in ({"qlora": True}, {"weight_type": "bfloat16"}):
+        with pytest.raises(MisuseError, match="at amp"):
+            memory(reference, gpu="L4", precision="amp", **asked)
 
 
 @pytest.mark.parametrize("asked", [{}, {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}])

@@ -605,6 +605,14 @@ def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> 
     assert "within 1.00 s" in refusal
 
 
+def test_a_model_that_works_forever_is_ended_by_its_cpu_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpubench.profile.cache.TRACE_CPU_S", 1.0)
+    with pytest.raises(MisuseError, match=r"within 1\.00 s of CPU time"):
+        profile_of(write(tmp_path, "while True: pass\n"))
+
+
 def test_a_model_that_never_returns_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
