@@ -18,7 +18,7 @@ os.environ.pop("COLUMNS", None)
 
 import msgspec
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
 
 from gpubench.discovery import workload_names
@@ -27,6 +27,8 @@ from gpubench.measure.budget import QUICK, Budget
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
 settings.load_profile("gpubench")
+# Of a broken line only that a test fails is asked, and not for which smallest example: that search takes minutes.
+settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 @pytest.fixture(autouse=True)

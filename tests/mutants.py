@@ -178,7 +178,7 @@ MUTANTS = (
         file="gpubench/offers/table.py",
         old="        below = below.where(~gone)\n",
         new="",
-        killer="offers/test_price_refresh.py::test_a_complete_answer_retires_what_it_no_longer_lists",
+        killer="offers/test_price_refresh.py::test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others",
     ),
     # --- two runs, and whether one is sound -----------------------------------------------------------------
     Mutant(

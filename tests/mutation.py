@@ -107,7 +107,16 @@ class Copy:
         """Run tests up to the first that fails: the status of pytest, and that test."""
         assert self._input is not None
         assert self._output is not None
-        options = ("-x", "-q", "-n", "0", "--tb=line", "-p", "no:cacheprovider")
+        options = (
+            "-x",
+            "-q",
+            "-n",
+            "0",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            "--hypothesis-profile=mutants",
+        )
         self._input.write(json.dumps([*options, *tests]) + "\n")
         self._input.flush()
         status, said = json.loads(self._output.readline())

@@ -176,8 +176,9 @@ def test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has(table):
 
 
 def test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown():
-    """(n + 1) / n of 90 % is all of nine votes, and 18 of 19."""
+    """(n + 1) / n of 90 % is all of nine votes, more than nine of ten, and 18 of 19."""
     assert factor_of(np.arange(9.0), np.ones(9)) == 8
+    assert factor_of(np.arange(10.0), np.ones(10)) == 9
     assert factor_of(np.arange(19.0), np.ones(19)) == 17
     assert np.isnan(factor_of(np.empty(0), np.empty(0)))
 
