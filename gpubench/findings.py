@@ -54,6 +54,7 @@ class FindingKind(StrEnum):
     ONE_PROCESS = "ONE_PROCESS"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
     MEMORY_REFUSED = "MEMORY_REFUSED"
+    NEEDS_TORCH_BUILD = "NEEDS_TORCH_BUILD"
 
 
 INFORMATIVE = frozenset(
@@ -70,6 +71,7 @@ INFORMATIVE = frozenset(
         FindingKind.TEMPERATURE_NOT_JUDGED,
         FindingKind.ONE_PROCESS,
         FindingKind.MEMORY_REFUSED,
+        FindingKind.NEEDS_TORCH_BUILD,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -227,7 +229,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a smaller batch fits in either; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
-        "its vCPUs prepare fewer photographs than its GPUs take (assumed): it ranks at what they prepare",
+        "limited by feeding: its vCPUs prepare fewer photographs than its GPUs take (assumed)",
         "gpubench feed measures a host; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
@@ -250,6 +252,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the device refused memory that it says it has",
         "what was measured is of the largest size that it gave; free memory or update its driver",
     ),
+    FindingKind.NEEDS_TORCH_BUILD: (
+        "torch as pip installs it has no kernels for this GPU",
+        "install the build that is named, with the command of the selector at pytorch.org",
+    ),
 }
 
 
@@ -265,6 +271,19 @@ def describe(finding: Finding, where: str | None = None) -> str:
         parts.append(f"limit {show(finding.kind, finding.limit)}")
     seen = ": ".join(part for part in (where, ", ".join(parts)) if part)
     return f"{what}{f' ({seen})' if seen else ''}; {action} [{finding.kind}]"
+
+
+def remark(finding: Finding) -> str:
+    """Return what a row says of a finding: its kind, with words where a buyer has to act on it.
+
+    >>> remark(Finding(kind=FindingKind.NEEDS_TORCH_BUILD, value="torch 2.14 cu126"))
+    'NEEDS_TORCH_BUILD (torch 2.14 cu126)'
+    """
+    words = {
+        FindingKind.FEED_BOUND: " (limited by feeding)",
+        FindingKind.NEEDS_TORCH_BUILD: f" ({finding.value})",
+    }
+    return f"{finding.kind.value}{words.get(finding.kind, '')}"
 
 
 def what_and_action(kind: FindingKind) -> tuple[str, str]:
