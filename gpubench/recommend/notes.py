@@ -220,9 +220,9 @@ def _on_builds(offers: Offers) -> Iterator[str]:
     for key in offers.gpu_key.present:
         if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability)):
             builds.setdefault(str(build), []).append(gpu_name(key))
-    for build, names in builds.items():
+    for needed, names in builds.items():
         yield (
-            f"Torch as pip installs it has no kernels for {listing(names, most=3)}: install {build}, as the "
+            f"Torch as pip installs it has no kernels for {listing(names, most=3)}: install {needed}, as the "
             "tasks of --try do."
         )
 

@@ -106,9 +106,9 @@ def offers(
 
 
 def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
-    """Return what says a rank, and whether another row shares it: as tied, or as dearer than one that is."""
+    """Return what says a rank, and whether another row shares it; a dash where a row has none."""
     shared = ranking.shared_ranks
-    return lambda row: f"{row.rank}{'=' if row.rank in shared else ''}"
+    return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[RankedOffer]]:
