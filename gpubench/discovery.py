@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
-from gpubench.foreign_code import import_foreign
+from gpubench.foreign_code import load_plugin
 from gpubench.installing import DISTRIBUTION
 from gpubench.names import nearest
 from gpubench.options import unknown_name
@@ -62,7 +62,7 @@ def load_workload(reference: str) -> Workload:
         unknown = unknown_name("workload", reference, nearest(reference, known) or known)
         raise MisuseError(f"{unknown}. A model of your own is given as ./file.py or module:NAME")
     need_torch(f"building {reference}")
-    workload = import_foreign(f"workload {reference}", known[reference].load)
+    workload = load_plugin("workload", known[reference])
     if not isinstance(workload, Workload):
         raise MisuseError(
             f"workload {reference}: {known[reference].value} is a {type(workload).__name__}, not a Workload"

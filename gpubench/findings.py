@@ -56,6 +56,7 @@ class FindingKind(StrEnum):
     MEMORY_REFUSED = "MEMORY_REFUSED"
     NO_REFERENCE = "NO_REFERENCE"
     CONTIGUOUS = "CONTIGUOUS"
+    NEEDS_TORCH_BUILD = "NEEDS_TORCH_BUILD"
 
 
 INFORMATIVE = frozenset(
@@ -74,6 +75,7 @@ INFORMATIVE = frozenset(
         FindingKind.MEMORY_REFUSED,
         FindingKind.NO_REFERENCE,
         FindingKind.CONTIGUOUS,
+        FindingKind.NEEDS_TORCH_BUILD,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -231,7 +233,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a smaller batch fits in either; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
-        "its vCPUs prepare fewer photographs than its GPUs take (assumed): it ranks at what they prepare",
+        "limited by feeding: its vCPUs prepare fewer photographs than its GPUs take (assumed)",
         "gpubench feed measures a host; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
@@ -262,6 +264,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the images lie contiguous: a step of this model fails on channels_last, the faster layout",
         "where its code flattens by view, flatten or reshape takes both",
     ),
+    FindingKind.NEEDS_TORCH_BUILD: (
+        "torch as pip installs it has no kernels for this GPU",
+        "install the build that is named, with the command of the selector at pytorch.org",
+    ),
 }
 
 
@@ -277,6 +283,19 @@ def describe(finding: Finding, where: str | None = None) -> str:
         parts.append(f"limit {show(finding.kind, finding.limit)}")
     seen = ": ".join(part for part in (where, ", ".join(parts)) if part)
     return f"{what}{f' ({seen})' if seen else ''}; {action} [{finding.kind}]"
+
+
+def remark(finding: Finding) -> str:
+    """Return what a row says of a finding: its kind, with words where a buyer has to act on it.
+
+    >>> remark(Finding(kind=FindingKind.NEEDS_TORCH_BUILD, value="torch 2.14 cu126"))
+    'NEEDS_TORCH_BUILD (torch 2.14 cu126)'
+    """
+    words = {
+        FindingKind.FEED_BOUND: " (limited by feeding)",
+        FindingKind.NEEDS_TORCH_BUILD: f" ({finding.value})",
+    }
+    return f"{finding.kind.value}{words.get(finding.kind, '')}"
 
 
 def what_and_action(kind: FindingKind) -> tuple[str, str]:

@@ -9,11 +9,14 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
 from gpubench.units import MIB
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
@@ -46,6 +49,20 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except Exception as error:  # code of others may raise anything; the cause is kept
         hint = "; build on the CPU, gpubench moves the model itself" if "cuda" in str(error).lower() else ""
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
+
+
+def load_plugin(kind: str, point: EntryPoint) -> Any:
+    """Load what another package brings; whatever its code raises becomes one line that names the package.
+
+    Args:
+        kind: What it is to people: "workload", "price source".
+        point: Where the package says that it is.
+
+    Raises:
+        MisuseError: If it does not load.
+    """
+    package = "" if point.dist is None else f" of the package {point.dist.name}"
+    return import_foreign(f"the {kind} {point.name}{package} ({point.value})", point.load)
 
 
 def one_line(error: BaseException) -> str:

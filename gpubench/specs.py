@@ -32,26 +32,44 @@ def load_specs() -> Mapping[str, GpuSpec]:
     return {key: _slowest(spec, [specs[k] for k in spec.variants]) for key, spec in specs.items()}
 
 
-def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
+def find_spec(
+    name: str, memory_bytes: int | None = None, power_limit_w: float | None = None
+) -> GpuSpec | None:
     """Return the row that a device or catalog name belongs to; None where unknown or ambiguous.
 
     Args:
         name: A key, a marketing name, or any alias.
         memory_bytes: The memory that the device reported, to part cards that share a name [B].
+        power_limit_w: The power limit that it left the factory with, to part those of like memory [W].
     """
-    key = _resolve(name, memory_bytes)
+    key = _resolve(name, memory_bytes, _driver_index(), power_limit_w)
     return load_specs()[key] if key else None
 
 
-def _resolve(name: str, memory_bytes: int | None) -> str | None:
+def _resolve(
+    name: str, memory_bytes: int | None, shared: names.Index, power_limit_w: float | None = None
+) -> str | None:
     """Return the one key of a name as it is spelled, else with its hyphens read as spaces: H100-NVL."""
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         key = names.resolve(spelling, _alias_index(), _memory_of(), memory_bytes)
         if key is None and memory_bytes is not None:
-            key = names.resolve(spelling, _shared_index(), _memory_of(), memory_bytes)
+            keys = names.with_memory(spelling, shared, _memory_of(), memory_bytes)
+            if len(keys) > 1:
+                keys = tuple(key for key in keys if _draws(load_specs()[key], power_limit_w))
+            key = keys[0] if len(keys) == 1 else None
         if key is not None:
             return key
     return None
+
+
+_POWER_TOLERANCE = 0.15
+
+
+def _draws(spec: GpuSpec, power_limit_w: float | None) -> bool:
+    """Return whether a power limit is that of a card; never where either is unknown."""
+    if power_limit_w is None or spec.tdp_w is None:
+        return False
+    return abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
 
 
 _FAMILIES = ("RTX", "GTX")
@@ -120,7 +138,8 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
         memory_gib: Memory of one GPU as the price list gives it, in GiB or in GB of 10^9 bytes.
     """
     memory_bytes = None if memory_gib is None else round(memory_gib * GIB)
-    return _resolve(name, memory_bytes) or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
+    key = _resolve(name, memory_bytes, _shared_index())
+    return key or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
 
 
 @cache
@@ -139,7 +158,7 @@ def matching_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
 
     >>> matching_keys("h100 sxm"), len(matching_keys("H100"))
-    (('nvidia-h100-sxm-80gb',), 5)
+    (('nvidia-h100-sxm-80gb',), 6)
 
     Raises:
         MisuseError: If there is none; the message shows the nearest known names.
@@ -165,8 +184,14 @@ def _alias_index() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def _shared_index() -> Mapping[str, tuple[str, ...]]:
-    """Names that need the memory beside them: a GeForce RTX 3080 with 12 GB is not the card of that name."""
+    """Names in price lists that need the memory beside them: an H100 with 94 GB is the NVL card."""
     return names.index_aliases((name, key) for key, s in load_specs().items() for name in s.shared_names)
+
+
+@cache
+def _driver_index() -> Mapping[str, tuple[str, ...]]:
+    """Names that a driver says of several cards: an "NVIDIA H100" with 94 GB is a module, no NVL card."""
+    return names.index_aliases((name, key) for key, s in load_specs().items() for name in s.driver_names)
 
 
 @cache
@@ -301,6 +326,7 @@ def _spec(cells: Mapping[str, str]) -> GpuSpec:
         slot_count=row.number("slots"),
         power_connector=row.text("power_connector"),
         shared_names=row.listed("shared_names"),
+        driver_names=row.listed("driver_names"),
         board_source=row.text("board_source"),
         variants=row.listed("variants"),
         not_ranked_because=row.text("not_ranked_because"),

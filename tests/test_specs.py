@@ -51,7 +51,7 @@ def _rows():
 
 def test_every_row_is_dated_and_what_is_added_to_it_names_its_source():
     for row in _rows():
-        assert date.fromisoformat(row["as_of"]) <= date(2026, 11, 22)
+        assert date.fromisoformat(row["as_of"]) <= date(2026, 11, 26)
         board = (
             "base_clock_mhz",
             "boost_clock_mhz",
@@ -134,7 +134,7 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
 
 def test_a_part_of_a_name_means_every_card_that_has_it():
     assert set(matching_keys("h100 nvl")) == {"nvidia-h100-nvl-94gb"}
-    assert len(matching_keys("H100")) == 5
+    assert len(matching_keys("H100")) == 6
     with pytest.raises(MisuseError):
         matching_keys("banana")
 

@@ -56,16 +56,30 @@ LAID_OUT_BY = 100
 INDENT = 2
 """Before the details of a first column."""
 
+LEAST_WIDTH = 20
+"""However narrow a terminal says that it is: less holds no figure with its unit."""
+
 GAP = 2
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
 """Color goes where the terminal has any and NO_COLOR is not set; nothing rests on it alone."""
 
 
+def heed_columns() -> None:
+    """Take a COLUMNS that is no number above 0 for not set, as shutil does; rich would print nothing."""
+    try:
+        columns = int(os.environ.pop("COLUMNS", ""))
+    except ValueError:
+        return
+    if columns > 0:
+        os.environ["COLUMNS"] = str(max(columns, LEAST_WIDTH))
+
+
 def show(*parts: Part) -> None:
     """Print parts on stdout, tables set apart by empty lines."""
     from rich.console import Console
 
+    heed_columns()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=PIPED_WIDTH)

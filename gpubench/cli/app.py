@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpubench import __version__
+from gpubench.blocks.terminal import heed_columns
 from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
 from gpubench.cli.options import Verb, read_plainly, with_options
@@ -53,6 +54,11 @@ class Verbs(TyperGroup):
         super().__init__(**given)
         self.commands = _WhenCalled(dict.fromkeys(verb_names()))
         read_plainly(self)
+
+    def main(self, *args: Any, **given: Any) -> Any:
+        """Run the command line; its help heeds the width as its tables do."""
+        heed_columns()
+        return super().main(*args, **given)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; typer would make an interruption an exit code without a word."""

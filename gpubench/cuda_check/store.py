@@ -156,7 +156,8 @@ def _vocabulary() -> frozenset[str]:
             *profiles,
             *(profile.sample_unit for profile in profiles.values()),
             *(word for probe in micro for word in probe if word is not None),
-            *(name for spec in load_specs().values() for name in (spec.architecture, *spec.shared_names)),
+            *(spec.architecture for spec in load_specs().values()),
+            *(name for spec in load_specs().values() for name in (*spec.shared_names, *spec.driver_names)),
         )
     )
 

@@ -19,7 +19,9 @@ class GpuSpec(Record, frozen=True, kw_only=True):
         module_tdp_w: Limit of the module, or of one GPU's part of it, where a CPU shares it.
         ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
         cooling: active (a fan), passive (the server's air), liquid, or module.
-        shared_names: Names that other cards bear too: they mean this one only where its memory agrees.
+        shared_names: Names in price lists that other cards bear too: they mean this one only where its memory
+            agrees.
+        driver_names: Names that a driver says of other cards too: parted by memory, and by the power limit.
         board_source: Where clocks, lanes, FP64 and the facts of the board are from.
         variants: Keys of the cards that the name can mean, where a price list leaves the form factor open.
             Each figure of such a row is that of its slowest variant.
@@ -67,6 +69,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     slot_count: float | None = None
     power_connector: str | None = None
     shared_names: tuple[str, ...] = ()
+    driver_names: tuple[str, ...] = ()
     board_source: str | None = None
     variants: tuple[str, ...] = ()
     not_ranked_because: str | None = None

@@ -169,6 +169,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         largest_batch: The largest whose upper end fits; 0 where none does.
         one_may_fit: Whether the lower end of a batch of 1 fits where no upper end does.
         ran: Whether the case was run on such a card: it fits, whatever the upper end.
+        by_reference: Whether the run that did is one that the package ships, none of this user's.
         graph_high_bytes: Upper end of the memory in use in a CUDA graph, where it surely fits in eager steps
             alone, whose need it is; None elsewhere [B].
         graph_largest_batch, eager_largest_batch: The largest in a CUDA graph and in eager steps, where a
@@ -181,6 +182,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     largest_batch: int
     one_may_fit: bool = False
     ran: bool = False
+    by_reference: bool = False
     graph_high_bytes: float | None = None
     graph_largest_batch: int | None = None
     eager_largest_batch: int | None = None
@@ -214,7 +216,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     def needs_text(self) -> str:
         """Return the figures, and whether it was run: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
-        return f"it ran here; {self.needs()}" if self.ran else self.needs()
+        where = "in a reference run" if self.by_reference else "here"
+        return f"it ran {where}; {self.needs()}" if self.ran else self.needs()
 
     def largest_text(self) -> str:
         """Return the largest batch in words, and by which execution where that tells two apart."""
@@ -226,13 +229,14 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         in_graph = f"{graph:,} in a CUDA graph, " if graph else ""
         return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
-    def after_a_run(self, batch_size: int) -> MemoryFit:
-        """Return the same of a case that was run on such a card at this batch."""
+    def after_a_run(self, batch_size: int, *, by_reference: bool = False) -> MemoryFit:
+        """Return the same of a case that was run on such a card at this batch; by whom as the field says."""
         return msgspec.structs.replace(
             self,
             verdict=Verdict.FITS,
             largest_batch=max(self.largest_batch, batch_size),
             ran=True,
+            by_reference=by_reference,
             graph_largest_batch=None,
             eager_largest_batch=None,
         )

@@ -99,7 +99,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         samples_per_s: The lesser of what its GPUs do, ``gpus_samples_per_s``, and what its vCPUs feed.
-        rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``.
+        rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``. None beside the ranking.
         expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
             row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
         tie: Whether the row cannot be told from the first of its band.
@@ -122,7 +122,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parts: The estimates of single workloads, where several count together.
     """
 
-    rank: int
+    rank: int | None
     offer: Offer
     estimate: Estimate
     expected_usd_per_hour: float
@@ -272,7 +272,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     purchase_usd: float
     price_date: str
     source: str
-    rank: int
+    rank: int | None
     p_best: float | None
     board_power_w: float
     slots: float
@@ -473,7 +473,9 @@ class Ranking(Record, frozen=True, kw_only=True):
     def shared_ranks(self) -> frozenset[int]:
         """Ranks that several offers have: ties, and what stands among them."""
         of = Counter(row.rank for row in self.rows)
-        return frozenset(row.rank for row in self.rows if row.tie or of[row.rank] > 1)
+        return frozenset(
+            row.rank for row in self.rows if row.rank is not None and (row.tie or of[row.rank] > 1)
+        )
 
     def to_frame(self) -> DataFrame:
         """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""

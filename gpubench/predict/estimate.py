@@ -219,7 +219,7 @@ def estimate_at_largest_batch(
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
     known = None
     if fit is not None and reading.peak_memory_bytes is not None:
-        known = fit.after_a_run(reading.case.batch_size)
+        known = fit.after_a_run(reading.case.batch_size, by_reference=reading.basis == "reference")
     estimate = Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,

@@ -249,7 +249,8 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
     name = of.get("name", plausible.text, "nvmlDeviceGetName")
     capability = of.get("compute_capability", plausible.capability, "nvmlDeviceGetCudaComputeCapability")
     memory, unified = _memory(of, capability)
-    spec = None if name is None else find_spec(name, None if unified else memory)
+    limit_w = of.get("power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit")
+    spec = None if name is None else find_spec(name, None if unified else memory, limit_w)
     if spec is None:
         of.unavailable["gpu_key"] = f"{NO_SPEC} and memory"
     cores = of.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
@@ -280,6 +281,7 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         tensor_core_precisions=(
             None if capability is None else tensor_core_precisions(capability, spec, name or "")
         ),
+        power_limit_default_w=limit_w,
         **{field: of.get(field, *asked) for field, asked in _ASKED.items()},
         unavailable=of.unavailable,
     )
@@ -299,7 +301,6 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
     "architecture": (_ARCHITECTURE, "nvmlDeviceGetArchitecture"),
     "sm_clock_max_hz": (_HIGHEST_SM_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
     "power_limit_w": (POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
-    "power_limit_default_w": (POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"),
     "pcie_generation": (plausible.PCIE_GENERATION, "nvmlDeviceGetMaxPcieLinkGeneration"),
     "pcie_width": (plausible.PCIE_WIDTH, "nvmlDeviceGetMaxPcieLinkWidth"),
     "ecc_enabled": (_CURRENT, "nvmlDeviceGetEccMode"),

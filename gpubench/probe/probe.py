@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import load_plugin
 from gpubench.probe import amd, apple, cpu, nvidia, opencl, system
 from gpubench.probe.backend import Backend, BackendReport, Host, ProbeReport, Problem
 from gpubench.probe.torch_problems import torch_build, torch_problem
@@ -59,9 +60,9 @@ def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None)
 
 def _load(point: importlib.metadata.EntryPoint) -> Backend | Problem:
     try:
-        backend: Backend = point.load()
-    except (ImportError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        backend: Backend = load_plugin("backend", point)
+    except MisuseError as error:
+        reason = str(error)
     else:
         if hasattr(backend, "devices") and hasattr(backend, "open_readings"):
             return backend

@@ -9,9 +9,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -20,6 +19,7 @@ from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import Problem
 from gpubench.probe.system import read_text
+from gpubench.torch_builds import Capability, newest_release, other_build_for
 from gpubench.units import plain
 
 
@@ -109,54 +109,8 @@ def _major(release: str) -> int:
     return int(release.partition(".")[0])
 
 
-# --- kernels of a build -----------------------------------------------------------------------------------
-#
-# By NVIDIA's rules of compatibility (CUDA C++ programming guide): machine code ``sm_XY`` runs on compute
-# capability X.Z from Z = Y on, but not between cards and systems on a chip; PTX ``compute_XY`` is compiled at
-# first use for any capability from X.Y on. A letter narrows both: ``a`` to X.Y itself, ``f`` to the same X.
-
-Capability = tuple[int, int]
-
-# Systems on a chip whose machine code is their own: TX1, TX2, Xavier, Orin, Thor (10.1, renamed 11.0).
-_ALONE = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
-_RENAMED = {(11, 0): (10, 1)}
-OLDEST_OF_CUDA_13: Capability = (7, 5)
-"""CUDA 13 has no kernels for cards before this."""
 FIRST_OF_BLACKWELL: Capability = (10, 0)
 """Cards from this on need CUDA 12.8."""
-
-
-def how_it_runs(capability: Capability, architectures: Iterable[str]) -> Literal["code", "ptx"] | None:
-    """How a GPU runs a build: by its machine code, by PTX compiled at first use, or not at all.
-
-    >>> how_it_runs((8, 6), ["sm_75", "sm_80", "sm_90"])
-    'code'
-    >>> how_it_runs((12, 0), ["sm_90", "compute_90"])
-    'ptx'
-    """
-    ways = {_runs(capability, architecture) for architecture in architectures}
-    return "code" if "code" in ways else "ptx" if "ptx" in ways else None
-
-
-def _runs(device: Capability, architecture: str) -> Literal["code", "ptx"] | None:
-    found = re.fullmatch(r"(sm|compute)_(\d{1,3})(\d)([af]?)", architecture)
-    if found is None:
-        return None
-    kind, major, minor, narrowed = found.groups()
-    built = (int(major), int(minor))
-    alike = built[0] == device[0] and built[1] <= device[1]
-    if narrowed == "a":
-        fits = built == device
-    elif kind == "compute":
-        fits = alike if narrowed else built <= device
-    elif built in _ALONE or device in _ALONE:
-        fits = built == device or _RENAMED.get(device) == built
-    else:
-        fits = alike
-    if not fits:
-        return None
-    return "code" if kind == "sm" else "ptx"
-
 
 # --- words of torch ---------------------------------------------------------------------------------------
 
@@ -194,12 +148,15 @@ def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Prob
     """The installed torch has no kernels for this GPU."""
     build = torch_build()
     capability = device.compute_capability
+    target = None if capability is None else f"{capability[0]}.{capability[1]}"
     seen = [
-        *([] if capability is None else [f"compute capability {capability[0]}.{capability[1]}"]),
+        *([] if target is None else [f"compute capability {target}"]),
         *([f"torch is built for {' '.join(architectures)}"] if architectures else []),
     ]
-    if capability is not None and capability < OLDEST_OF_CUDA_13:
-        fix = _install("CUDA 12.6")
+    older = other_build_for(target)
+    if older is not None and older.cuda is not None:
+        of_release = "" if older.release == newest_release() else f", of torch {older.release} at most"
+        fix = f"{_install(f'CUDA {older.cuda}')}{of_release}"
     elif capability is not None and capability >= FIRST_OF_BLACKWELL:
         fix = _install("CUDA 12.8 or a newer")
     else:

@@ -19,7 +19,8 @@ from gpubench.models import DeviceProfile
 from gpubench.parent import ParentChannel
 from gpubench.probe.backend import Problem
 from gpubench.probe.identity import check_same_device, child_environment, told_by_torch
-from gpubench.probe.torch_problems import explain, first_words, how_it_runs, no_kernels
+from gpubench.probe.torch_problems import explain, first_words, no_kernels
+from gpubench.torch_builds import how_it_runs
 from gpubench.units import plain
 
 _LIMIT_S = 90.0

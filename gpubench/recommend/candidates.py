@@ -38,6 +38,10 @@ REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
 decoding not counted. That verb measures a host of one's own."""
+FEED_FACTOR = 2.0
+"""By how much a host may prepare more or less than that, either way, in nine of ten cases: assumed too."""
+FEED_SIGMA = math.log(FEED_FACTOR) / Z90
+"""Standard deviation of the logarithm of what a vCPU prepares."""
 
 
 class UsualJob(msgspec.Struct, frozen=True):
@@ -308,11 +312,16 @@ def _rates(
     )
     return {
         "rate": np.minimum(rate, fed),
-        "rate_low": np.minimum(rate * np.exp(-below), fed),
-        "rate_high": np.minimum(rate * np.exp(above), fed),
-        "ratio_low": np.minimum(rate * np.exp(-ratio_below), fed * certain_low),
-        "ratio_high": np.minimum(rate * np.exp(ratio_above), fed * certain_high),
+        "rate_low": np.minimum(rate * np.exp(-below), fed / FEED_FACTOR),
+        "rate_high": np.minimum(rate * np.exp(above), fed * FEED_FACTOR),
+        "ratio_low": np.minimum(rate * np.exp(-ratio_below), fed / _both(1 / certain_low, FEED_FACTOR)),
+        "ratio_high": np.minimum(rate * np.exp(ratio_above), fed * _both(certain_high, FEED_FACTOR)),
     }
+
+
+def _both(*factors: float) -> float:
+    """Return how far two factors that err on their own reach together."""
+    return math.exp(math.hypot(*map(math.log, factors)))
 
 
 _RATIO_ENDS = (0.05, 0.95)
@@ -359,5 +368,10 @@ def drawn_rates(
     fed = pool.fed[rows]
     bound = np.flatnonzero(np.isfinite(fed))
     if len(bound):
-        rate[bound] = np.minimum(rate[bound], fed[bound][:, None])
+        rate[bound] = np.minimum(rate[bound], fed[bound][:, None] * feed_errors(request.seed, request.draws))
     return rate
+
+
+def feed_errors(seed: int, draws: int) -> Floats:
+    """Return (D,) by what factor hosts prepare more than is assumed: one for all of them in each draw."""
+    return np.exp(FEED_SIGMA * random_of(seed, "feeding").standard_normal(draws))

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
-from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.candidates import FEED_SIGMA, Candidates
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
@@ -273,6 +273,7 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     slow = np.minimum(*(drawn.min(axis=1) for drawn in both))[pool.gpu[order]]
     fast = np.maximum(*(drawn.max(axis=1) for drawn in both))[pool.gpu[order]]
     instance, fed = (pool.count * pool.pace * pool.delivered)[order], pool.fed[order]
+    feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
     less = more = 1.0  # the ends of what drawn work makes of a rate: see ``objective.drawn_job_rates``
@@ -280,8 +281,12 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     if work is not None and work.drawn is not None and work.drawn_independent is not None:
         ratios = work.samples / np.concatenate([work.drawn, work.drawn_independent])
         less, more = float(ratios.min()), float(ratios.max())
-    at_best = merit(request, pool, np.minimum(fast * instance * error, fed) * more, order, price / move)
-    at_worst = merit(request, pool, np.minimum(slow * instance / error, fed) * less, order, price * move)
+    at_best = merit(
+        request, pool, np.minimum(fast * instance * error, fed * feed_error) * more, order, price / move
+    )
+    at_worst = merit(
+        request, pool, np.minimum(slow * instance / error, fed / feed_error) * less, order, price * move
+    )
     third = np.partition(at_worst, -_CHANCES)[-_CHANCES]
     is_far = _losses(request, at_best, at_worst.max()) > NEAR
     return np.asarray((at_best >= third) | ~is_far)

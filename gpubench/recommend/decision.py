@@ -71,7 +71,7 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
         **{name: getattr(offer, name) for name in _OF_OFFER},
         **{name: getattr(row, name) for name in _OF_ROW},
         **({} if machine is None else {name: getattr(machine, of) for name, of in _OF_MACHINE.items()}),
-        rank=row.rank or None,
+        rank=row.rank,
         p_best_of_gpu=rows.p_best_of_gpu(offer) if row.rank else None,
         p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if row.rank else None,
         source=source_of(offer.pricing, offer.kind),
@@ -292,5 +292,5 @@ def best_to_rent_and_to_own(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
 def beside(row: RankedOffer) -> RankedOffer:
     """Return a row that stands beside the ranking: without rank and chances, which are of other rows."""
     return msgspec.structs.replace(
-        row, rank=0, tie=False, p_best=None, p_best_independent=None, p_near_best=None, p_top3=None
+        row, rank=None, tie=False, p_best=None, p_best_independent=None, p_near_best=None, p_top3=None
     )

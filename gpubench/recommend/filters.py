@@ -26,14 +26,16 @@ from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import unknown_name
 from gpubench.recommend.factors import cooling_of, factor_filters
-from gpubench.recommend.ownership import UNPRICED_KIND, Ownership
+from gpubench.recommend.ownership import QUOTED, UNPRICED_KIND, Ownership
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
+from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
 from gpubench.units import format_usd, listing, plain
 
 NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
+NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks it)"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
@@ -156,6 +158,8 @@ def _fix(fallen: Sequence[Exclusion]) -> str:
     if unpriced:
         others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
         return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
+    if without := [each for each in fallen if each.option == NO_KERNELS]:
+        return f"among them, {_with_reason(without[-1])}"
     if last is not None and last.option == NO_FIGURE:
         unknown = [each for each in fallen if each.option == NO_FIGURE]
         usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
@@ -201,6 +205,7 @@ def filters_of(
     yield from _place_filters(request, offers)
     yield from _figure_filters(request, market)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
+    yield _software_filter(request, offers)
     if request.buys:
         yield Filter(
             NO_PRICE,
@@ -283,6 +288,45 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             )
         matched |= meant & keys or meant
     return frozenset(matched)
+
+
+def _software_filter(request: RankRequest, offers: Offers) -> Filter:
+    """Return what leaves out the GPUs that today's torch has no kernels for; what is unknown stays.
+
+    One that the buyer names stays too, with ``--gpu`` or by a quote of it; a name that also means a GPU which
+    torch runs asks for that one.
+    """
+    known = sorted(offers.gpu_key.present)
+    meant = (match_gpus([name], known) for name in request.gpus)
+    named = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
+
+    def reason(_: Offer, spec: GpuSpec | None) -> str | None:
+        return None if spec is None or spec.key in named or _runs(spec.key) else _without_kernels(spec)
+
+    return Filter(
+        NO_KERNELS,
+        reason,
+        fields=("gpu_key",),
+        suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
+    )
+
+
+def _runs(gpu_key: str) -> bool:
+    """Return whether today's torch may run on a GPU: where that is not known, it is not held against it."""
+    spec = load_specs().get(gpu_key)
+    return spec is None or runs_on_todays_torch(spec.compute_capability) is not False
+
+
+def _without_kernels(spec: GpuSpec) -> str:
+    """Return that today's torch has no kernels for a GPU, and which build still has."""
+    build = newest_build_for(spec.compute_capability)
+    target = spec.compute_capability or ""
+    named_target = target if target.startswith("gfx") else f"compute capability {target}"
+    still = "no build that is known has them" if build is None else f"{build} still has them"
+    return (
+        f"torch {newest_release()} as pip installs it has no kernels for {named_target}: {still}; "
+        "naming the GPU with --gpu ranks it"
+    )
 
 
 def _owned_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:

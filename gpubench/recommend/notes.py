@@ -21,12 +21,13 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.decision import second_best, to_pay
 from gpubench.recommend.eligible import Eligible, Sifted
-from gpubench.recommend.filters import FAR_BELOW, Exclusion
+from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, Exclusion
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import batches_of
 from gpubench.recommend.verdict import prices_decide
 from gpubench.specs import load_specs
+from gpubench.torch_builds import newest_release, other_build_for
 from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 
@@ -40,6 +41,7 @@ def decisive_notes(found: Eligible, priced: Candidates, decision: Decision) -> I
     """
     left, offers = found.left, found.pool.offers
     yield from _left_out_as_outliers(left.doubted_as_asked)
+    yield from _on_builds(offers)
     yield from _far_from_others(left.asked, left.taken.where(left.taken.by_user & left.taken.places(offers)))
     yield from _not_as_asked(found.request, found.pool)
     if not prices_decide(decision):
@@ -50,6 +52,7 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
     """Yield the other notes that apply to a ranking. Args as ``decisive_notes``."""
     request, pool, total = found.request, found.pool, len(found.rows)
     yield from _on_workloads(request)
+    yield from _without_kernels(found.left.fallen)
     yield from _on_scaling(pool)
     yield from _on_checkpointing(request, pool)
     yield from _on_payment(request, pool)
@@ -202,6 +205,29 @@ def _left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
         yield (
             f"{prices} left out as a likely mistake: {name_of(first.offer)}: {reason}{more}; "
             f"{ADMITTED_BY} ranks {which}."
+        )
+
+
+def _without_kernels(fallen: Sequence[Exclusion]) -> Iterator[str]:
+    """Yield the line on GPUs that are left out because today's torch has no kernels for them."""
+    left_out = dict.fromkeys(gpu_name(each.offer.gpu_key) for each in fallen if each.option == NO_KERNELS)
+    if left_out:
+        yield (
+            f"Left out: {listing(left_out, most=3)}. Torch {newest_release()} as pip installs it has no "
+            "kernels for these; naming one with --gpu ranks it."
+        )
+
+
+def _on_builds(offers: Offers) -> Iterator[str]:
+    """Yield for each build of torch which of the GPUs that rank need it in place of the one of pip."""
+    builds: dict[str, list[str]] = {}
+    for key in offers.gpu_key.present:
+        if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability)):
+            builds.setdefault(str(build), []).append(gpu_name(key))
+    for needed, names in builds.items():
+        yield (
+            f"Torch as pip installs it has no kernels for {listing(names, most=3)}: install {needed}, as the "
+            "tasks of --try do."
         )
 
 

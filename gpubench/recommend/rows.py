@@ -35,6 +35,7 @@ from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.specs import load_specs
+from gpubench.torch_builds import other_build_for
 
 
 class Rows(Sequence[RankedOffer]):
@@ -214,7 +215,10 @@ class Rows(Sequence[RankedOffer]):
             "price_age_days": ages,
             "spot_break_even": self._spot_break_even(offers, rows),
             "findings": [
-                estimates[gpu].findings + self._stale[age] + self._feed_bound(offer, row)
+                estimates[gpu].findings
+                + self._stale[age]
+                + self._feed_bound(offer, row)
+                + _torch_build(offer.gpu_key)
                 for offer, row, gpu, age in zip(offers, rows, gpus, ages, strict=True)
             ],
             "parallel_mode": [self._pool.scaling(row).mode for row in rows],
@@ -353,6 +357,13 @@ def _stale(age_days: int) -> tuple[Finding, ...]:
     if age_days <= STALE_AFTER_DAYS:
         return ()
     return (Finding(kind=FindingKind.STALE_PRICE, value=age_days, limit=STALE_AFTER_DAYS),)
+
+
+@cache
+def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
+    spec = load_specs().get(gpu_key)
+    build = None if spec is None else other_build_for(spec.compute_capability)
+    return () if build is None else (Finding(kind=FindingKind.NEEDS_TORCH_BUILD, value=str(build)),)
 
 
 _CHANCES = ("p_best", "p_best_independent", "p_near_best", "p_top3")

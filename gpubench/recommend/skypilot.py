@@ -29,6 +29,8 @@ from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.shared_options import asked_recipe
+from gpubench.specs import load_specs
+from gpubench.torch_builds import other_build_for
 from gpubench.units import format_percent, format_usd, plain
 
 if TYPE_CHECKING:
@@ -290,7 +292,7 @@ def task_of(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes
         "name": f"gpubench-{_slug(offer)}"[:35].rstrip("-"),
         "workdir": WORK,
         "resources": resources,
-        "setup": _SETUP.format(wheel=shlex.quote(f"./{workdir.wheel}[run]")),
+        "setup": _SETUP.format(wheel=shlex.quote(f"./{workdir.wheel}[run]"), torch=_torch_for(offer)),
         "run": f"set -e\n{''.join(measure)}",
     }
 
@@ -342,9 +344,16 @@ _SETUP = """set -e
 command -v uv >/dev/null || python3 -m pip install --quiet --user uv
 export PATH="$HOME/.local/bin:$PATH"
 uv venv --python 3.12 ~/gpubench-venv
-uv pip install --quiet --python ~/gpubench-venv/bin/python {wheel}
+uv pip install --quiet --python ~/gpubench-venv/bin/python{torch} {wheel}
 """
 """Installs the wheel beside whatever Python the image has: gpubench needs 3.11 or newer."""
+
+
+def _torch_for(offer: Offer) -> str:
+    """Return what pins the build of torch for a GPU that the newest has no kernels for; else nothing."""
+    spec = load_specs().get(offer.gpu_key)
+    build = None if spec is None else other_build_for(spec.compute_capability)
+    return "" if build is None else f" --torch-backend {build.name} 'torch=={build.release}.*'"
 
 
 def _accelerator(offer: Offer) -> str | None:

@@ -35,7 +35,7 @@ from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.objective import is_a_guess, time_and_cost
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.speeds import Speeds, batches_of
+from gpubench.recommend.speeds import Speeds
 from gpubench.units import (
     count,
     format_chance,
@@ -428,27 +428,23 @@ def _duration(hours: float | None) -> str:
 
 
 def _against_the_cpu(request: RankRequest, speeds: Speeds, best: RankedOffer) -> str:
-    """Return how the best offer compares with the CPU that was measured here, where no job is given."""
+    """Return how the best offer compares with the CPU that was measured here, where no job is given.
+
+    Nothing where the two did unlike things (batch, precision ...), or where a finding casts doubt on either.
+    """
     if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
         return ""
     row = speeds.keys.index(CPU_KEY)
+    theirs, mine = best.estimates, speeds.parts[row]
+    unlike = [each.case for each in theirs] != [each.case for each in mine]
+    if unlike or doubts(*(each.findings for each in (*theirs, *mine))):
+        return ""
     gpu = Interval(best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
     figures = (float(each[row]) for each in (speeds.samples_per_s, speeds.low, speeds.high))
     cpu = Interval(*(None if math.isnan(figure) else figure for figure in figures))
     times = gpu.times(cpu.inverse()).text()
-    theirs, mine = best.estimates, speeds.parts[row]
-    one = len(mine) == 1
-    case = f" ({_work(best.estimate.case)})" if one else ""
-    sentence = f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}"
-    if batches_of(theirs) != batches_of(mine):
-        unlike = [
-            f"{plain(t.case.workload, 40)} {t.case.batch_size:,} against {m.case.batch_size:,}"
-            for t, m in zip(theirs, mine, strict=True)
-            if t.case.batch_size != m.case.batch_size
-        ]
-        which = "" if one else f" ({listing(unlike, most=3)})"
-        sentence += f"; batches differ{which}, so these are two different jobs"
-    return f"{sentence}."
+    case = f" ({_work(best.estimate.case)})" if len(mine) == 1 else ""
+    return f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}."
 
 
 def _how(speeds: Speeds, row: int) -> str:

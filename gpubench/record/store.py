@@ -137,9 +137,20 @@ def check_writable(root: Path) -> Path:
         The folder of runs, or the nearest one above it that is there.
 
     Raises:
-        StorageError: If the folder cannot be made or written.
+        StorageError: If the folder cannot be made or written, or holds a link where a device's folder stands:
+            what is stored through it would never be read again.
     """
-    return require_writable(root / "runs", hint="make it writable or pass --results DIR")
+    folder = root / "runs"
+    there = require_writable(folder, hint="make it writable or pass --results DIR")
+    if there != folder.absolute():
+        return there
+    for each in sorted(folder.iterdir()):
+        if each.is_symlink() and not each.is_file():
+            raise StorageError(
+                f"{plain(str(each))} is a link, and runs are not read through links",
+                fix="put the folder itself in its place, or pass --results DIR",
+            )
+    return there
 
 
 @contextmanager

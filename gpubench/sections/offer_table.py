@@ -14,7 +14,7 @@ from gpubench.blocks.parts import (
     table,
     text,
 )
-from gpubench.findings import FindingKind
+from gpubench.findings import FindingKind, remark
 from gpubench.interval import Interval, stacked
 from gpubench.labels import CONDITION_WORDS, offer_lines, price_of
 from gpubench.models import (
@@ -99,16 +99,16 @@ def offers(
         else None,
         number("Time of a token" if generated else "Latency", _latency) if in_full and late else None,
         text("Basis", lambda r: basis_mark(r.estimate), optional=1, glyph=True),
-        text("Remarks", _remarks, optional=6, below=True),
+        text("Remarks", remarks_of, optional=6, below=True),
         marks=marks(data, rows),
         filters=filters,
     )
 
 
 def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
-    """Return what says a rank, and whether another row shares it: as tied, or as dearer than one that is."""
+    """Return what says a rank, and whether another row shares it; a dash where a row has none."""
     shared = ranking.shared_ranks
-    return lambda row: f"{row.rank}{'=' if row.rank in shared else ''}"
+    return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
 def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[RankedOffer]]:
@@ -220,9 +220,10 @@ def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
     return of
 
 
-def _remarks(row: RankedOffer) -> str:
+def remarks_of(row: RankedOffer) -> str:
+    """Return what to know of a row, in a few words each."""
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
-    remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
+    remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
     batch = f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}"

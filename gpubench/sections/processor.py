@@ -73,10 +73,10 @@ def _render(data: ReportData) -> Block | None:
     found = cpu_gpu_pairs(data)
     if not found:
         return None
-    compared = [pair for pair in found if pair.factor is not None]
+    compared = [pair for pair in found if pair.gpu is not None]
     texts = _needs([pair for pair in found if pair.cpu.case.task is TaskKind.TRAIN])
     if compared:
-        texts += [_headline(compared), *_fix(compared)]
+        texts += [*_headline(compared), *_fix(compared)]
     return Block(
         title="Is a GPU needed at all",
         parts=(
@@ -87,14 +87,7 @@ def _render(data: ReportData) -> Block | None:
                 text("Workload", _workload),
                 number("CPU", lambda pair: _result(pair.cpu)),
                 number("GPU", lambda pair: UNKNOWN if pair.gpu is None else _result(pair.gpu)),
-                number(
-                    "GPU over CPU",
-                    lambda pair: (
-                        UNKNOWN
-                        if pair.factor is None
-                        else stacked(pair.factor.words) + "\nbatches differ" * (not pair.equal)
-                    ),
-                ),
+                number("GPU over CPU", _factor),
                 number(
                     "A million samples",
                     lambda pair: "\n".join(
@@ -181,21 +174,28 @@ def _at_least_s(results: Iterable[Result]) -> float:
     return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
 
 
-def _headline(compared: list[CpuGpuPair]) -> str:
-    """The largest factor: at an equal batch where there is one, else with both batches named."""
-    equal = [c for c in compared if c.equal] or compared
-    best = max((c.factor for c in equal if c.factor), key=lambda r: (not r.doubts, r.value))
-    batches = f"both at {best.of.batch_words}"
-    if not equal[0].equal:
-        batches = f"at {best.of.batch_words} against {best.to.batch_words}"
-    flags = f"; flagged {', '.join(best.doubts)}" if best.doubts else ""
-    return (
+def _headline(compared: Sequence[CpuGpuPair]) -> list[str]:
+    """The largest factor at an equal batch that nothing casts doubt on; nothing where there is none."""
+    factors = [pair.factor for pair in compared if pair.equal and pair.factor and not pair.factor.doubts]
+    if not factors:
+        return []
+    best = max(factors, key=lambda factor: factor.value)
+    said = (
         f"The GPU is up to {best.words} as fast as the CPU{_threads(best.to, ' with ')} on "
-        f"{workload_name(best.of.case)}, {batches}, each at its fastest precision and execution{flags}."
+        f"{workload_name(best.of.case)}, both at {best.of.batch_words}, each at its fastest precision and "
+        "execution."
     )
+    return [said]
 
 
-def _fix(compared: list[CpuGpuPair]) -> list[str]:
+def _factor(pair: CpuGpuPair) -> str:
+    """The factor, or why the two are not compared."""
+    if pair.factor is None or not pair.equal:
+        return UNKNOWN if pair.gpu is None or pair.equal else f"{UNKNOWN}\nbatches differ"
+    return f"{UNKNOWN}\nflagged" if pair.factor.doubts else stacked(pair.factor.words)
+
+
+def _fix(compared: Sequence[CpuGpuPair]) -> list[str]:
     """How to get an equal batch where there is none: the GPU runs any batch that the CPU does."""
     by_batch: dict[int, list[str]] = {}
     for pair in compared:
@@ -207,7 +207,7 @@ def _fix(compared: list[CpuGpuPair]) -> list[str]:
         f"`gpubench run {' '.join(dict.fromkeys(names))} --batch-size {batch}`"
         for batch, names in sorted(by_batch.items())
     )
-    why = "Where batches differ the factor is of two different jobs."
+    why = "Where batches differ the two did different jobs, and are not compared."
     return [f"{why} For an equal batch, on the GPU: {', '.join(commands)}."]
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from gpubench import sections as room
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Part
+from gpubench.blocks.parts import Paragraph, Part
 from gpubench.errors import MisuseError
+from gpubench.foreign_code import load_plugin
 from gpubench.sections.data import ReportData
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Section:
         place: Where it stands among the page's own sections, the smallest first; others follow them.
         first: Whether it is part of the page's first screen; the others wait behind their titles.
         printed: Whether a print of the page shows it, though its reader has not opened it.
+        problem: Why a section of another package stands here without its content.
     """
 
     key: str
@@ -40,6 +42,7 @@ class Section:
     place: int = 0
     first: bool = False
     printed: bool = False
+    problem: str | None = None
 
 
 def load_sections() -> tuple[Section, ...]:
@@ -68,16 +71,14 @@ def own_sections() -> tuple[Section, ...]:
 
 
 def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Section, ...]:
-    """Append the sections of other packages, in the order of their names."""
+    """Append the sections of other packages, in the order of their names; one that does not load says so."""
     sections = list(own)
     for point in sorted(plugins, key=lambda p: (p.name, p.value)):
         try:
-            section = point.load()
-        except (ImportError, AttributeError) as error:
-            raise MisuseError(
-                f"report section {point.name!r} ({point.value}) does not load: {error}; "
-                "repair or uninstall the package that brings it"
-            ) from error
+            section = load_plugin("report section", point)
+        except MisuseError as error:
+            sections.append(_in_place_of(len(sections), f"{error}; repair or uninstall that package"))
+            continue
         if not isinstance(section, Section) or not _KEY.fullmatch(section.key):
             raise MisuseError(
                 f"report section {point.name!r} ({point.value}) is not a gpubench.sections.section.Section "
@@ -89,3 +90,8 @@ def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Se
             )
         sections.append(section)
     return tuple(sections)
+
+
+def _in_place_of(place: int, problem: str) -> Section:
+    block = Block(title="A section that does not load", parts=(Paragraph(text=problem, tone="warning"),))
+    return Section(key=f"plug-in-{place}", render=lambda _: block, first=True, problem=problem)

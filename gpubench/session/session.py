@@ -163,6 +163,8 @@ def prepare(
     """
     request = check_request(request, classic_names())
     root = results_root(request.results)
+    if request.resume is not None:
+        store.check_writable(root)  # first: a run behind a link would be told as missing
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else read_run(found)
     if resumed is not None:

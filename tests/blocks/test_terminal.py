@@ -77,6 +77,23 @@ def printed(capsys, monkeypatch, *parts, columns=80) -> list[str]:
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.parametrize("columns", ["0", "-80", "wide", "", "9" * 5000])
+def test_a_width_that_is_none_is_taken_for_not_set(capsys, monkeypatch, columns):
+    made = Table(caption="", columns=(Column(title="GPU"),), rows=(("1x L4 of some provider",),))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show(made)
+    unset = capsys.readouterr().out
+    assert printed(capsys, monkeypatch, made, columns=columns) == [
+        each.rstrip() for each in unset.splitlines()
+    ]
+    assert "1x L4 of some provider" in unset
+
+
+def test_a_table_has_a_least_width(capsys, monkeypatch):
+    made = Table(caption="", columns=(Column(title="GPU"),), rows=(("1x L4 of some provider",),))
+    assert printed(capsys, monkeypatch, made, columns=1) == printed(capsys, monkeypatch, made, columns=20)
+
+
 def test_the_sign_of_a_column_that_goes_stays_before_the_first_and_is_explained(capsys, monkeypatch):
     made = Table(
         caption="",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.probe.torch_problems import how_it_runs
+from gpubench.torch_builds import how_it_runs
 
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

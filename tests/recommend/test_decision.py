@@ -12,7 +12,7 @@ from gpubench import rank
 from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
 from gpubench.models import Decision, Pricing
-from gpubench.recommend.candidates import IMAGES_PER_VCPU_S
+from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_errors
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
@@ -183,7 +183,8 @@ def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
     twenty, unknown, ten = ranking.rows
     assert [row.offer.instance for row in ranking.rows] == ["twenty", "unknown", "ten"]
     assert (ten.samples_per_s, ten.gpus_samples_per_s) == (1500, 3000)
-    assert (ten.hours, ten.cost_usd, ten.p_best) == (pytest.approx(1), pytest.approx(2), 0)
+    assert (ten.hours, ten.cost_usd) == (pytest.approx(1), pytest.approx(2))
+    assert ten.p_best < twenty.p_best
     assert ten.samples_per_usd == pytest.approx(1500 * 3600 / 2)
     assert (unknown.samples_per_s, unknown.hours) == (3000, pytest.approx(0.5))
     assert ten.dominated_by is not None
@@ -201,25 +202,26 @@ def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
 
 
 def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
-    """19 vCPUs feed 2,850/s: wherever the GPU does more, the same GPU with vCPUs enough is the better."""
+    """19 vCPUs feed 2,850/s, give or take: where the GPU does more, the same with vCPUs enough is the better."""
     twins = [offer(H100, 2.0, instance="19", vcpus=19), offer(H100, 2.0, instance="99", vcpus=99)]
     answers = {H100: estimate(H100, 3000.0, 1.3)}
     found = of_photographs(twins, answers, samples=1e8, draws=4000)
     enough, few = found.rows
-    slower = np.mean(log_normal(list(answers.values()), 4000, 0)[0] <= 2850)
+    slower = np.mean(log_normal(list(answers.values()), 4000, 0)[0] <= 2850 * feed_errors(0, 4000))
     assert 0.1 < slower < 0.9
     assert (enough.offer.instance, few.p_best) == ("99", pytest.approx(slower / 2, abs=1e-3))
-    assert few.samples_per_s_high == few.samples_per_s == 2850
-    assert few.samples_per_s_low == enough.samples_per_s_low
+    assert few.samples_per_s == 2850
+    assert few.samples_per_s_high == enough.samples_per_s_high == pytest.approx(3900)
+    assert few.samples_per_s_low == 2850 / FEED_FACTOR
 
 
 def test_of_work_in_hours_of_a_gpu_a_starved_offer_is_as_unsure_as_that_work():
-    """What an A100 does in 24 h is known within 1.3 times, and so is the time it takes at a certain speed."""
+    """What an A100 does in 24 h is known within 1.3 times, and what is fed within 2: 2.1 times together."""
     answers = {H100: estimate(H100, 3000.0, 1.1), A100: estimate(A100, 1700.0, 1.3)}
     (row,) = of_photographs([offer(H100, 2.0, vcpus=2)], answers, draws=4000, startup_minutes=0).rows
     assert row.hours == pytest.approx(24 * 1700 / 300)
     ends = row.hours / row.hours_low, row.hours_high / row.hours
-    assert ends == pytest.approx((1.3, 1.3), rel=0.05)
+    assert ends == pytest.approx((2.1, 2.1), rel=0.05)
 
 
 def test_rent_whose_vcpus_feed_half_of_its_gpus_costs_twice_as_much_beside_owning():

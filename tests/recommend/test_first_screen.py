@@ -62,7 +62,7 @@ def test_the_verdict_has_at_most_sixty_words_with_each_sign_and_so_has_the_card(
 
 
 UNDERFED = {
-    "spot": (("resnet50",), {"spot": True}),
+    "spot": (("resnet50",), {"provider": ["verda"], "gpu": ["v100"], "spot": True}),
     "the fastest of a cloud": (("resnet50",), {"provider": ["azure"], "sort": "time"}),
     "the fastest, extrapolated": (("resnet50",), {"provider": ["aws"], "sort": "time"}),
     "spot of a cloud": (("resnet50",), {"provider": ["aws"], "spot": True}),

@@ -254,7 +254,7 @@ def three_old_cards() -> list[str]:
     v100 = "nvidia-tesla-v100-sxm2-16gb"
     prices = {"runpod": 0.19, "verda": 0.20, "aws": 3.06, "azure": 3.06}
     found = builders.rank_of(
-        [offer(v100, price, provider=name) for name, price in prices.items()], {v100: 500.0}
+        [offer(v100, price, provider=name) for name, price in prices.items()], {v100: 500.0}, gpus=("v100",)
     )
     return [row.offer.provider for row in found.rows]
 

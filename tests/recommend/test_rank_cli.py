@@ -242,7 +242,7 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
         strict=True,
     ):
         assert gpus(each.gpu_key, each.gpu_count) in words
-        assert f"{each.price_date}, {each.price_age_days} days old" in words
+        assert re.search(rf"{each.price_date}, (up to )?{each.price_age_days} days old", words)
         assert f"${each.cost_usd:.2f}; fits (needs " in words
         assert "feeding takes " in words
 

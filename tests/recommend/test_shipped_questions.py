@@ -153,11 +153,12 @@ def test_three_thousand_dollars_and_a_desk():
 def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
     """A V100 is sold with NVLink (SXM2) and without (PCIe): where the source does not say which, neither counts."""
     silent = {("verda", "1V100.6V"), ("lambda", "gpu_8x_v100"), ("lambda", "gpu_8x_v100_n")}
-    every = ask("--spot")["rows"]
+    named = ["--gpu", "v100,h100,rtx"]
+    every = ask("--spot", *named)["rows"]
     assert silent <= {
         (row["provider"], row["instance"]) for row in every if UNSTATED_NOTE in (row["price_note"] or "")
     }
-    linked = ask("--nvlink", "--spot")["rows"]
+    linked = ask("--nvlink", "--spot", *named)["rows"]
     assert all(load_specs()[row["gpu_key"]].is_linked for row in linked)
     assert not silent & {(row["provider"], row["instance"]) for row in linked}
 

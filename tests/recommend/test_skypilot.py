@@ -58,7 +58,7 @@ def packs():
 
 
 def row_of(given):
-    (row,) = rank_of([given], {given.gpu_key: 3000}).rows
+    (row,) = rank_of([given], {given.gpu_key: 3000}, gpus=(given.gpu_key,)).rows
     return row
 
 
@@ -206,7 +206,8 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     sxm = offer(H100, 3.0, provider="runpod", instance="H100 SXM")
     assert task(sxm)["resources"]["accelerators"] == "H100-SXM:1"
     pcie = "nvidia-tesla-v100-pcie-16gb"
-    rows = rank_of([offer(pcie, 0.2, provider="runpod"), sxm], {pcie: 400, H100: 3000}).rows
+    offers = [offer(pcie, 0.2, provider="runpod"), sxm]
+    rows = rank_of(offers, {pcie: 400, H100: 3000}, gpus=("v100", "h100")).rows
     chosen, passed = task_files_of(rows)
     assert [row.offer for row in chosen] == [sxm]
     assert "no name" in passed[0]
@@ -222,10 +223,19 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
 )
 def test_a_card_whose_form_factor_is_not_stated_can_be_tried(gpu_key, provider, instance, chooses):
     given = offer(gpu_key, 0.2, provider=provider, instance=instance)
-    chosen, passed = task_files_of(rank_of([given], {gpu_key: 400}).rows)
+    chosen, passed = task_files_of(rank_of([given], {gpu_key: 400}, gpus=(gpu_key,)).rows)
     assert ([row.offer for row in chosen], passed) == ([given], [])
     resources = task(given)["resources"]
     assert {name: resources[name] for name in chooses} == chooses
+
+
+@pytest.mark.parametrize(
+    ("gpu_key", "pins"),
+    [("nvidia-tesla-v100-sxm2-16gb", "--torch-backend cu126 'torch==2.14.*' "), (H100, "")],
+)
+def test_a_task_installs_a_build_of_torch_that_has_kernels_for_its_gpu(gpu_key, pins):
+    setup = task(offer(gpu_key, 1.0, provider="lambda", instance="one"))["setup"]
+    assert setup.splitlines()[-1].endswith(f"/bin/python {pins}'./{PARCEL.wheel}[run]'")
 
 
 def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be():

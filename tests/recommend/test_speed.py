@@ -14,6 +14,7 @@ import pytest
 
 from gpubench.recommend import chances
 from gpubench.specs import load_specs
+from gpubench.torch_builds import runs_on_todays_torch
 
 from .builders import H100, L4, T4, estimate, offer, rank_of
 
@@ -23,7 +24,8 @@ COUNT = 100_000
 
 @pytest.fixture(scope="module")
 def rates():
-    keys = [key for key, spec in load_specs().items() if spec.vendor == "NVIDIA"]
+    specs = load_specs().items()
+    keys = [k for k, s in specs if s.vendor == "NVIDIA" and runs_on_todays_torch(s.compute_capability)]
     chance = random.Random(1)
     return {key: estimate(key, chance.uniform(50, 5000), 1.5) for key in keys}
 

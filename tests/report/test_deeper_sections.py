@@ -258,10 +258,25 @@ def test_equal_batches_are_preferred():
     assert all(f"`gpubench run {each}`" in text for each in ("vgg16 --batch-size 1", "lstm --batch-size 64"))
 
 
-def test_without_an_equal_batch_the_headline_names_both_and_the_command_that_gives_one():
+def test_a_factor_is_said_only_at_an_equal_batch_that_nothing_casts_doubt_on():
+    rows = [
+        samples.measurement(samples.case("cnn", 64), 0.00035),
+        msgspec.structs.replace(
+            samples.measurement(samples.case("lstm", 64), 0.00035),
+            findings=(Finding(kind=FindingKind.NOISY),),
+        ),
+        samples.measurement(samples.case("vgg16", 512), 0.00035),
+    ]
+    data = samples.report_data(samples.h200_run(measurements=tuple(rows)), samples.cpu_run())
+    factors = {row[0]: row[3].partition("\n") for row in table_of("processor", data).rows}
+    assert factors["lstm"] == ("—", "\n", "flagged")
+    assert factors["vgg16"] == ("—", "\n", "batches differ")
+
+
+def test_without_an_equal_batch_nothing_is_compared_and_the_command_that_gives_one_is_named():
     rows = tuple(m for m in samples.cpu_run().measurements if m.case.workload != "vgg16")
     text = words_of("processor", samples.report_data(samples.h200_run(), samples.cpu_run(measurements=rows)))
-    assert "batch 512 against batch 64" in text
+    assert "as fast as the CPU" not in text
     assert " cnn lstm --batch-size 64`" in text
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
 
-from gpubench.blocks.parts import Charts, Facts
+from gpubench.blocks.block import sort_value
+from gpubench.blocks.parts import Charts, Facts, Table
 from gpubench.labels import gpus_of
 from gpubench.models import Pricing
+from gpubench.recommend.decision import beside
 from gpubench.sections.frontier import frontier
+from gpubench.units import UNKNOWN
 
 from . import samples
 from .test_sections import block_of, words_of
@@ -71,3 +74,19 @@ def test_the_line_of_trade_offs_holds_no_offer_that_another_beats_in_hours_and_c
     axes = charts.figures[0].figure["layout"]
     assert axes["xaxis"]["range"][0] > axes["xaxis"]["range"][1], "right is faster: fewer hours"
     assert "hours for" in words_of("frontier", data)
+
+
+def test_what_stands_beside_the_ranking_has_a_dash_for_its_rank_and_sorts_last():
+    ranking = rank_of(OFFERS, RATES, width=1.2, sort="value", **JOB)
+    spot = [row for row in ranking.rows if row.offer.pricing is Pricing.SPOT]
+    unranked = tuple(map(beside, [*spot, *spot]))
+    assert [row.rank for row in unranked] == [None, None]
+    data = samples.report_data(ranking=ranking, buy_or_rent=(), unranked=unranked)
+    tables = [part for part in block_of("value", data).parts if isinstance(part, Table)]
+    (made,) = (part for part in tables if "without a rank" in part.caption)
+    at = [column.title for column in made.columns].index("Rank")
+    cells = [row[at] for row in made.rows]
+    assert cells[-2:] == [UNKNOWN, UNKNOWN]
+    assert UNKNOWN not in cells[:-2]
+    assert not any(cell == "0" for cell in cells)
+    assert [value is None for value in map(sort_value, cells)] == [cell == UNKNOWN for cell in cells]

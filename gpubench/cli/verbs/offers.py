@@ -89,7 +89,7 @@ def _refreshed(request: RefreshRequest) -> Refreshed:
 
     wanted, url = request.providers, request.url
     kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
-    sources = select_sources(all_sources(), wanted) if url is None else ()
+    sources = select_sources(all_sources(say), wanted) if url is None else ()
     with HttpTransport() as transport:
         if url is None:
             return refresh(sources, transport, on_source=_say_source, **kept)

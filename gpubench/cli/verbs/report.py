@@ -15,9 +15,12 @@ ASKED = ("workload", "precision", "samples", "own", "offers", "accept_outliers",
 def verb(request: ReportRequest, *, as_json: bool) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
     from gpubench.report.page import report
+    from gpubench.sections.section import load_sections
     from gpubench.units import format_bytes
 
     path = report(request)
+    for problem in filter(None, (section.problem for section in load_sections())):
+        say(problem)
     size_bytes = Path(path).stat().st_size
     if as_json:
         print_json({"path": path, "size_bytes": size_bytes})

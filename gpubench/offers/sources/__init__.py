@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.foreign_code import load_plugin
 from gpubench.models import Pricing
 from gpubench.names import nearest
 from gpubench.options import unknown_name
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -123,20 +127,38 @@ class Source(NamedTuple):
 # --- which there are -------------------------------------------------------------------------------------
 
 
-def all_sources() -> tuple[Source, ...]:
+def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source, ...]:
     """Return the sources of this package and of others, collected catalogs first.
 
+    Args:
+        on_problem: Is told of each plug-in that does not load, which is left out; None raises instead.
+
     Raises:
-        MisuseError: If an installed plug-in takes the name of another source.
+        MisuseError: If an installed plug-in takes the name of another source, or does not load.
     """
     from importlib.metadata import entry_points
 
     sources = {source.name: source for source in own_sources()}
     for point in entry_points(group="gpubench.offers"):
-        source: Source = point.load()
+        try:
+            source = _loaded(point)
+        except MisuseError as error:
+            if on_problem is None:
+                raise
+            on_problem(f"{error}; repair or uninstall that package")
+            continue
         if sources.setdefault(source.name, source) is not source:
             raise MisuseError(f"two price sources are called {source.name!r} ({point.value}): uninstall one")
     return tuple(in_order(sources).values())
+
+
+def _loaded(point: EntryPoint) -> Source:
+    source = load_plugin("price source", point)
+    if not isinstance(source, Source):
+        raise MisuseError(
+            f"the price source {point.name} ({point.value}) is no gpubench.offers.sources.Source"
+        )
+    return source
 
 
 def own_sources() -> tuple[Source, ...]:

@@ -1,0 +1,154 @@
+"""The one reader of data/torch_builds.csv: which builds of torch have kernels for a GPU.
+
+By NVIDIA's rules of compatibility (CUDA C++ programming guide): machine code ``sm_XY`` runs on compute
+capability X.Z from Z = Y on, but not between cards and systems on a chip; PTX ``compute_XY`` is compiled at
+first use for any capability from X.Y on. A letter narrows both: ``a`` to X.Y itself, ``f`` to the same X.
+Code for an AMD target ``gfx...`` runs on that target alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from gpubench.folders import data_rows
+
+Capability = tuple[int, int]
+
+# Systems on a chip whose machine code is their own: TX1, TX2, Xavier, Orin, Thor (10.1, renamed 11.0).
+_ALONE = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
+_RENAMED = {(11, 0): (10, 1)}
+
+
+class Build(msgspec.Struct, frozen=True):
+    """One published build of a release of torch.
+
+    Attributes:
+        release: Of torch, as ``2.14``.
+        name: The CUDA or ROCm release that it is built for, as ``cu130`` or ``rocm7.2``.
+        is_default: Whether ``pip install torch`` takes it on Linux.
+        architectures: What it has kernels for; None where nobody has read them.
+    """
+
+    release: str
+    name: str
+    is_default: bool
+    architectures: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        """Return it as people name it: ``torch 2.14 cu126``."""
+        return f"torch {self.release} {self.name}"
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA release; None for a ROCm build."""
+        digits = self.name.removeprefix("cu")
+        return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else None
+
+    @property
+    def age(self) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
+        """Sorts builds: by release, the default last in its release, then by CUDA or ROCm release."""
+        release, built_for = (tuple(map(int, re.findall(r"\d+", text))) for text in (self.release, self.name))
+        return release, self.is_default, built_for
+
+
+@cache
+def load_builds() -> tuple[Build, ...]:
+    """Return every build of the table, the newest first."""
+    rows = data_rows("torch_builds.csv")
+    builds = (
+        Build(r["torch"], r["build"], r["is_default"] == "yes", tuple(r["architectures"].split()) or None)
+        for r in rows
+    )
+    return tuple(sorted(builds, key=lambda build: build.age, reverse=True))
+
+
+@cache
+def runs_on_todays_torch(target: str | None) -> bool | None:
+    """Return whether today's torch has kernels for a GPU, as ``pip install torch`` gives it.
+
+    That is the default CUDA build of the newest release; of its ROCm builds none is the default, and any will
+    do. None is unknown: the GPU's target, a build's architectures, or a system on a chip, which has builds of
+    its maker's own.
+
+    Args:
+        target: Compute capability ("7.0") or AMD target ("gfx942") of the GPU.
+
+    >>> runs_on_todays_torch("8.9"), runs_on_todays_torch("7.0"), runs_on_todays_torch(None)
+    (True, False, None)
+    """
+    newest = [build for build in load_builds() if build.release == newest_release()]
+    of_kind = [build for build in newest if target and (build.cuda is None) == target.startswith("gfx")]
+    asked = [build for build in of_kind if build.is_default] or of_kind
+    known = {_has_kernels(build, target) for build in asked}
+    return True if True in known else None if None in known or not known else False
+
+
+@cache
+def newest_build_for(target: str | None) -> Build | None:
+    """Return the newest build that has kernels for a GPU; None where none is known.
+
+    >>> str(newest_build_for("7.0")), str(newest_build_for("3.7"))
+    ('torch 2.14 cu126', 'torch 2.7 cu118')
+    """
+    return next((build for build in load_builds() if _has_kernels(build, target)), None)
+
+
+def other_build_for(target: str | None) -> Build | None:
+    """Return the build that a GPU needs because today's torch has no kernels for it; else None."""
+    return newest_build_for(target) if runs_on_todays_torch(target) is False else None
+
+
+@cache
+def newest_release() -> str:
+    """Return the newest release of the table."""
+    return load_builds()[0].release
+
+
+def _has_kernels(build: Build, target: str | None) -> bool | None:
+    """Return whether a build has kernels for a compute capability or an AMD target; None is unknown."""
+    if target is None or build.architectures is None:
+        return None
+    if target.startswith("gfx"):
+        return target in build.architectures
+    found = re.fullmatch(r"(\d+)\.(\d)", target)
+    capability = None if found is None else (int(found[1]), int(found[2]))
+    if capability is None or capability in _ALONE or capability in _RENAMED:
+        return None
+    return how_it_runs(capability, build.architectures) is not None
+
+
+def how_it_runs(capability: Capability, architectures: Iterable[str]) -> Literal["code", "ptx"] | None:
+    """How a GPU runs a build: by its machine code, by PTX compiled at first use, or not at all.
+
+    >>> how_it_runs((8, 6), ["sm_75", "sm_80", "sm_90"])
+    'code'
+    >>> how_it_runs((12, 0), ["sm_90", "compute_90"])
+    'ptx'
+    """
+    ways = {_runs(capability, architecture) for architecture in architectures}
+    return "code" if "code" in ways else "ptx" if "ptx" in ways else None
+
+
+def _runs(device: Capability, architecture: str) -> Literal["code", "ptx"] | None:
+    found = re.fullmatch(r"(sm|compute)_(\d{1,3})(\d)([af]?)", architecture)
+    if found is None:
+        return None
+    kind, major, minor, narrowed = found.groups()
+    built = (int(major), int(minor))
+    alike = built[0] == device[0] and built[1] <= device[1]
+    if narrowed == "a":
+        fits = built == device
+    elif kind == "compute":
+        fits = alike if narrowed else built <= device
+    elif built in _ALONE or device in _ALONE:
+        fits = built == device or _RENAMED.get(device) == built
+    else:
+        fits = alike
+    if not fits:
+        return None
+    return "code" if kind == "sm" else "ptx"

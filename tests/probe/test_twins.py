@@ -1,0 +1,55 @@
+"""Cards that share a driver's name: each is known by its memory and its power limit, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from nvml.synthetic import card, system
+
+from gpubench.probe.nvidia import BACKEND
+from gpubench.specs import find_spec, load_specs, offered_gpu_key
+from gpubench.units import GIB, MIB
+
+SXM_94, SXM_96, NVL = "nvidia-h100-sxm-94gb", "nvidia-h100-sxm-96gb", "nvidia-h100-nvl-94gb"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib", "power_w", "key"),
+    [
+        ("NVIDIA H100", 95830, 700, SXM_94),
+        ("NVIDIA H100", 97320, 500, SXM_96),
+        ("NVIDIA H100", 95830, 400, None),  # neither: no NVL card bears this name
+        ("NVIDIA H100", 95830, None, None),
+        ("NVIDIA H100", 81559, 700, None),
+        ("NVIDIA H100 NVL", 95830, 400, NVL),
+        ("NVIDIA H100 NVL", 95830, None, NVL),
+        ("NVIDIA H100 80GB HBM3", 81559, 700, "nvidia-h100-sxm-80gb"),
+    ],
+)
+def test_an_h100_is_the_card_that_its_memory_and_its_power_say(inside_nvml, name, memory_mib, power_w, key):
+    scene = system("580.95.05", 13000, 1)
+    card(
+        scene, 0, name=name, uuid="GPU-0000h100", bus=0xC6, architecture=9, capability=(9, 0), cores=16896,
+        memory_mib=memory_mib, sm_mhz=1980, memory_mhz=1593, bus_bits=5120, power_w=power_w, pcie=(5, 16, 5, 16),
+    )  # fmt: skip
+    inside_nvml(scene.calls)
+    (device,) = BACKEND.devices().devices
+    assert device.gpu_key == key
+
+
+def test_a_price_list_of_the_same_words_means_the_card_that_is_sold():
+    assert offered_gpu_key("H100", 94) == NVL
+    assert find_spec("H100", 94 * GIB) is None
+
+
+def test_every_card_that_shares_a_drivers_name_is_told_from_its_twins():
+    """By memory, or by a power limit further apart than what is taken for the same."""
+    for spec in load_specs().values():
+        for name in spec.driver_names:
+            assert spec.memory_bytes
+            found = find_spec(name, spec.memory_bytes, spec.tdp_w)
+            assert found is not None, (spec.key, name)
+            assert found.key == spec.key
+
+
+def test_one_that_left_the_factory_at_another_limit_is_no_guess():
+    assert find_spec("NVIDIA H100", 95830 * MIB, 585.0) is None

@@ -1,0 +1,106 @@
+"""A GPU that today's torch has no kernels for is no recommendation, unless the buyer names it."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.findings import FindingKind
+from gpubench.recommend.rank import rank
+from gpubench.sections.offer_table import remarks_of
+from gpubench.specs import load_specs
+from gpubench.torch_builds import runs_on_todays_torch
+
+from .builders import H100, T4, offer, rank_of
+
+V100, P40, K80 = "nvidia-tesla-v100-sxm2-16gb", "nvidia-tesla-p40-24gb", "nvidia-tesla-k80-12gb"
+RX5700, ORIN = "amd-radeon-rx-5700-8gb", "nvidia-jetson-agx-orin-64gb"
+RATES = {H100: 3000.0, V100: 900.0, P40: 300.0, K80: 100.0, T4: 300.0, RX5700: 100.0, ORIN: 50.0}
+OFFERS = [offer(key, 0.01 if key in {V100, P40, K80} else 2.0) for key in RATES]
+
+
+def keys_of(ranking):
+    return {row.offer.gpu_key for row in ranking.rows}
+
+
+def test_what_torch_does_not_run_is_left_out_with_its_reason_however_cheap():
+    found = rank_of(OFFERS, RATES)
+    assert keys_of(found) == {H100, T4, RX5700, ORIN}
+    reasons = {each.gpu_key: each.reason for each in found.excluded}
+    assert reasons.keys() == {V100, P40, K80}
+    assert "no kernels for compute capability 7.0: torch 2.14 cu126 still has them" in reasons[V100]
+    assert "torch 2.7 cu118 still" in reasons[K80]
+    assert any("V100" in note and "--gpu" in note for note in found.notes)
+
+
+def test_one_that_is_named_ranks_and_says_which_build_runs_it():
+    found = rank_of(OFFERS, RATES, gpus=("v100", "h100"))
+    first = found.rows[0]
+    assert keys_of(found) == {V100, H100}
+    assert [f.value for f in first.findings if f.kind is FindingKind.NEEDS_TORCH_BUILD] == [
+        "torch 2.14 cu126"
+    ]
+    assert "(torch 2.14 cu126)" in remarks_of(first)
+    assert any("torch 2.14 cu126" in note for note in found.notes[: found.decisive_notes])
+    (h100,) = (row for row in found.rows if row.offer.gpu_key == H100)
+    assert FindingKind.NEEDS_TORCH_BUILD not in {each.kind for each in h100.findings}
+
+
+def test_a_name_that_also_means_a_gpu_that_torch_runs_asks_for_that_one():
+    assert keys_of(rank_of(OFFERS, RATES, gpus=("tesla",))) == {T4}
+
+
+def test_a_gpu_that_the_table_does_not_know_is_not_left_out():
+    assert keys_of(
+        rank_of([offer("cloud-of-tomorrow"), offer(H100)], {"cloud-of-tomorrow": 1.0, H100: 9.0})
+    ) == {
+        "cloud-of-tomorrow",
+        H100,
+    }
+
+
+def test_an_empty_answer_says_what_would_rank_it():
+    with pytest.raises(MisuseError, match=r"no kernels .* naming the GPU with --gpu ranks it"):
+        rank_of([offer(V100)], RATES)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"spot": True},
+        {"region": ["eu"]},
+        {"sort": "time"},
+        {"buy": True},
+        {"max_purchase_usd": 3000},
+        {"gpu": ["tesla"]},
+        {"relative": True},
+    ],
+)
+def test_no_shipped_offer_is_recommended_that_torch_does_not_run(asked):
+    found = rank("resnet50", **asked, draws=50, as_of=date(2026, 11, 20).isoformat())
+    decision = found.decision
+    named = {*keys_of(found)} | {
+        each.gpu_key
+        for each in (
+            decision.choice,
+            decision.runner_up,
+            decision.best_cloud,
+            decision.best_marketplace,
+            decision.best_to_own,
+            *decision.by_gpu,
+        )
+        if each is not None
+    }
+    assert named
+    specs = load_specs()
+    assert {
+        k for k in named if k in specs and runs_on_todays_torch(specs[k].compute_capability) is False
+    } == set()
+
+
+def test_a_quote_of_the_buyers_own_names_its_gpu():
+    found = rank("resnet50", own=["V100 PCIe 16GB, 300 USD"], draws=50, as_of="2026-11-20")
+    assert {row.offer.provider for row in found.rows if "v100" in row.offer.gpu_key} == {"own"}
