@@ -1,19 +1,26 @@
-"""Which prices and counts can be true: the checks that every row from a file or a provider passes."""
+"""Which prices and counts can be true: the checks that every row from a file or a provider passes.
+
+Cells of a table are read by the functions of their columns. Offers and coverages that come as structs are
+held to a rule for each field. The limits are the same.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from decimal import Decimal, InvalidOperation
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gpubench.arrays import Flags, Floats
-from gpubench.models import Offer
+from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import price_day
-from gpubench.offers.request import KINDS
+from gpubench.offers.request import KIND_SYNONYMS, KINDS, TO_RENT
+from gpubench.offers.table import Coverage
 from gpubench.specs import load_specs
 from gpubench.units import GIB, figure_in
 
@@ -121,23 +128,192 @@ def are_texts(cells: Sequence[str]) -> bool:
     return is_shown and longest <= MAX_CELL_CHARACTERS and _FORMULA.search(together) is None
 
 
-def check_kind(kind: str) -> None:
-    """Raise unless a kind of offer is one of ``KINDS``."""
+def read_kind(text: str) -> str:
+    """Return the kind of ``KINDS`` that a word names, in whatever case and with whatever spaces.
+
+    >>> read_kind("cloud"), read_kind("Attach Fee"), read_kind("")
+    ('vm', 'attach-fee', 'vm')
+
+    Raises:
+        ImplausibleError: If it names none.
+    """
+    word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
+    kind = KIND_SYNONYMS.get(word, word)
+    if kind not in KINDS:
+        raise ImplausibleError(f"kind {text[:40]!r} is none of {', '.join(KINDS)}")
+    return kind
+
+
+# --- offers and coverages, field by field ----------------------------------------------------------------
+
+EARLIEST_DAY = date(2000, 1, 1)
+"""No GPU that is rented for training is older."""
+MAX_TERM_YEARS = 10
+MAX_ASK_COUNT = 1_000_000
+MAX_NAMES = 1_000
+"""Of GPUs or vendors in one coverage; the table has some 200."""
+
+_DAY = r"\d{4}-\d{2}-\d{2}"
+_STAMP = re.compile(rf"({_DAY})T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ", re.ASCII)
+
+_Rule: TypeAlias = Callable[[Any, Any, date], object]
+"""Raises unless the value of a field can be true of its struct; no date in it may be after the given day."""
+
+
+def check_day(text: str, latest: date) -> None:
+    """Raise unless a price can be of a full or partial date, which is no later than ``latest``."""
+    day = price_day(text)
+    if day > latest:
+        raise ImplausibleError(f"price date {text} lies in the future")
+    if day < EARLIEST_DAY:
+        raise ImplausibleError(f"price date {text} is before {EARLIEST_DAY.year}")
+
+
+def check_stamp(text: str, latest: date) -> None:
+    """Raise unless a text is a time in UTC, YYYY-MM-DDTHH:MM:SSZ, of no later day than ``latest``."""
+    parts = _STAMP.fullmatch(text)
+    if parts is None:
+        raise ImplausibleError(f"the time {text[:40]!r} is not YYYY-MM-DDTHH:MM:SSZ")
+    check_day(parts[1], latest)
+
+
+def _check_day(text: str | None, _struct: object, latest: date) -> None:
+    if text is not None:
+        check_day(text, latest)
+
+
+def _check_whole_day(text: str, _struct: object, latest: date) -> None:
+    if not re.fullmatch(_DAY, text, re.ASCII):
+        raise ImplausibleError(f"day {text[:40]!r} is not YYYY-MM-DD")
+    check_day(text, latest)
+
+
+def _check_retrieval(text: str | None, _offer: Offer, latest: date) -> None:
+    """Tables that were imported have the date of their prices here, without a time."""
+    if text is not None and "T" in text:
+        check_stamp(text, latest)
+    else:
+        _check_day(text, _offer, latest)
+
+
+def _check_name(text: str, *_: object) -> None:
+    if not text:
+        raise ImplausibleError("it is empty")
+    check_texts((text,))
+
+
+def _check_words(text: str | None, *_: object) -> None:
+    check_texts((text or "",))
+
+
+def _check_key(key: str, *_: object) -> None:
+    if key not in load_specs():
+        raise ImplausibleError(f"GPU {key[:60]!r} is unknown")
+
+
+def _check_pricing(pricing: Pricing, *_: object) -> None:
+    if pricing not in TO_RENT:
+        raise ImplausibleError(f"{pricing!s} is said of your own hardware alone, by --own")
+
+
+def _check_kind(kind: str, *_: object) -> None:
     if kind not in KINDS:
         raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(KINDS)}")
 
 
-def check_offer(offer: Offer) -> None:
-    """Raise unless an offer that was stored or fetched holds to the same limits as a row of a file."""
-    place = (offer.provider, offer.instance, offer.region or "")
-    check_texts((*place, offer.kind, offer.price_date, offer.source, offer.note or ""))
-    if not (offer.provider and offer.instance and offer.source):
-        raise ImplausibleError("no provider, instance or source named")
-    check_kind(offer.kind)
-    if offer.gpu_key not in load_specs():
-        raise ImplausibleError(f"GPU {offer.gpu_key[:60]!r} is unknown")
-    price_day(offer.price_date)
-    price(str(offer.price_usd_per_hour), offer.kind)
-    gpu_count(str(offer.gpu_count))
-    vcpus("" if offer.vcpus is None else str(offer.vcpus))
-    ram_bytes("" if offer.ram_bytes is None else str(offer.ram_bytes / GIB))
+def _check_term(years: int | None, offer: Offer, _latest: date) -> None:
+    if (years is not None) != (offer.pricing is Pricing.RESERVED):
+        raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {years}")
+    _up_to(MAX_TERM_YEARS)(years)
+
+
+def _check_ask_median(median: Decimal | None, offer: Offer, _latest: date) -> None:
+    """Raise if it is no price, or below the offer's own, which is the cheapest of the asks."""
+    if median is not None and price(str(median), offer.kind) < offer.price_usd_per_hour:
+        raise ImplausibleError(f"a median of {median} is below the cheapest ask")
+
+
+def _up_to(most: float) -> Callable[..., None]:
+    """Return the rule of a figure that is above 0 and has a limit, or is unknown."""
+
+    def check(value: float | None, *_: object) -> None:
+        if value is not None and not 0 < value <= most:
+            raise ImplausibleError(f"{str(value)[:40]} is not between 0 and {most:,g}")
+
+    return check
+
+
+def _each(rule: Callable[[Any], None]) -> _Rule:
+    """Return the rule of a list whose items each keep a rule."""
+
+    def check(items: Sequence[Any], *_: object) -> None:
+        if len(items) > MAX_NAMES:
+            raise ImplausibleError(f"it has {len(items):,} items, over {MAX_NAMES:,}")
+        for item in items:
+            rule(item)
+
+    return check
+
+
+def _anything(*_: object) -> None:
+    """Take any value of the field's type: whether something is so."""
+
+
+OFFER_RULES: Mapping[str, _Rule] = {
+    "provider": _check_name,
+    "instance": _check_name,
+    "region": _check_words,
+    "gpu_key": _check_key,
+    "gpu_count": _up_to(MAX_GPU_COUNT),
+    "vcpus": _up_to(MAX_VCPUS),
+    "ram_bytes": _up_to(MAX_RAM_GIB * GIB),
+    "price_usd_per_hour": lambda usd, offer, _: price(str(usd), offer.kind),
+    "pricing": _check_pricing,
+    "kind": _check_kind,
+    "price_date": _check_day,
+    "source": _check_name,
+    "note": _check_words,
+    "term_years": _check_term,
+    "retrieved_at": _check_retrieval,
+    "in_stock": _anything,
+    "stock_date": _check_day,
+    "ask_count": _up_to(MAX_ASK_COUNT),
+    "ask_median_usd_per_hour": _check_ask_median,
+}
+"""What each field of an offer may say; a test finds a field without a rule."""
+
+COVERAGE_RULES: Mapping[str, _Rule] = {
+    "provider": _check_name,
+    "day": _check_whole_day,
+    "pricings": _each(_check_pricing),
+    "vendors": _each(_check_name),
+    "gpu_keys": _each(_check_key),
+    "whole_provider": _anything,
+}
+"""What each field of a coverage may say."""
+
+
+def check_offer(offer: Offer, latest: date = date.max) -> None:
+    """Raise unless an offer that was stored or fetched keeps every rule.
+
+    Args:
+        offer: Its fields are of their types.
+        latest: The last day that a date in it may name.
+
+    Raises:
+        ImplausibleError: With the field and the reason.
+    """
+    _check(offer, OFFER_RULES, latest)
+
+
+def check_coverage(coverage: Coverage, latest: date = date.max) -> None:
+    """Raise unless a coverage keeps every rule. Args and errors as ``check_offer``."""
+    _check(coverage, COVERAGE_RULES, latest)
+
+
+def _check(struct: Offer | Coverage, rules: Mapping[str, _Rule], latest: date) -> None:
+    for field, rule in rules.items():
+        try:
+            rule(getattr(struct, field), struct, latest)
+        except ValueError as reason:
+            raise ImplausibleError(f"{field}: {reason}") from None

@@ -25,7 +25,6 @@ from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
 from gpubench.offers.columns import CODED, Column, Columns, Offers, column_of, constant, kinds_of, recoded
-from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
 from gpubench.offers.text_table import TextColumns, read_columns
@@ -54,14 +53,18 @@ NO_REGION = frozenset({"", "any"})
 _Cell = TypeVar("_Cell", bound=Hashable)
 
 
-def read_own(path: Path) -> OfferTable:
+def read_own(path: Path, latest: date | None = None) -> OfferTable:
     """Read a user's price table: CSV (comma or semicolon) or a JSON list of objects, in our columns.
+
+    Args:
+        path: The file.
+        latest: The last day that a price may be of; None is tomorrow.
 
     Raises:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
-    tomorrow = today() + timedelta(days=1)
-    return offers_of_columns(read_columns(path), f"own price file {plain(path.name)}", latest=tomorrow)
+    latest = latest or today() + timedelta(days=1)
+    return offers_of_columns(read_columns(path), f"own price file {plain(path.name)}", latest=latest)
 
 
 def offers_of_columns(table: TextColumns, default_source: str = "", latest: date = date.max) -> OfferTable:
@@ -139,7 +142,7 @@ def _facts(table: TextColumns, faults: dict[int, str], default_source: str, late
         return _read(column, lambda text: cell(text.strip()), faults)
 
     provider = read("provider", lambda text: _named("provider", text).lower())
-    kind = read("kind", _kind)
+    kind = read("kind", plausible.read_kind)
     source = read("source", lambda text: _named("source", text or default_source))
     price_date = read("price_date", partial(_day, latest=latest))
     gpu_key = read("gpu_key", _gpu_key)
@@ -313,17 +316,10 @@ def _named(what: str, text: str) -> str:
     return _word(text)
 
 
-def _kind(text: str) -> str:
-    kind = _word(text).lower() or "vm"
-    plausible.check_kind(kind)
-    return kind
-
-
 def _day(text: str, latest: date) -> str:
     if not text:
         raise ImplausibleError("no price date: a price without a date says nothing")
-    if price_day(text) > latest:
-        raise ImplausibleError(f"price date {text} lies in the future")
+    plausible.check_day(text, latest)
     return text
 
 
@@ -343,7 +339,7 @@ def _rate(cells: tuple[str, str, str]) -> _Rate | None:
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
         )
-    price_day(day)
+    plausible.check_day(day, date.max)
     return _Rate(
         plausible.price(usd_per_unit), f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
     )

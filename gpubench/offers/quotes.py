@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from decimal import Decimal
 from functools import cache
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from gpubench.names import tpu_slice
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.sources import Complete, Quote
+from gpubench.offers.sources import Complete, Quote, Said, Unread
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import GIB, plain
@@ -37,7 +38,7 @@ class Sorted(NamedTuple):
     claims: tuple[Complete, ...]
 
 
-def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted:
+def sort_quotes(quotes: Iterable[Said], retrieved_at: str) -> Sorted:
     """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
 
     Args:
@@ -52,6 +53,9 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
         if isinstance(quote, Complete):
             claims.append(quote)
             continue
+        if isinstance(quote, Unread):
+            set_aside.append(SetAside(plain(quote.row), plain(quote.reason)))
+            continue
         try:
             offer = _offer(quote, retrieved_at)
             if offers.setdefault(offer_key(offer), offer) is not offer:
@@ -59,16 +63,23 @@ def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted
                     f"a second {PRICING_WORDS[offer.pricing]} price of this instance in this region"
                 )
         except ValueError as reason:
-            words = " ".join(word for word in (quote.provider, quote.instance, quote.region or "") if word)
+            words = " ".join(str(each) for each in (quote.provider, quote.instance, quote.region) if each)
             set_aside.append(SetAside(plain(words), plain(str(reason))))
-            with suppress(ValueError):  # the offer that it names, at a price that stands for none
-                kind = "vm" if quote.kind == "free" else quote.kind
-                unusable.append(_offer(msgspec.structs.replace(quote, price="1", kind=kind), retrieved_at))
+            with suppress(ValueError):
+                unusable.append(_offer(_named_alone(quote), retrieved_at))
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
     return Sorted(table, tuple(unusable), tuple(claims))
 
 
+def _named_alone(quote: Quote) -> Quote:
+    """Return the offer that a quote names, with nothing else of it, at a price that stands for none."""
+    unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
+    kind = "vm" if quote.kind == "free" else quote.kind
+    return msgspec.structs.replace(quote, price="1", kind=kind, **unsaid)
+
+
 def _offer(quote: Quote, retrieved_at: str) -> Offer:
+    msgspec.convert(msgspec.structs.asdict(quote), Quote)  # sources of others may fill in anything
     if (tpu := tpu_slice(quote.gpu)) is not None:  # "v5litepod-8", one piece, is eight chips
         version, chips = tpu
         quote = msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
@@ -77,12 +88,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
     instance = _instance(quote, machine, key)
     if load_specs()[key].variants:
         note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
-    price_date = quote.price_date or retrieved_at[:10]
-    price_day(price_date)
-    plausible.check_texts((quote.provider, quote.instance, quote.region or "", quote.source, note or ""))
-    if not (quote.provider and quote.instance):
-        raise ImplausibleError("no provider or no instance named")
-    return Offer(
+    offer = Offer(
         provider=quote.provider,
         instance=instance,
         region=quote.region or None,
@@ -93,7 +99,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         price_usd_per_hour=_price(quote.price, quote.kind),
         pricing=Pricing(quote.pricing),
         kind=quote.kind,
-        price_date=price_date,
+        price_date=quote.price_date or retrieved_at[:10],
         source=quote.source,
         note=note,
         term_years=quote.term_years,
@@ -103,6 +109,8 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         ask_count=quote.ask_count,
         ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
     )
+    plausible.check_offer(offer, price_day(retrieved_at[:10]) + timedelta(days=1))
+    return offer
 
 
 def _instance(quote: Quote, machine: Machine | None, key: str) -> str:

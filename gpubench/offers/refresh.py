@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,15 +18,19 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
+from gpubench.labels import PRICING_WORDS, gpu_name
 from gpubench.models import SCHEMA_VERSION, Offer, Pricing
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.snapshot import (
     WRITE_HINT,
+    ReadSnapshot,
     Snapshot,
+    SnapshotAsWritten,
     SourceOffers,
-    check_offers,
+    believable,
     known_before,
+    latest_day,
     newest_snapshot,
     offers_folder,
     write_snapshot,
@@ -40,10 +44,10 @@ from gpubench.offers.sources import (
     in_order,
     is_safe,
 )
-from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay, up_to
+from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
-from gpubench.units import plain, utc_stamp
+from gpubench.units import count, listing, plain, utc_stamp
 
 SOURCE_LIMIT_S = 600.0
 """For all the requests of one source; the longest, Azure and Vast, take some 40."""
@@ -52,8 +56,6 @@ LEAST_SHARE = 0.5
 """An answer that names fewer than this share of the offers known before is taken for a cut one."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
-_ONE_DAY = timedelta(days=1)
-"""Clocks and time zones differ by less."""
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,20 +77,22 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 class _Known(NamedTuple):
     """What a refresh begins with: the newest snapshot by source, and every offer that new ones are held to.
 
-    ``folder`` is where snapshots lie, and ``notes`` are on those that cannot be read.
+    ``folder`` is where snapshots lie, ``notes`` are on those that cannot be read, and ``set_aside`` are the
+    rows of the newest that break a rule, by source: they are not carried over.
     """
 
     folder: Path
     sources: dict[str, SourceOffers]
     offers: Sequence[Offer]
     notes: tuple[str, ...]
+    set_aside: Mapping[str, tuple[SetAside, ...]]
 
 
 class _Answer(NamedTuple):
     """What one source gave, before it is held to what was known: ``unusable`` are named, but not priced."""
 
     table: OfferTable
-    unusable: Iterable[Offer]
+    unusable: frozenset[OfferKey]
     covers: tuple[Coverage, ...]
     retrieved_at: str
 
@@ -123,7 +127,7 @@ def refresh(
     known = _look_back(results)
     retrieved_at = utc_stamp(now)
     asked: dict[str, SourceOffers] = {}
-    set_aside: list[SetAside] = []
+    set_aside = [row for rows in known.set_aside.values() for row in rows]
     for source in sources:
         last = known.sources.get(source.name)
         limited = _until(transport, clock() + SOURCE_LIMIT_S, clock)
@@ -143,8 +147,8 @@ def _look_back(results: Path | None) -> _Known:
     """Find out that prices can be stored, and what is known of them so far."""
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
-    before, notes = newest_snapshot(folder)
-    return _Known(folder, before.sources if before else {}, known_before(folder), notes)
+    before, notes, set_aside = newest_snapshot(folder)
+    return _Known(folder, before.sources if before else {}, known_before(folder), notes, set_aside)
 
 
 def _written(
@@ -197,7 +201,7 @@ def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequenc
         for claim in read.claims
         if claim.gpu is None or keys_of_name(claim.gpu)
     )
-    return _Answer(fresh, unusable, covers, retrieved_at)
+    return _Answer(fresh, frozenset(map(offer_key, unusable)), covers, retrieved_at)
 
 
 def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
@@ -250,57 +254,40 @@ def take_over(
     if not is_safe(url):
         raise MisuseError(f"--from {plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
     known = _look_back(results)
-    today = now or clock_now()
-    latest = (today + _ONE_DAY).date()
+    read = _published(url, transport, now or clock_now())
     asked: dict[str, SourceOffers] = {}
-    set_aside: list[SetAside] = []
+    set_aside = [row for rows in known.set_aside.values() for row in rows]
     is_new = False
-    for name, source in _chosen(_published(url, transport, today), only).items():
+    for name, source in _chosen(read, only).items():
         last = known.sources.get(name)
         if last and last.retrieved_at and last.retrieved_at >= (source.retrieved_at or ""):
             asked[name] = last
             continue
-        table = up_to(check_offers(source.offers, name), latest, _in_short, _OF_THE_FUTURE)
-        usable = set(map(offer_key, table.offers))
-        unusable = [offer for offer in source.offers if offer_key(offer) not in usable]
-        answer = _Answer(table, unusable, source.covers, source.retrieved_at or utc_stamp(today))
+        table = OfferTable(offers=source.offers, set_aside=read.set_aside[name])
+        answer = _Answer(table, read.unusable[name], source.covers, source.retrieved_at or utc_stamp(now))
         asked[name], aside = _take(answer, last, known.offers, accept_outliers=accept_outliers)
         set_aside += aside
         is_new = is_new or asked[name].state == "ok"
     return _written(known, asked, set_aside, utc_stamp(now) if is_new else None)
 
 
-_OF_THE_FUTURE = "price date {date} lies in the future"
-
-
-def _in_short(offer: Offer) -> str:
-    return f"{offer.provider} {offer.instance}"
-
-
-def _published(url: str, transport: Transport, today: datetime) -> Snapshot:
+def _published(url: str, transport: Transport, present: datetime) -> ReadSnapshot:
     who = plain(url, 200)
-    snapshot = decode(transport(url), Snapshot, f"{who} is not a price snapshot: it")
-    if snapshot.schema_version > SCHEMA_VERSION:
+    written = decode(transport(url), SnapshotAsWritten, f"{who} is not a price snapshot: it")
+    if written.schema_version > SCHEMA_VERSION:
         raise SourceError(f"{who} is of a newer gpubench: upgrade gpubench")
-    for stamp in (snapshot.retrieved_at, *(source.retrieved_at for source in snapshot.sources.values())):
-        if stamp is None:
-            continue
-        try:
-            moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        except ValueError:
-            shown = plain(stamp, 30)
-            raise SourceError(f"{who} has the time {shown!r}, which is not YYYY-MM-DDTHH:MM:SSZ") from None
-        if moment > today + _ONE_DAY:
-            raise SourceError(f"{who} is dated {plain(stamp, 30)}, in the future: not taken")
-    return snapshot
+    try:
+        return believable(written, latest_day(present.date(), days_ahead=1))
+    except ValueError as reason:
+        raise SourceError(f"{who} is not taken: {reason}") from None
 
 
-def _chosen(snapshot: Snapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
+def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
     """Return the sources asked for that ever answered."""
     found = {
         name: source
-        for name, source in snapshot.sources.items()
-        if _NAME.fullmatch(name) and source.offers and source.retrieved_at
+        for name, source in read.snapshot.sources.items()
+        if _NAME.fullmatch(name) and (source.offers or read.set_aside[name]) and source.retrieved_at
     }
     if not found:
         raise SourceError("the published snapshot holds no offer: keeping the previous prices")
@@ -340,21 +327,25 @@ def _take(
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
         return _kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside
     before = {offer_key(offer): offer for offer in (last.offers if last else ())}
-    covered: set[OfferKey] = {
-        offer_key(o)
-        for o in (*before.values(), *known)
-        if any(c.holds(o) and (c.whole_provider or offer_key(o) in before) for c in answer.covers)
-    }
+    earlier = (*before.values(), *known)
     fresh = set(map(offer_key, believed.table.offers))
-    named = fresh.union(map(offer_key, answer.unusable), believed.jumped)
-    gone = covered - named
-    covers, reason = answer.covers, None
+    named = fresh | answer.unusable | believed.jumped
+    listed = [*believed.table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
+    claims, unknown = _heard(answer.covers, listed)
+    covered = _covered(claims, before, earlier)
+    covers, reason, gone = (*claims, *_still_held(last, unknown)), None, covered - named
     if len(named) < LEAST_SHARE * len(covered):
         reason = (
             f"lists {len(named)} offers where {len(covered)} were known: not taken for complete, "
             "so the others stay as they were"
         )
-        covers, gone = (), set()
+        covers, gone = last.covers if last else (), set()
+    elif silent := _covered(unknown, before, earlier):
+        whose = _whose(cover for cover in unknown if _covered([cover], before, earlier))
+        reason = (
+            f"names none where {count(len(silent), 'offer')} of {listing(whose, most=3)} were known: "
+            "unknown, so they stay as they were"
+        )
     old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
     kept = SourceOffers(
         state="ok",
@@ -365,6 +356,53 @@ def _take(
         retired=len(gone),
     )
     return kept, set_aside
+
+
+def _heard(
+    covers: Iterable[Coverage], listed: Sequence[Offer]
+) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
+    """Return the claims where the answer names at least one offer, and those where it names none.
+
+    Where it names none, the offers may be gone, or a name in the answer may have changed: nobody can tell.
+    """
+    heard, unknown = [], []
+    for cover in covers:
+        found = {offer.pricing for offer in listed if cover.holds(offer)}
+        for some, pricings in ((heard, found), (unknown, set(cover.pricings) - found)):
+            if pricings:
+                its = tuple(pricing for pricing in cover.pricings if pricing in pricings)
+                some.append(msgspec.structs.replace(cover, pricings=its))
+    return tuple(heard), tuple(unknown)
+
+
+def _covered(
+    covers: Sequence[Coverage], before: Mapping[OfferKey, Offer], earlier: Iterable[Offer]
+) -> set[OfferKey]:
+    """Return the offers known before of which claims speak."""
+    return {
+        offer_key(offer)
+        for offer in earlier
+        if any(c.holds(offer) and (c.whole_provider or offer_key(offer) in before) for c in covers)
+    }
+
+
+def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
+    """Yield the earlier claims where the new answer says nothing: what they retired stays retired."""
+    for new in unknown:
+        for old in last.covers if last else ():
+            pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)
+            is_same = (old.gpu_keys, old.whole_provider) == (new.gpu_keys, new.whole_provider)
+            if is_same and pricings and old.provider == new.provider:
+                yield msgspec.structs.replace(old, pricings=pricings)
+
+
+def _whose(covers: Iterable[Coverage]) -> list[str]:
+    """Return what claims speak of: their GPUs, else how it is paid."""
+    words = (
+        [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
+        for cover in covers
+    )
+    return list(dict.fromkeys(word for some in words for word in some))
 
 
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:

@@ -13,6 +13,18 @@ from gpubench.pricings import Pricing
 from gpubench.shared_options import DAY, GPU, GPU_COUNT, MOST_USD_PER_HOUR, PROVIDER, REGION, Day, Results
 
 KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
+KIND_SYNONYMS = {
+    "": "vm",
+    **dict.fromkeys(("cloud", "instance", "machine", "virtual-machine", "vps"), "vm"),
+    **dict.fromkeys(("server", "dedicated", "bare-metal", "on-demand"), "vm"),
+    **dict.fromkeys(("market", "market-place", "host", "community", "peer-to-peer", "p2p"), "marketplace"),
+    "server-less": "serverless",
+    **dict.fromkeys(("history", "past"), "historic"),
+    **dict.fromkeys(("attach", "attached", "gpu-only"), "attach-fee"),
+    "free-tier": "free",
+}
+"""What people write for a kind, in lower case with hyphens; rankings themselves call a vm ``cloud``."""
+
 TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
 
 

@@ -5,25 +5,36 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import date
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, cause_of, many_objects, read_json, write_file
+from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_text, require_folder, results_root
 from gpubench.labels import full_name
-from gpubench.models import SCHEMA_VERSION, Offer
+from gpubench.models import SCHEMA_VERSION, Offer, Pricing
 from gpubench.offers.columns import Offers
-from gpubench.offers.plausible import check_offer
+from gpubench.offers.plausible import check_coverage, check_offer, check_stamp
 from gpubench.offers.price_table import offers_of_columns, read_own
-from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay, up_to
+from gpubench.offers.table import (
+    Coverage,
+    OfferKey,
+    OfferTable,
+    SetAside,
+    newest_day,
+    overlay,
+    up_to,
+)
 from gpubench.offers.text_table import csv_columns
+from gpubench.today import today
 from gpubench.units import plain
+
+_T = TypeVar("_T")
 
 IMPORTED = "imported"
 WRITE_HINT = "give another folder with --results"
@@ -48,8 +59,27 @@ class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
     retrieved_at: str | None
     reason: str | None = None
     offers: tuple[Offer, ...] = ()
-    covers: Annotated[tuple[Coverage, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
+    covers: tuple[Coverage, ...] = ()
     retired: int = 0
+
+
+class _SourceAsWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """A source in a snapshot whose offers and coverages are not yet decoded: a bad one costs no other."""
+
+    state: Literal["ok", "failed", "skipped"]
+    retrieved_at: str | None
+    reason: str | None = None
+    offers: tuple[msgspec.Raw, ...] = ()
+    covers: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
+    retired: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0
+
+
+class SnapshotAsWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of which no offer is believed yet; see ``believable``."""
+
+    schema_version: int = SCHEMA_VERSION
+    retrieved_at: str
+    sources: Annotated[dict[str, _SourceAsWritten], msgspec.Meta(max_length=MOST_SOURCES)] = {}
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +87,29 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     retrieved_at: str
-    sources: Annotated[dict[str, SourceOffers], msgspec.Meta(max_length=MOST_SOURCES)] = {}
+    sources: dict[str, SourceOffers] = {}
+
+
+class ReadSnapshot(NamedTuple):
+    """The rows of a snapshot that keep every rule, and by source what is left of the others.
+
+    Attributes:
+        snapshot: With those offers and coverages alone.
+        set_aside: The other rows, with their reasons.
+        unusable: The identities of the offers among them.
+    """
+
+    snapshot: Snapshot
+    set_aside: Mapping[str, tuple[SetAside, ...]]
+    unusable: Mapping[str, frozenset[OfferKey]]
+
+
+class Newest(NamedTuple):
+    """The newest snapshot, notes on those that cannot be read, and by source the rows that break a rule."""
+
+    snapshot: Snapshot | None
+    notes: tuple[str, ...]
+    set_aside: Mapping[str, tuple[SetAside, ...]]
 
 
 def load_offers(
@@ -80,7 +132,7 @@ def load_offers(
     with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
-            own = read_own(extra)
+            own = read_own(extra, latest_day(today(), days_ahead=1))
             tables.append(msgspec.structs.replace(own, offers=Offers.of(own.offers).given_by_the_user()))
         if as_of is not None:
             why = f"price of {{date}}, after {as_of}"
@@ -101,9 +153,9 @@ def embedded_offers() -> OfferTable:
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
     """Return the offers of the newest readable snapshot until a day; empty where there is none."""
-    snapshot, notes = newest_snapshot(folder, as_of)
+    snapshot, notes, set_aside = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
-    for name, source in (snapshot.sources if snapshot else {}).items():
+    for name, source in snapshot.sources.items() if snapshot else ():
         failure: tuple[str, ...] = ()
         if source.state == "failed":
             kept = (
@@ -112,8 +164,8 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
                 else "the shipped prices stand"
             )
             failure = (plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400),)
-        checked = check_offers(source.offers, name)
-        tables.append(msgspec.structs.replace(checked, notes=failure, covers=source.covers))
+        table = OfferTable(offers=source.offers, notes=failure, covers=source.covers)
+        tables.append(msgspec.structs.replace(table, set_aside=set_aside[name]))
     return overlay(tables)
 
 
@@ -122,17 +174,19 @@ def known_before(folder: Path) -> Sequence[Offer]:
     return overlay([embedded_offers(), refreshed_offers(folder)]).offers
 
 
-def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[Snapshot | None, tuple[str, ...]]:
+def newest_snapshot(folder: Path, as_of: date | None = None) -> Newest:
     """Return the newest snapshot until a day that can be read, and a note for each newer one that cannot."""
     notes: list[str] = []
-    latest = f"{as_of or date.max:%Y%m%d}~"  # sorts behind every time of its day
+    last_name = f"{as_of or date.max:%Y%m%d}~"  # sorts behind every time of its day
     paths = _listed(folder, _PATTERN, notes)
-    for path in sorted((path for path in paths if path.name < latest), reverse=True):
+    for path in sorted((path for path in paths if path.name < last_name), reverse=True):
         try:
-            return read_snapshot(path), tuple(notes)
+            read = read_snapshot(path)
         except MisuseError as error:
             notes.append(f"{error}; the snapshot before it is used")
-    return None, tuple(notes)
+        else:
+            return Newest(read.snapshot, tuple(notes), read.set_aside)
+    return Newest(None, tuple(notes), {})
 
 
 def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
@@ -153,35 +207,38 @@ def imported_offers(folder: Path) -> Iterator[OfferTable]:
     yield OfferTable(notes=tuple(notes))
     for path in sorted(paths, key=lambda each: (each.name.startswith("own-"), each)):
         try:
-            offers = read_imported(path)
+            rows = read_imported(path)
         except MisuseError as error:
             yield OfferTable(notes=(str(error),))
         else:
-            yield check_offers(offers, f"imported {path.stem}")
+            table, _ = _believed_offers(rows, f"imported {path.stem}", latest_day(today()))
+            yield table
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """Read one snapshot.
+def read_snapshot(path: Path) -> ReadSnapshot:
+    """Read one snapshot; a row that breaks a rule is set aside.
 
     Raises:
         MisuseError: If it is too large, damaged, or written by a newer gpubench.
     """
-    snapshot = read_json(
-        path, Snapshot, TABLE_BYTES, what="a price snapshot", hint="run gpubench offers refresh"
-    )
-    if snapshot.schema_version > SCHEMA_VERSION:
+    hint = "run gpubench offers refresh"
+    written = read_json(path, SnapshotAsWritten, TABLE_BYTES, what="a price snapshot", hint=hint)
+    if written.schema_version > SCHEMA_VERSION:
         raise MisuseError(f"price snapshot {plain(path.name)} is of a newer gpubench: upgrade gpubench")
-    return snapshot
+    try:
+        return believable(written, latest_day(today()))
+    except ValueError as reason:
+        raise MisuseError(f"{plain(path.name)} is not a price snapshot: {reason}; {hint}") from None
 
 
-def read_imported(path: Path) -> tuple[Offer, ...]:
-    """Read a table that ``gpubench offers import`` wrote.
+def read_imported(path: Path) -> tuple[msgspec.Raw, ...]:
+    """Read a table that ``gpubench offers import`` wrote, of which no offer is believed yet.
 
     Raises:
         MisuseError: If it is too large or damaged.
     """
     hint = "import it again or delete it"
-    return read_json(path, tuple[Offer, ...], TABLE_BYTES, what="an imported price table", hint=hint)
+    return read_json(path, tuple[msgspec.Raw, ...], TABLE_BYTES, what="an imported price table", hint=hint)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
@@ -205,14 +262,95 @@ def write_json(path: Path, document: Any) -> Path:
     return path
 
 
-def check_offers(offers: Iterable[Offer], name: str) -> OfferTable:
-    """Return the offers that hold to the limits of a row; the others are set aside under the table's name."""
-    kept, set_aside = [], []
-    for offer in offers:
+# --- what is believed of a table that was written --------------------------------------------------------
+
+DAYS_AHEAD = 366
+"""How far a stored date may lie ahead of the clock, which may be slow; a later date is made up."""
+
+
+def latest_day(present: date, days_ahead: int = DAYS_AHEAD) -> date:
+    """Return the last day of which a price is believed.
+
+    A clock that stands before the shipped prices is wrong, and tells nothing of what lies ahead.
+    """
+    shipped = newest_day(embedded_offers().offers)
+    return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else DAYS_AHEAD)
+
+
+class _Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which offer a row is of, where the rest of it cannot be used; fields in the order of ``OfferKey``."""
+
+    provider: str
+    instance: str
+    region: str | None = None
+    pricing: Pricing
+    term_years: int | None = None
+
+
+def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
+    """Return the offers and coverages of a snapshot that keep every rule.
+
+    A source with a row of which nobody can tell which offer it is does not count as complete.
+
+    Args:
+        written: The snapshot.
+        latest: The last day that a date in it may name.
+
+    Raises:
+        ImplausibleError: If a time of the snapshot is none.
+    """
+    sources, set_aside, unusable = {}, {}, {}
+    check_stamp(written.retrieved_at, latest)
+    for name, source in written.sources.items():
+        if source.retrieved_at is not None:
+            check_stamp(source.retrieved_at, latest)
+        table, named = _believed_offers(source.offers, name, latest)
+        covers, bad = _believed(source.covers, Coverage, partial(check_coverage, latest=latest))
+        no_claims = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
+        sources[name] = SourceOffers(
+            state=source.state,
+            retrieved_at=source.retrieved_at,
+            reason=source.reason,
+            offers=tuple(table.offers),
+            covers=() if None in named else tuple(covers),
+            retired=source.retired,
+        )
+        set_aside[name] = (*table.set_aside, *no_claims)
+        unusable[name] = frozenset(filter(None, named))
+    snapshot = Snapshot(retrieved_at=written.retrieved_at, sources=sources)
+    return ReadSnapshot(snapshot, set_aside, unusable)
+
+
+def _believed_offers(
+    rows: Sequence[msgspec.Raw], name: str, latest: date
+) -> tuple[OfferTable, Sequence[OfferKey | None]]:
+    """Return the offers that keep every rule, and which the others are; None where that cannot be told."""
+    offers, bad = _believed(rows, Offer, partial(check_offer, latest=latest))
+    identities: list[OfferKey | None] = []
+    set_aside = []
+    for at, reason in bad.items():
         try:
-            check_offer(offer)
-        except ValueError as reason:
-            set_aside.append(SetAside(f"{name}: {plain(full_name(offer))}", str(reason)))
+            key: OfferKey | None = msgspec.structs.astuple(msgspec.json.decode(rows[at], type=_Identity))
+        except NOT_JSON:
+            key = None
+        words = " ".join(filter(None, key[:3])) if key else f"row {at + 1}"
+        identities.append(key)
+        set_aside.append(SetAside(plain(f"{name}: {words}"), reason))
+    return OfferTable(offers=tuple(offers), set_aside=tuple(set_aside)), identities
+
+
+def _believed(
+    rows: Iterable[msgspec.Raw], shape: type[_T], check: Callable[[_T], None]
+) -> tuple[list[_T], dict[int, str]]:
+    """Return the rows that have a shape and pass a check, and by their places why the others do not."""
+    kept: list[_T] = []
+    bad: dict[int, str] = {}
+    for at, row in enumerate(rows):
+        try:
+            value = msgspec.json.decode(row, type=shape)
+            check(value)
+        except (ValueError, *NOT_JSON) as reason:
+            bad[at] = plain(str(reason))
         else:
-            kept.append(offer)
-    return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside))
+            kept.append(value)
+    return kept, bad

@@ -94,6 +94,11 @@ def up_to(table: OfferTable, day: date, name: Callable[[Offer], str], why: str) 
     return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
 
 
+def newest_day(offers: Sequence[Offer]) -> date:
+    """Return the day of the newest price, a partial one at its oldest; the first of all days of none."""
+    return max(map(price_day, Offers.of(offers).price_date.present), default=date.min)
+
+
 offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")
 """What identifies an offer."""
 

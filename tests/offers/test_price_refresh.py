@@ -425,3 +425,49 @@ def test_listing_imports_no_network_library():
     code = "import sys; sys.argv=['gpubench','offers','list','--json']\nfrom gpubench.cli.app import main\ntry: main()\nexcept SystemExit: pass\nprint([m for m in ('boto3','botocore','gpuhunt','requests','urllib3') if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip().endswith("[]")
+
+
+# --- an answer that names nothing is unknown --------------------------------------------------------------
+
+ONE_GPU = [Complete(pricings=(Pricing.ON_DEMAND,), gpu=gpu) for gpu in ("T4", "L4")]
+TWO_GPUS = [*SIZES, *(quote(0.9 * n, instance=f"l4.{n}", gpu="L4") for n in (1, 2))]
+
+
+def test_a_model_of_which_a_complete_answer_names_none_is_unknown_and_its_prices_stay(tmp_path):
+    """It may be gone, or renamed: the answer alone cannot tell, and no GPU may leave the table in silence."""
+    run(tmp_path, 0, Fixed("acme", *TWO_GPUS, *ONE_GPU))
+    done = run(tmp_path, 1, Fixed("acme", *SIZES, *ONE_GPU))
+    assert "2 offers of L4 " in done.sources["acme"].reason
+    assert done.sources["acme"].retired == 0
+    assert {name: day for name, day in instances(tmp_path).items() if "l4" in name} == {
+        "l4.1": "2026-11-17",
+        "l4.2": "2026-11-17",
+    }
+    run(tmp_path, 2, Fixed("acme", *SIZES[:2], TWO_GPUS[-1], *ONE_GPU))
+    assert set(instances(tmp_path)) == {"big.1", "big.2", "l4.2"}
+
+
+def test_a_way_of_paying_of_which_a_complete_answer_names_none_is_unknown(tmp_path):
+    spot = [quote(0.2 * n, instance=f"big.{n}", pricing=Pricing.SPOT) for n in (1, 2)]
+    both = Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT))
+    run(tmp_path, 0, Fixed("acme", *SIZES, *spot, both))
+    done = run(tmp_path, 1, Fixed("acme", *SIZES, both))
+    assert "2 offers of spot " in done.sources["acme"].reason
+    assert price(tmp_path, pricing=Pricing.SPOT) == [(0.2, "2026-11-17")]
+
+
+def test_what_an_earlier_answer_retired_stays_retired_while_the_next_one_is_unknown(tmp_path):
+    l4s = [o for o in embedded_offers().offers if (o.provider, o.gpu_key) == ("runpod", "nvidia-l4-24gb")]
+    assert l4s
+    fields = {"provider": "runpod", "region": None, "gpu": "L4", "kind": "marketplace", "gpu_count": 8}
+    other = quote(0.3, **fields | {"gpu": "T4"})
+    claims = (Complete(pricings=(Pricing.ON_DEMAND,), gpu="L4"),)
+    run(tmp_path, 0, Fixed("runpod", quote(2.4, instance="8x L4", **fields), other, *claims))
+    for day in (1, 2):
+        run(tmp_path, day, Fixed("runpod", other, *claims))
+        found = {
+            (o.instance, o.price_date)
+            for o in load_offers(tmp_path).offers
+            if (o.provider, o.gpu_key) == ("runpod", "nvidia-l4-24gb")
+        }
+        assert found == {("8x L4", "2026-11-17")}

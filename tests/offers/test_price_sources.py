@@ -428,3 +428,101 @@ def test_aws_without_its_library_names_the_line_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(SourceSkippedError, match=r"boto3 is not installed: pip install 'boto3>=1\.34,<2'$"):
         offers(aws.SOURCE, refuse)
+
+
+# --- one bad row -----------------------------------------------------------------------------------------
+
+ROWS_OF = {
+    "vast": ("vast.json", lambda answer: answer["offers"], "dph_total"),
+    "azure": ("azure_1.json", lambda answer: answer["Items"], "retailPrice"),
+    "runpod": ("runpod.json", lambda answer: answer["data"]["gpuTypes"], "securePrice"),
+    "lambda": ("lambda.json", lambda answer: answer["data"], "price_cents_per_hour"),
+}
+ONE_PAGE = {
+    "vast": vast_of("RTX 4090"),
+    "azure": azure.SOURCE,
+    "runpod": runpod.SOURCE,
+    "lambda": lambda_cloud.SOURCE,
+}
+
+
+def _spoiled(row, field, how):
+    """Return a row with its price, wherever it lies, gone wrong in one way."""
+    if how == "no object":
+        return 7
+    changed = json.loads(json.dumps(row))
+    place = changed.get("instance_type", changed)
+    if how == "missing":
+        del place["displayName" if field == "securePrice" else field]  # a price may be missing there
+    else:
+        place[field] = {"null": None, "string": "0.5 USD", "list": [0.5], "object": {}}[how]
+    return changed
+
+
+@pytest.mark.parametrize("how", ["string", "list", "object", "missing", "no object"])
+@pytest.mark.parametrize("name", ROWS_OF)
+def test_one_bad_row_costs_no_other_and_is_counted(monkeypatch, name, how):
+    monkeypatch.setenv("LAMBDA_API_KEY", "k")
+    file, rows_of, field = ROWS_OF[name]
+    answer = json.loads((ANSWERS / file).read_text())
+    answer.pop("NextPageLink", None)
+    whole = sort_quotes(ONE_PAGE[name].fetch(Replay(json.dumps(answer).encode())), NOW)
+    rows = rows_of(answer)
+    if isinstance(rows, dict):
+        rows["one more"] = _spoiled(next(iter(rows.values())), field, how)
+    else:
+        rows.insert(0, _spoiled(rows[0], field, how))
+    found = sort_quotes(ONE_PAGE[name].fetch(Replay(json.dumps(answer).encode())), NOW)
+    assert found.table.offers == whole.table.offers
+    added = [each for each in found.table.set_aside if each not in whole.table.set_aside]
+    assert added
+    assert all("not read" in reason for _, reason in added)
+    assert whole.claims
+    assert found.claims == (), "an answer of which a row cannot be read is not complete"
+
+
+@pytest.mark.parametrize("price", [None, "0.2", 0, -1, 1e-9, 1e308])
+def test_a_host_at_no_price_hides_no_other_of_its_like(price):
+    table = _vast(_vast_host("A100 SXM4", 80, price), _vast_host("A100 SXM4", 80, 1.0))
+    assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
+    assert table.offers[0].ask_count == 1
+    assert len(table.set_aside) == 1
+
+
+def test_a_source_of_which_every_row_is_of_another_shape_gives_nothing_and_says_why():
+    table = _vast({"gpu": "A100 SXM4", "usd": 1.0}, {"gpu": "A100 SXM4", "usd": 2.0})
+    assert table.offers == ()
+    assert [row for row, _ in table.set_aside] == [f"Vast A100 SXM4: row {n} of its answer" for n in (1, 2)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gpuhunt closes no reader
+def test_rows_that_gpuhunt_skips_are_counted_and_its_catalog_is_then_not_complete(tmp_path, monkeypatch):
+    text = (ANSWERS / "gcp.csv").read_text()
+    monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
+    good = "\n".join(line for line in text.splitlines() if "nonsense" not in line)
+    (tmp_path / "gcp.csv").write_text(good)
+    whole = sort_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
+    (tmp_path / "gcp.csv").write_text(text)
+    found = sort_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
+    assert found.table.offers == whole.table.offers
+    assert any("nonsense" in reason for _, reason in found.table.set_aside)
+    assert (len(whole.claims), len(found.claims)) == (1, 0)
+
+
+def test_a_listing_of_aws_that_cannot_be_read_costs_no_other(monkeypatch):
+    pricing, ec2 = _client("pricing", "us-east-1"), _client("ec2", "us-east-1")
+    texts = ["{", '{"product": 5}', _listing("p4d.24xlarge", "us-east-1", "8", "21.96", reserved=False)]
+    with Stubber(pricing) as lists, Stubber(ec2) as spot:
+        lists.add_response("get_products", {"PriceList": texts}, {"ServiceCode": "AmazonEC2", "Filters": ANY})
+        rows = [
+            _spot_row("p4d.24xlarge", "us-east-1a", "soon"),
+            _spot_row("p4d.24xlarge", "us-east-1b", "9.0"),
+        ]
+        spot.add_response("describe_spot_price_history", {"SpotPriceHistory": rows})
+        monkeypatch.setattr(
+            aws, "_clients", lambda: lambda service, _region: {"pricing": pricing, "ec2": ec2}[service]
+        )
+        found = sort_quotes(aws.SOURCE.fetch(refuse), NOW)
+    assert sorted(float(o.price_usd_per_hour) for o in found.table.offers) == [9.0, 21.96]
+    assert len(found.table.set_aside) == 3
+    assert found.claims == ()

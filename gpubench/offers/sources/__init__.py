@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.files import NOT_JSON
 from gpubench.foreign_code import load_plugin
 from gpubench.models import Pricing
 from gpubench.names import nearest
@@ -94,6 +95,16 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
     whole_provider: bool = True
 
 
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """Said by a source among its quotes: a row of its answer, which one and why, that could not be read."""
+
+    row: str
+    reason: str
+
+
+Said: TypeAlias = Quote | Complete | Unread
+
+
 class Transport(Protocol):
     """One request, answered with the bytes of the body, or SourceError."""
 
@@ -115,13 +126,14 @@ class Source(NamedTuple):
     Attributes:
         name: What ``--provider`` and the snapshot call it.
         provider: The cloud or marketplace whose prices it gives.
-        fetch: Yields every quote, and ``Complete`` where nothing can be missing; raises SourceError if the
-            provider fails, or answers in a shape that is not its own.
+        fetch: Yields every quote, ``Unread`` for a row that is of another shape, and ``Complete`` where
+            nothing can be missing; raises SourceError if the provider fails, or its whole answer is of
+            another shape.
     """
 
     name: str
     provider: str
-    fetch: Callable[[Transport], Iterable[Quote | Complete]]
+    fetch: Callable[[Transport], Iterable[Said]]
 
 
 # --- which there are -------------------------------------------------------------------------------------
@@ -239,7 +251,25 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
     """
     try:
         return msgspec.json.decode(raw, type=shape)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise SourceError(
             f"{who} answered in an unknown shape ({error}); its interface may have changed"
         ) from None
+
+
+def decode_rows(
+    rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
+) -> tuple[list[T], list[Unread]]:
+    """Decode the rows of an answer, each for itself: one of another shape costs no other.
+
+    Returns:
+        The rows that have the shape, and what is said of the others.
+    """
+    read: list[T] = []
+    unread: list[Unread] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            read.append(msgspec.json.decode(row, type=shape))
+        except NOT_JSON as error:
+            unread.append(Unread(row=f"{who}: row {number} of its answer", reason=f"not read: {error}"))
+    return read, unread

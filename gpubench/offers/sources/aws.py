@@ -19,11 +19,13 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     Quote,
+    Said,
     Source,
     SourceError,
     SourceSkippedError,
     Transport,
-    decode,
+    Unread,
+    decode_rows,
 )
 from gpubench.today import now
 
@@ -80,7 +82,7 @@ class _Listing(msgspec.Struct):
     terms: _Terms
 
 
-def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+def fetch(transport: Transport) -> Iterator[Said]:
     """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
     del transport
     try:
@@ -90,11 +92,15 @@ def fetch(transport: Transport) -> Iterator[Quote | Complete]:
     except ImportError:
         raise SourceSkippedError(f"boto3 is not installed: {pip_install('boto3')}") from None
     try:
-        quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
+        texts = [text.encode() for text in _price_list(clients)]
     except (BotoCoreError, ClientError) as error:
         raise SourceError(f"AWS price list failed: {error}") from None
+    listings, unread = decode_rows(texts, _Listing, "AWS price list")
+    yield from unread
+    quotes = [quote for listing in listings for quote in _list_quotes(listing)]
     yield from quotes
-    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
+    if not unread:
+        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
     machines: dict[str, dict[str, Quote]] = defaultdict(dict)
     for quote in quotes:
         if quote.region and quote.pricing is Pricing.ON_DEMAND:
@@ -128,8 +134,7 @@ def _price_list(clients: ClientFactory) -> Iterator[str]:
         yield from page["PriceList"]
 
 
-def _list_quotes(text: str) -> Iterator[Quote]:
-    listing = decode(text.encode(), _Listing, "AWS price list")
+def _list_quotes(listing: _Listing) -> Iterator[Quote]:
     machine = listing.product.attributes
     terms: list[tuple[_Term, int | None]] = [(term, None) for term in listing.terms.on_demand.values()]
     for term in listing.terms.reserved.values():
@@ -158,7 +163,7 @@ def _list_quotes(text: str) -> Iterator[Quote]:
             )
 
 
-def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
+def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote | Unread]:
     names = sorted(machines)
     prices: dict[str, dict[str, float]] = defaultdict(dict)
     for start in range(0, len(names), INSTANCE_TYPES_PER_REQUEST):
@@ -169,8 +174,14 @@ def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
         )
         for page in pages:
             for row in page["SpotPriceHistory"]:
-                prices[row["InstanceType"]].setdefault(row["AvailabilityZone"], float(row["SpotPrice"]))
-    for name, zones in prices.items():
+                try:
+                    name, zone, price = row["InstanceType"], row["AvailabilityZone"], float(row["SpotPrice"])
+                except (KeyError, TypeError, ValueError) as error:
+                    yield Unread(row="AWS spot price history", reason=f"not read: {error!r}")
+                else:
+                    prices[name].setdefault(zone, price)
+    for name in machines.keys() & prices.keys():
+        zones = prices[name]
         yield msgspec.structs.replace(
             machines[name],
             price=median(zones.values()),

@@ -12,7 +12,17 @@ import msgspec
 
 from gpubench.models import Pricing
 from gpubench.offers.dates import HOURS_PER_YEAR
-from gpubench.offers.sources import Complete, Quote, Source, SourceError, Transport, decode, same_host
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    Said,
+    Source,
+    SourceError,
+    Transport,
+    decode,
+    decode_rows,
+    same_host,
+)
 
 URL = "https://prices.azure.com/api/retail/prices"
 FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
@@ -36,18 +46,22 @@ class _Item(msgspec.Struct):
 
 
 class _Page(msgspec.Struct):
-    Items: list[_Item]
+    Items: list[msgspec.Raw]
     NextPageLink: str | None = None
 
 
-def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+def fetch(transport: Transport) -> Iterator[Said]:
     """Yield one quote for each Linux price of a whole machine, page by page."""
+    is_complete = True
     for price_type in PRICE_TYPES:
         raw = transport(URL, params={"$filter": FILTER.format(price_type)})
         read: set[str] = set()
         for _ in range(MAX_PAGES):
             page = decode(raw, _Page, "Azure Retail Prices")
-            yield from filter(None, map(_quote, page.Items))
+            items, unread = decode_rows(page.Items, _Item, "Azure Retail Prices")
+            yield from unread
+            yield from filter(None, map(_quote, items))
+            is_complete = is_complete and not unread
             if not page.NextPageLink:
                 break
             if not same_host(URL, page.NextPageLink):
@@ -58,7 +72,8 @@ def fetch(transport: Transport) -> Iterator[Quote | Complete]:
             raw = transport(page.NextPageLink)
         else:
             raise SourceError(f"Azure Retail Prices has more than {MAX_PAGES} pages: stopped")
-    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED))
+    if is_complete:
+        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED))
 
 
 def _quote(item: _Item) -> Quote | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 import re
 import zipfile
@@ -23,9 +24,11 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     Quote,
+    Said,
     Source,
     SourceError,
     Transport,
+    Unread,
     kind_of,
 )
 
@@ -46,7 +49,7 @@ PROVIDERS = {
 """gpuhunt's name of each cloud -> ours."""
 
 
-def fetch(catalog: str, transport: Transport) -> Iterator[Quote | Complete]:
+def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per row of a cloud's catalog that has a GPU."""
     import gpuhunt
 
@@ -54,7 +57,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Quote | Complete]:
         folder, version = os.environ.get(DIR_VARIABLE), ""
         if folder is None:
             folder, version = scratch, _download(catalog, transport, Path(scratch))
-        with _variable(DIR_VARIABLE, folder):
+        with _variable(DIR_VARIABLE, folder), _warnings() as skipped:
             try:
                 items = gpuhunt.Catalog(auto_reload=False).query(provider=catalog, min_gpu_count=1)
             except OSError as error:
@@ -79,8 +82,10 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Quote | Complete]:
             price_date="-".join(day.groups()) if day else None,
             source=f"gpuhunt catalog {catalog} {version}".rstrip(),
         )
-    # It collects the families that it supports: what it lacks may be on sale all the same.
-    yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
+    yield from (Unread(row=f"gpuhunt catalog {catalog}", reason=warning) for warning in skipped)
+    if not skipped:
+        # It collects the families that it supports: what it lacks may be on sale all the same.
+        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
 
 
 def _download(catalog: str, transport: Transport, folder: Path) -> str:
@@ -98,6 +103,20 @@ def _download(catalog: str, transport: Transport, folder: Path) -> str:
     except (zipfile.BadZipFile, KeyError) as error:
         raise SourceError(f"gpuhunt's catalog of {catalog} is not such an archive: {error}") from None
     return version
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Keep what gpuhunt warns of: each row that it cannot read, which it skips."""
+    warned: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("gpuhunt")
+    logger.addHandler(handler)
+    try:
+        yield warned
+    finally:
+        logger.removeHandler(handler)
 
 
 @contextmanager

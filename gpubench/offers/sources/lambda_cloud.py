@@ -12,7 +12,16 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, Source, SourceSkippedError, Transport, decode
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    Said,
+    Source,
+    SourceSkippedError,
+    Transport,
+    decode,
+    decode_rows,
+)
 
 URL = "https://cloud.lambda.ai/api/v1/instance-types"
 KEY_VARIABLE = "LAMBDA_API_KEY"
@@ -38,16 +47,18 @@ class _Entry(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    data: dict[str, _Entry]
+    data: dict[str, msgspec.Raw]
 
 
-def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+def fetch(transport: Transport) -> Iterator[Said]:
     """Yield one quote per instance type with a GPU."""
     key = os.environ.get(KEY_VARIABLE)
     if not key:
         raise SourceSkippedError(f"no API key: set {KEY_VARIABLE} to read Lambda's prices")
     raw = transport(URL, headers={"Authorization": f"Bearer {key}"})
-    for entry in decode(raw, _Answer, "Lambda").data.values():
+    entries, unread = decode_rows(decode(raw, _Answer, "Lambda").data.values(), _Entry, "Lambda")
+    yield from unread
+    for entry in entries:
         kind, regions = entry.instance_type, entry.regions_with_capacity_available
         if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
             continue
@@ -64,7 +75,8 @@ def fetch(transport: Transport) -> Iterator[Quote | Complete]:
             source="Lambda cloud API, instance types",
             in_stock=None if regions is None else bool(regions),
         )
-    yield Complete(pricings=(Pricing.ON_DEMAND,))
+    if not unread:
+        yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
 SOURCE = Source("lambda", "lambda", fetch)

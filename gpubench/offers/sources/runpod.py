@@ -11,7 +11,16 @@ from collections.abc import Iterator
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, Source, SourceError, Transport, decode
+from gpubench.offers.sources import (
+    Complete,
+    Quote,
+    Said,
+    Source,
+    SourceError,
+    Transport,
+    decode,
+    decode_rows,
+)
 
 URL = "https://api.runpod.io/graphql"
 QUERY = (
@@ -34,7 +43,7 @@ class _GpuType(msgspec.Struct):
 
 
 class _GpuTypes(msgspec.Struct):
-    gpuTypes: list[_GpuType]  # noqa: N815
+    gpuTypes: list[msgspec.Raw]  # noqa: N815
 
 
 class _Answer(msgspec.Struct):
@@ -42,12 +51,14 @@ class _Answer(msgspec.Struct):
     errors: list[msgspec.Raw] = []
 
 
-def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+def fetch(transport: Transport) -> Iterator[Said]:
     """Yield one quote per GPU type that has a price."""
     answer = decode(transport(URL, body={"query": QUERY}), _Answer, "RunPod")
     if answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")
-    for gpu in answer.data.gpuTypes:
+    gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
+    yield from unread
+    for gpu in gpus:
         prices = {"community": gpu.communityPrice, "secure": gpu.securePrice}
         offered = {cloud: price for cloud, price in prices.items() if price}
         if not offered:
@@ -66,7 +77,7 @@ def fetch(transport: Transport) -> Iterator[Quote | Complete]:
             note=f"{cloud} cloud, the cheaper of {len(offered)}",
             in_stock=None if gpu.lowestPrice is None else gpu.lowestPrice.stockStatus is not None,
         )
-    if not answer.errors:
+    if not (answer.errors or unread):
         yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 

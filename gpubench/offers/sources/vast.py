@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
+from typing import Annotated
 
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.sources import Complete, Quote, Source, Transport, decode
+from gpubench.offers.plausible import MAX_USD_PER_HOUR, MIN_USD_PER_HOUR
+from gpubench.offers.sources import Complete, Quote, Said, Source, Transport, decode, decode_rows
 
 URL = "https://console.vast.ai/api/v0/bundles/"
 ROWS_PER_MODEL = 64
@@ -62,26 +64,30 @@ MODELS = (
 )
 
 
+_PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
+"""A host that asks nothing would be the cheapest of its like, and hide them."""
+
+
 class _Host(msgspec.Struct):
     gpu_name: str
     num_gpus: int
     gpu_ram: float  # MiB of one GPU
-    dph_total: float  # USD per hour of the whole machine with its default disk
+    dph_total: Annotated[float, _PRICE]  # USD per hour of the whole machine with its default disk
     cpu_cores_effective: float | None = None
     verification: str | None = None
 
 
 class _Answer(msgspec.Struct):
-    offers: list[_Host]
+    offers: list[msgspec.Raw]
 
 
-def fetch(transport: Transport) -> Iterator[Quote | Complete]:
+def fetch(transport: Transport) -> Iterator[Said]:
     """Yield what hosts ask for each model."""
     for model in MODELS:
         yield from fetch_model(model, transport)
 
 
-def fetch_model(model: str, transport: Transport) -> Iterator[Quote | Complete]:
+def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per GPU memory and count of a model: the cheapest verified host."""
     query = {
         "gpu_name": {"eq": model},
@@ -93,8 +99,10 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Quote | Complete]:
         "limit": ROWS_PER_MODEL,
     }
     answer = decode(transport(URL, body=query), _Answer, "Vast")
+    hosts, unread = decode_rows(answer.offers, _Host, f"Vast {model}")
+    yield from unread
     alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
-    for host in answer.offers:
+    for host in hosts:
         if host.verification in {None, "verified"}:
             alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
     for (name, count, memory_gib), group in alike.items():
@@ -116,7 +124,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Quote | Complete]:
             ask_median=middle,
             in_stock=True,  # asked for: rentable and not rented
         )
-    if len(answer.offers) < ROWS_PER_MODEL:
+    if len(answer.offers) < ROWS_PER_MODEL and not unread:
         yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
 
 
