@@ -56,11 +56,11 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
                 if broken := beyond_belief(run):
                     refused.append(f"{path.name} cannot be true: {broken}")
                     continue
-                with writing(root, run) as held:
+                with writing(root, run):
                     if (stored := stored_alike(root, run)) is not None:
                         present.append(stored)
                     else:
-                        written.append(write_run(root, run, held))
+                        written.append(write_run(root, run, held=True))
             except (ConflictError, RunLockedError) as error:
                 conflicts.append(f"{path.name}: {error}")
             except StorageError:
@@ -97,7 +97,7 @@ def stored_alike(root: Path, run: Run) -> Path | None:
 
 
 def _named(path: Path) -> str:
-    """What is there of a run: its file, its ledger, or both."""
+
     return " and ".join(map(str, files_of(path))) or str(path)
 
 
