@@ -13,29 +13,29 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG = Path(gettempdir()) / "gpubench-newest.log"
+FOLDER = ROOT / ".venv-newest"
+"""It stays: to delete gigabytes can take longer than to upgrade them the next time."""
+LOG, REPORT = FOLDER / "suite.log", FOLDER / "report.xml"
 INSTALL_LIMIT_S, SUITE_LIMIT_S = 15 * 60.0, 25 * 60.0
 MOST_NAMES = 12
 
 
-def environment_of(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Variables for an environment in a folder: it comes first on the path, and no constraint is inherited."""
+def environment_of(outer: Mapping[str, str]) -> dict[str, str]:
+    """Variables for the new environment: it comes first on the path, and no constraint is inherited."""
     kept = {name: value for name, value in outer.items() if "CONSTRAINT" not in name}
-    return kept | {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{outer['PATH']}"}
+    return kept | {"VIRTUAL_ENV": str(FOLDER), "PATH": f"{FOLDER / 'bin'}{os.pathsep}{outer['PATH']}"}
 
 
-def run(command: str, folder: Path, limit_s: float) -> int | None:
+def run(command: str, limit_s: float) -> int | None:
     """Run a command of the shell with all its children; None where it did not end in time."""
-    environment = environment_of(os.environ, folder)
     with LOG.open("ab") as log:
         process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=ROOT,
-            env=environment,
+            env=environment_of(os.environ),
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -63,21 +63,21 @@ def summary_of(report: Path) -> str:
     return f"{sound}, {len(names):,} do not: {', '.join(names[:MOST_NAMES])}{more}"
 
 
-def outcome(folder: Path, arguments: Sequence[str]) -> str:
-    """Install into a folder and run there; return what came of it."""
-    code = run(f"{sys.executable} -m venv {folder} && pip install -e '.[test]'", folder, INSTALL_LIMIT_S)
+def outcome(arguments: Sequence[str]) -> str:
+    """Install and run; return what came of it."""
+    upgrade = "pip install --upgrade --upgrade-strategy eager -e '.[test]'"
+    code = run(f"{sys.executable} -m venv {FOLDER} && {upgrade}", INSTALL_LIMIT_S)
     if code != 0:
         return f"not installed ({'too slow' if code is None else f'exit code {code}'})"
-    asked = [folder / "bin" / "python", "-c", "import importlib.metadata as m; print(m.version('torch'))"]
+    asked = [FOLDER / "bin" / "python", "-c", "import importlib.metadata as m; print(m.version('torch'))"]
     torch = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-    report = folder / "report.xml"
-    code = run(f"pytest -n auto --junitxml={report} {' '.join(arguments)}", folder, SUITE_LIMIT_S)
+    code = run(f"pytest -n auto --junitxml={REPORT} {' '.join(arguments)}", SUITE_LIMIT_S)
     if code is None:
         return f"torch {torch}; the suite did not end within {SUITE_LIMIT_S / 60:g} min"
-    return f"torch {torch}; {summary_of(report) if code in {0, 1} else f'pytest ended with exit code {code}'}"
+    return f"torch {torch}; {summary_of(REPORT) if code in {0, 1} else f'pytest ended with exit code {code}'}"
 
 
 if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
     LOG.unlink(missing_ok=True)
-    with TemporaryDirectory(prefix=".venv-newest-", dir=ROOT) as scratch:  # gigabytes: /tmp may be memory
-        print(f"newest packages: {outcome(Path(scratch), sys.argv[1:])} (log: {LOG})")
+    print(f"newest packages: {outcome(sys.argv[1:])} (log: {LOG.relative_to(ROOT)})")

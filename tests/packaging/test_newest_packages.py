@@ -53,16 +53,16 @@ def test_the_line_names_what_does_not_hold_and_is_no_closing_line_of_pytest(tmp_
 
 def test_no_constraint_is_inherited():
     outer = {"PIP_CONSTRAINT": "/x", "PIP_BUILD_CONSTRAINT": "/y", "PATH": "/bin", "CI": "true"}
-    inner = newest.environment_of(outer, Path("/new"))
-    assert inner == {"CI": "true", "VIRTUAL_ENV": "/new", "PATH": "/new/bin:/bin"}
+    inner = newest.environment_of(outer)
+    assert inner == {"CI": "true", "VIRTUAL_ENV": str(newest.FOLDER), "PATH": f"{newest.FOLDER}/bin:/bin"}
 
 
 def test_what_does_not_end_is_ended_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(newest, "LOG", tmp_path / "log")
-    assert newest.run("sleep 1000 & echo $!; wait", tmp_path, 1.0) is None
+    assert newest.run("sleep 1000 & echo $!; wait", 1.0) is None
     child = int((tmp_path / "log").read_text())
     wait_until(lambda: is_gone(child))
-    assert newest.run("exit 3", tmp_path, 60.0) == 3
+    assert newest.run("exit 3", 60.0) == 3
 
 
 def test_ci_runs_it_last_and_within_its_own_limit():
