@@ -1,7 +1,7 @@
-"""One writer for each run: the kernel's lock on a file beside the device folders, which no crash outlives.
+"""One writer for each run: the kernel's lock on a file beside the device folders; it ends with its process.
 
-Where a file system or a platform has no such lock, the file itself is: it is made exclusively, and one that a
-killed process left behind is deleted by hand, as the message says.
+Where a file system or a platform has no such lock, whoever made the file holds the run; one that a killed
+process left behind is deleted by hand, as the message says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpubench.errors import StorageError
-from gpubench.files import kind_of
+from gpubench.files import kind_of, remove_file
 from gpubench.units import Seconds
 
 if sys.platform != "win32":
@@ -55,7 +55,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
     path = lock_path(folder, run_id)
     deadline_s = time.monotonic() + patience_s
     try:
-        while (taken := _take(path)) is None:
+        while (descriptor := _take(path)) is None:
             if time.monotonic() >= deadline_s:
                 raise RunLockedError(
                     f"run {run_id} is being written by another process: wait until it ends, or end it; "
@@ -64,52 +64,62 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
             time.sleep(LOOK_EVERY_S)
     except OSError as error:
         raise StorageError(f"cannot lock run {run_id}: {path}: {error.strerror}") from error
-    held, descriptor = taken
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if _is_at(held, descriptor):
-                held.unlink()  # before the lock is let go, so that no one can lock it in between
+            if _is_at(path, descriptor):
+                path.unlink()  # before the lock is let go, so that no one can lock it in between
         with contextlib.suppress(OSError):
             os.close(descriptor)
+        if sys.platform == "win32":  # which removes no open file
+            remove_file(path)
 
 
-def _take(path: Path) -> tuple[Path, int] | None:
-    """Lock the file, and return it with its descriptor; None where another holds it or has just removed it.
+def _take(path: Path) -> int | None:
+    """Make the lock file, or open the one that is there, and lock it; None where another holds the run.
 
     Raises:
         StorageError: If it is not a regular file.
-        OSError: If it cannot be opened.
+        OSError: If it cannot be opened or locked.
     """
-    with contextlib.suppress(FileNotFoundError):
-        facts = path.lstat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
-    if sys.platform == "win32":
-        return _make(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(path, descriptor):
-            return path, descriptor
-    except BlockingIOError:
-        pass
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+        descriptor, is_new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644), True
+    except FileExistsError:
+        try:
+            _require_regular(path)
+            descriptor, is_new = os.open(path, os.O_RDWR | _FLAGS), False
+        except FileNotFoundError:  # its holder has just removed it
+            return None
+    try:
+        if _is_locked(descriptor, is_new=is_new) and _is_at(path, descriptor):
+            return descriptor
+    except BaseException:
         os.close(descriptor)
-        return _make(path.with_suffix(".exclusive"))
+        raise
     os.close(descriptor)
     return None
 
 
-def _make(path: Path) -> tuple[Path, int] | None:
-    """Make the file where nobody has; None where somebody has."""
+def _require_regular(path: Path) -> None:
+    facts = path.lstat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
+
+
+def _is_locked(descriptor: int, *, is_new: bool) -> bool:
+    """Whether the kernel has given its lock; without such locks, whether this process has made the file."""
+    if sys.platform == "win32":
+        return is_new
     try:
-        return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644)
-    except FileExistsError:
-        return None
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return is_new
+    return True
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -28,13 +28,7 @@ from gpubench.folders import data_path, require_folder, results_root
 from gpubench.models import Run
 from gpubench.record import lock
 from gpubench.record.merging import merged
-from gpubench.record.run_file import (
-    MAX_FILE_BYTES,
-    is_safe_name,
-    new_aside,
-    read_run,
-    set_aside,
-)
+from gpubench.record.run_file import MAX_FILE_BYTES, is_safe_name, new_aside, read_run, set_aside
 from gpubench.units import format_bytes, plain
 
 NEWEST = 500
@@ -157,9 +151,11 @@ def refuse_if_written(root: Path, run: Run) -> None:
 
     Raises:
         RunLockedError: If another process holds its lock.
+        StorageError: If the lock file cannot be written.
     """
-    with lock.hold(root / "runs", id_of(run), patience_s=0):
-        return
+    if _has_runs(root):
+        with lock.hold(root / "runs", id_of(run), patience_s=0):
+            return
 
 
 def file_of(root: Path, run: Run) -> Path:
@@ -375,9 +371,8 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
         names[:] = sorted(name for name in names if not _has_runs(Path(folder, name)))
-        there = {name for name in paths if not name.startswith(".")}
-        for name in sorted(there):
-            if name.endswith(".json"):
+        for name in sorted(paths):
+            if name.endswith(".json") and not name.startswith("."):
                 yield Path(folder) / name
 
 

@@ -153,7 +153,7 @@ def prepare(
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
 
     Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
-    go on with that another process is writing is refused here already, as far as its lock file tells.
+    go on with that another process is writing is refused here already.
 
     Raises:
         MisuseError: If what is asked for cannot be measured.
