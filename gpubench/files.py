@@ -79,8 +79,8 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False) -> bytes:
-    """Read a regular file whole; one that ``may_grow`` is read as it was when it was opened.
+def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> bytes:
+    """Read a regular file whole.
 
     Raises:
         MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed meanwhile.
@@ -94,8 +94,6 @@ def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False, may
             data = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:  # a name that holds NUL is a ValueError
         raise MisuseError(f"cannot read {_shown(path)}: {cause_of(error)}") from error
-    if may_grow:
-        data = data[: facts.st_size]
     if len(data) != facts.st_size:
         raise MisuseError(f"{_name(path)} was changed while it was read: try again")
     return data
@@ -214,7 +212,7 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
     Raises:
         StorageError: If it cannot be written; what was there is then untouched.
     """
-    with _writing(path, hint):
+    try:
         descriptor = _open_special(path)
         if descriptor is None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,6 +220,9 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
         else:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
+    except (OSError, ValueError) as error:
+        end = f"; {hint}" if hint else ""
+        raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
 
 
 def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
@@ -240,59 +241,6 @@ def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
     except BaseException:
         with contextlib.suppress(OSError):
             path.unlink()
-        raise
-
-
-def append_line(path: Path, line: bytes, *, hint: str = "") -> None:
-    """Add one line to a file, through to the disk, and leave what stands in it as it is.
-
-    A line that a crash cut off before is ended first, so that it spoils no other.
-
-    Args:
-        path: A regular file, or nothing yet; its folder is made where it is missing.
-        line: Without its end.
-        hint: What to do if it cannot be written, for the message.
-
-    Raises:
-        StorageError: If it cannot be written; as far as the system allows the file is then as it was.
-    """
-    with _writing(path, hint):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not os.path.lexists(path)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN | _NO_LINK | _NO_WAIT
-        descriptor = os.open(path, flags, 0o666)  # less the user's umask
-        try:
-            _append(descriptor, line)
-        finally:
-            os.close(descriptor)
-    if is_new:
-        _sync_folder(path.parent)
-
-
-@contextlib.contextmanager
-def _writing(path: Path, hint: str) -> Iterator[None]:
-    """Say of what goes wrong inside which file cannot be written, why, and what to do."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        end = f"; {hint}" if hint else ""
-        raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
-
-
-def _append(descriptor: int, line: bytes) -> None:
-    facts = os.fstat(descriptor)
-    if not stat.S_ISREG(facts.st_mode):
-        raise ValueError(f"it is not a regular file, but {kind_of(facts)}")
-    size = facts.st_size
-    cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-    rest = memoryview((b"\n" if cut_off else b"") + line + b"\n")
-    try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, size)
         raise
 
 

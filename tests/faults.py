@@ -90,7 +90,7 @@ FAULTS = (
           "workloads/own_model_verbs::a_process_that_ends_while_measuring_leaves_a_log"),
     fault("The system kills the process for memory", "Named with the container's limit; measured anew by `--resume`", "0 or 4",
           "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on",
-          "record/ledger::a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew"),
+          "record/resume::a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew"),
     fault("The process crashes", "Signal, phase and last words; the cases left go on", "0 or 4",
           "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on", "measure/launcher::rounds_before_a_crash_are_kept"),
     fault("The GPU's memory runs out", "`out_of_memory` with the batch and the phase; a micro-benchmark is made smaller",
@@ -120,26 +120,28 @@ FAULTS = (
           "system_calls::no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file"),
     fault("The folder is read-only or missing", "Found before time is spent", "5",
           "record/store::a_folder_that_cannot_be_made_is_found_before_the_run"),
-    fault("Power is cut, or the process killed, while it writes", "Old or new file, whole; each finished launch is a line of its own", "-",
+    fault("Power is cut, or the process killed, while it writes", "Old or new file, whole: it is replaced after each finished launch", "-",
           "record/store::a_kill_at_any_step_of_writing_leaves_the_old_file_whole",
-          "record/ledger::a_line_that_was_cut_off_costs_itself_alone",
-          "record/ledger::the_ledger_stands_in_for_a_damaged_file_which_is_set_aside_when_the_run_goes_on",
-          "record/ledger::a_damaged_file_that_cannot_be_replaced_costs_nothing",
-          "record/ledger::a_ledger_whose_file_is_gone_is_a_run_that_goes_on"),
+          "record/two_writers::a_killed_writer_has_stored_every_launch_that_it_told",
+          "record/two_writers::a_killed_writer_blocks_nobody_and_its_finished_case_stays"),
     fault("A half or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
           "record/store::a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read",
           "record/store::a_second_broken_file_of_one_name_replaces_no_earlier_one",
-          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named"),
+          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named",
+          "record/merging::a_damaged_file_is_set_aside_when_its_run_goes_on",
+          "record/merging::a_damaged_file_that_cannot_be_replaced_costs_nothing"),
     fault("Several writers at once", "A file and a lock for each run; saving only adds", "0",
-          "stress::processes_that_write_one_store_at_once_lose_nothing", "record/ledger::a_writer_that_knows_less_takes_nothing_away"),
-    fault("Another writes this run; a stale lock; a network file system", "Who holds it since when; a dead one's is free; said", "0; 5",
-          "record/lock::a_second_process_is_told_who_holds_the_run_and_since_when",
-          "record/lock::a_killed_holder_leaves_its_file_and_blocks_nobody", "record/lock::a_lock_of_another_host_is_respected_and_named",
-          "record/lock::a_network_file_system_is_said", "record/two_writers::a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case"),
+          "stress::processes_that_write_one_store_at_once_lose_nothing", "record/merging::a_writer_that_knows_less_takes_nothing_away"),
+    fault("Another writes this run; a stale lock; a file system without locks",
+          "Refused before it measures; a dead one's is free; the file decides, and the message names it", "0; 5",
+          "record/lock::a_second_process_is_refused_in_one_line_while_the_first_holds_the_run",
+          "record/lock::a_killed_holder_blocks_nobody", "record/lock::of_many_that_hold_and_release_no_two_are_inside_at_once",
+          "record/lock::without_locks_the_file_of_a_killed_holder_is_deleted_by_hand",
+          "record/two_writers::a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case"),
     fault("An older or a newer schema", "Read as the current one; upgrade gpubench", "0; 2",
           "record/schema::a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the_current_one",
           "record/store::a_later_schema_says_upgrade_and_is_not_set_aside",
-          "record/ledger::one_of_a_later_gpubench_is_refused_in_a_line_and_left_alone"),
+          "record/merging::what_cannot_be_read_now_is_not_replaced"),
     fault("NaN, infinity, huge integers, deep nesting", "Refused", "2",
           "record/store::an_invalid_row_with_nan_is_stored_and_read_back_as_unknown", "record/store::deep_nesting_is_refused",
           "stress::no_reader_breaks_on_what_a_file_may_hold"),
@@ -195,8 +197,8 @@ FAULTS = (
 
 HEAD = f"""# Reliability: what can go wrong, and what gpubench then does
 
-Nothing that is finished is lost: each finished launch is one line of a ledger, through to the disk before it is told, and
-the run's file is derived from it. Saving a run keeps what is stored of it besides. One process at a time writes a run. Only a
+Nothing that is finished is lost: a run is one file, which is replaced whole after each finished launch and is through to the
+disk before the launch is told. Saving a run keeps what is stored of it besides. One process at a time writes a run. Only a
 file whose content is proven bad is set aside, under a name that overwrites nothing.
 
 Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type; what is

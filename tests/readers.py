@@ -21,7 +21,7 @@ from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
-from gpubench.record import heads, ledger, lock, run_file, store
+from gpubench.record import store
 
 HERE = Path(__file__).parent
 RUN = next((HERE / "golden" / "data" / "results" / "runs" / "cpu").glob("*.json"))
@@ -48,20 +48,6 @@ class Reader(NamedTuple):
     """Whether a user names the file: it may then be a link."""
 
 
-def _ledger() -> bytes:
-    run = store.read_run(RUN)
-    lines = (
-        ledger.Line(run=msgspec.structs.replace(run, measurements=())),
-        *(ledger.Line(row=m) for m in run.measurements),
-    )
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-
-
-def _read_ledger(path: Path) -> object:
-    name = path.name.removesuffix(".launches.jsonl")
-    return ledger.told(ledger.read(path.with_name(f"{name}.json")))
-
-
 def _pipe() -> bytes:
     told = (Phase(name="timed"), RoundDone(timed=True, round=Round(steps=3, wall_s=0.5, loss=1.5)))
     return b"".join(msgspec.json.encode(message) + b"\n" for message in told)
@@ -81,24 +67,6 @@ def _read_pipe(path: Path) -> object:
     return [decode_json(line, Report, path, what="a report") for line in whole]
 
 
-def _index() -> bytes:
-    with TemporaryDirectory() as folder:
-        heads.write_index(
-            Path(folder, "x"), {str(RUN): heads.Entry(run_file.facts_of(RUN), run_file.read_head(RUN))}
-        )
-        return Path(folder, "x").read_bytes()
-
-
-def _holder() -> bytes:
-    with TemporaryDirectory() as folder, lock.hold(Path(folder), "x") as held:
-        return held.path.read_bytes()
-
-
-def _nobody() -> None:
-    """Refuse what gpubench passes over: a lock file without a holder blocks nobody."""
-    raise BadContentError("names no holder")
-
-
 def _read_config(path: Path) -> object:
     from gpubench_workloads import _hugging_face  # with torch and transformers: for seconds, and 300 MB
 
@@ -111,10 +79,6 @@ CONFIG = (
 )
 READERS = {
     "run": Reader(store.read_run, RUN.read_bytes, on_command=False),
-    "head of a run": Reader(run_file.read_head, RUN.read_bytes, on_command=False),
-    "ledger": Reader(_read_ledger, _ledger, ".launches.jsonl", on_command=False),
-    "index of heads": Reader(heads.read_index, _index, on_command=False),
-    "holder of a lock": Reader(lambda path: lock.holder_of(path) or _nobody(), _holder, on_command=False),
     "config of a model": Reader(_read_config, lambda: CONFIG),
     "own prices, CSV": Reader(read_own, lambda: OWN, ".csv"),
     "own prices, JSON": Reader(read_own, lambda: OWN_JSON),

@@ -16,7 +16,7 @@ import pytest
 from readers import READERS, Reader, outcome
 
 from gpubench.errors import StorageError
-from gpubench.files import append_line, create_file, write_file
+from gpubench.files import create_file, write_file
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -132,11 +132,7 @@ def create(path: Path) -> None:
         raise StorageError(str(error)) from error
 
 
-def append(path: Path) -> None:
-    append_line(path, b"new")
-
-
-@pytest.mark.parametrize("writer", [write, create, append], ids=lambda writer: writer.__name__)
+@pytest.mark.parametrize("writer", [write, create], ids=lambda writer: writer.__name__)
 @pytest.mark.parametrize("make", [fifo, folder, unix_socket, link_to_itself], ids=lambda make: make.__name__)
 def test_every_writer_says_what_stands_in_its_way_and_waits_for_nobody(tmp_path, writer, make):
     path = tmp_path / "x"
@@ -155,7 +151,7 @@ def test_every_writer_says_what_stands_in_its_way_and_waits_for_nobody(tmp_path,
 def test_no_writer_writes_through_a_link(tmp_path):
     target, path = tmp_path / "target", tmp_path / "x"
     target.write_text("mine")
-    for writer in (write, create, append):
+    for writer in (write, create):
         path.unlink(missing_ok=True)
         path.symlink_to(target)
         with contextlib.suppress(StorageError):

@@ -321,6 +321,21 @@ class Run(Record, frozen=True, kw_only=True):
         rows = [(each.label, _rate(each)) for each in self.measurements]
         return html_table(title, ("case", "throughput (95 %)"), rows)
 
+    @property
+    def case_count(self) -> int:
+        """Cases that have a row, and those that were planned and never reached."""
+        return len({*self.planned, *(m.case for m in self.measurements)})
+
+    @property
+    def measured_count(self) -> int:
+        """Cases that have a figure."""
+        return sum(m.status is Status.OK for m in self.measurements)
+
+    @property
+    def workload_names(self) -> list[str]:
+        """The workloads of its cases, each once, by name."""
+        return sorted({m.case.workload for m in self.measurements})
+
     def plot(self) -> Figure:
         """Return the throughput of every case with its interval, as a plotly figure."""
         return views().run_figure(self)

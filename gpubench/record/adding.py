@@ -11,7 +11,7 @@ from gpubench.errors import GpuBenchError, MisuseError, StorageError
 from gpubench.models import Run
 from gpubench.record.lock import RunLockedError
 from gpubench.record.rules import beyond_belief
-from gpubench.record.run_file import files_of, read_run
+from gpubench.record.run_file import read_run
 from gpubench.record.store import id_of, run_files, stored_paths, write_run, writing
 
 
@@ -56,11 +56,11 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
                 if broken := beyond_belief(run):
                     refused.append(f"{path.name} cannot be true: {broken}")
                     continue
-                with writing(root, run) as held:
+                with writing(root, run):
                     if (stored := stored_alike(root, run)) is not None:
                         present.append(stored)
                     else:
-                        written.append(write_run(root, run, held))
+                        written.append(write_run(root, run, held=True))
             except (ConflictError, RunLockedError) as error:
                 conflicts.append(f"{path.name}: {error}")
             except StorageError:
@@ -86,19 +86,14 @@ def stored_alike(root: Path, run: Run) -> Path | None:
         except MisuseError as error:
             raise ConflictError(
                 f"run {id_of(run)} is stored already, and whether it is the same is unknown: {error}; "
-                f"make {_named(path)} readable, or move it away"
+                f"make {path} readable, or move it away"
             ) from error
         if _content(other) != _content(run):
             raise ConflictError(
                 f"run {id_of(run)} is stored already with other content, which stays as it is: to put "
-                f"this one in its place, move {_named(path)} away first"
+                f"this one in its place, move {path} away first"
             )
     return found[0] if found else None
-
-
-def _named(path: Path) -> str:
-    """What is there of a run: its file, its ledger, or both."""
-    return " and ".join(map(str, files_of(path))) or str(path)
 
 
 def _content(run: Run) -> bytes:

@@ -1,9 +1,4 @@
-"""What is stored of one run: its JSON file, and beside it the ledger of launches that the file may lack.
-
-Whoever reads or replaces a run asks here, in small stores and large ones alike: whether the two make a run,
-which run, its head, and by which facts a copy of that head is told to be as new as they are. A file of bad
-content is set aside: kept under a name that overwrites nothing, and not read again.
-"""
+"""One run, one JSON file. A file of bad content is set aside: kept under a name that overwrites nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +11,9 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import BadContentError, create_file, decode_json, is_there, read_bytes
+from gpubench.files import BadContentError, create_file, decode_json, read_bytes
 from gpubench.models import SCHEMA_VERSION, Run
-from gpubench.record import ledger, lock
-from gpubench.record.heads import Facts, Head, head_of, head_of_run
+from gpubench.record import lock
 from gpubench.record.rules import broken_rule, refuse_later
 from gpubench.units import MIB, Seconds, format_duration, plain
 
@@ -46,85 +40,13 @@ def is_safe_name(name: str) -> bool:
     )
 
 
-def files_of(path: Path) -> tuple[Path, ...]:
-    """Return which are there of a run's JSON file, ``path``, and its ledger.
-
-    Raises:
-        MisuseError: If that cannot be told.
-    """
-    return tuple(filter(is_there, (path, ledger.ledger_path(path))))
-
-
-def facts_of(path: Path) -> Facts | None:
-    """Return size, times and number of a run's file and its ledger; None where that cannot be told."""
-    try:
-        facts = (_facts(path), _facts(ledger.ledger_path(path)))
-    except OSError:
-        return None
-    return None if facts == (None, None) else facts
-
-
-def _facts(path: Path) -> tuple[int, int, int, int] | None:
-    try:
-        facts = path.lstat()
-    except FileNotFoundError:
-        return None
-    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
-
-
 def read_run(path: Path) -> Run:
-    """Read one run, with what its ledger has besides, and check every rule that a stored record must hold.
-
-    Args:
-        path: Its JSON file, which need not be there where its ledger is.
+    """Read one run, and check every rule that a stored record must hold.
 
     Raises:
-        BadContentError: If its content is no JSON, no run, or contradicts itself, and no ledger replaces it.
+        BadContentError: If its content is no JSON, no run, or contradicts itself.
         MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
     """
-    return stored_run(path)[0]
-
-
-def stored_run(path: Path) -> tuple[Run, bool]:
-    """Return the run, and whether its file is bad and only its ledger tells it; errors as ``read_run``."""
-    lines = ledger.read(path)  # first: whoever finishes the run replaces the file, then removes the ledger
-    name = ledger.ledger_path(path).name
-    there = files_of(path)
-    if not lines and there in {(), (path,)}:
-        return _read_file(path), False
-    run, bad = None, None
-    if path in there:
-        try:
-            run = _read_file(path)
-        except BadContentError as error:
-            bad = error
-    told = ledger.told(lines, run)
-    if told is None:
-        raise bad or MisuseError(
-            f"{name} does not say how its run began, and {path.name} is missing: move it away"
-        )
-    if run is None:
-        try:
-            return _checked(told, path.with_name(name)), bad is not None
-        except BadContentError as error:
-            raise bad or MisuseError(f"{error}; move it away") from error
-    ledger.refuse_other(run, told, path)
-    whole = ledger.merged(run, told)
-    if whole.measurements != run.measurements and (broken := broken_rule(whole)):
-        raise MisuseError(f"{name} contradicts {path.name}: {broken}; move it away")
-    return whole, False
-
-
-def read_head(path: Path) -> Head:
-    """Return the head of a run; errors as ``read_run``, but a rule may be broken where no ledger is."""
-    if is_there(ledger.ledger_path(path)):
-        return head_of_run(read_run(path), path)
-    head, version = head_of(read_bytes(path, MAX_FILE_BYTES), path)
-    refuse_later(version, plain(path.name, 300))
-    return head
-
-
-def _read_file(path: Path) -> Run:
     data = read_bytes(path, MAX_FILE_BYTES)
     version = decode_json(data, _Version, path, what="a gpubench run").schema_version
     refuse_later(version, plain(path.name, 300))

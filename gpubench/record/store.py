@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +17,7 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.files import (
     BadContentError,
     cause_of,
+    is_there,
     many_objects,
     read_bytes,
     remove_file,
@@ -25,28 +25,15 @@ from gpubench.files import (
     write_file,
 )
 from gpubench.folders import data_path, require_folder, results_root
-from gpubench.models import Measurement, Run
-from gpubench.record import ledger, lock
-from gpubench.record.heads import NEWEST, Head, head_of_run, newest_of_each, read_heads
-from gpubench.record.ledger import file_name, is_ledger
-from gpubench.record.lock import RunLock
-from gpubench.record.run_file import (
-    MAX_FILE_BYTES,
-    facts_of,
-    files_of,
-    is_safe_name,
-    new_aside,
-    read_head,
-    read_run,
-    set_aside,
-    stored_run,
-)
-from gpubench.units import count, format_bytes, plain
+from gpubench.models import Run
+from gpubench.record import lock
+from gpubench.record.merging import merged
+from gpubench.record.run_file import MAX_FILE_BYTES, is_safe_name, new_aside, read_run, set_aside
+from gpubench.units import format_bytes, plain
 
-MANY_RUNS = 500
-"""So many are read whole, in half a second; of more the heads come first."""
+NEWEST = 500
+"""Runs that are read of each device, by the time in their names: half a second of reading."""
 
-_T = TypeVar("_T")
 _RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
 _UNKNOWN_KEY = "unknown"
 
@@ -54,7 +41,7 @@ _UNKNOWN_KEY = "unknown"
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Every readable run of a results folder, oldest first, and a line for each file that is not.
 
-    ``passed_over`` says so where older runs of the same cases were not read; None where all were.
+    ``passed_over`` says so where older runs of a device were not read; None where all were.
     """
 
     runs: tuple[Run, ...]
@@ -99,7 +86,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     try:
         with os.scandir(top) as entries:
             places = (top, *(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)))
-        return tuple(place / name for place in sorted(places) if files_of(place / name))
+        return tuple(place / name for place in sorted(places) if is_there(place / name))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
@@ -154,7 +141,7 @@ def check_writable(root: Path) -> Path:
 
 
 @contextmanager
-def writing(root: Path, run: Run) -> Iterator[RunLock]:
+def writing(root: Path, run: Run) -> Iterator[None]:
     """Hold the lock of a run: between its first and its last measurement nobody else writes it.
 
     Raises:
@@ -166,17 +153,20 @@ def writing(root: Path, run: Run) -> Iterator[RunLock]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot write results to {root}: {cause_of(error)}") from error
-    with lock.hold(folder, run_id) as held:
-        yield held
+    with lock.hold(folder, run_id):
+        yield
 
 
 def refuse_if_written(root: Path, run: Run) -> None:
     """Refuse a run that another process is writing, before any time is spent; ``writing`` is what decides.
 
     Raises:
-        RunLockedError: If its lock file names a living process, or one of another host.
+        RunLockedError: If another process holds its lock.
+        StorageError: If the lock file cannot be written.
     """
-    lock.refuse_if_held(root / "runs", id_of(run))
+    if _has_runs(root):
+        with lock.hold(root / "runs", id_of(run), patience_s=0):
+            return
 
 
 def file_of(root: Path, run: Run) -> Path:
@@ -189,21 +179,7 @@ def file_of(root: Path, run: Run) -> Path:
     return path if path in stored or not stored else stored[0]
 
 
-def note_launch(root: Path, before: Run, row: Measurement) -> None:
-    """Write the launch that has just ended to the run's ledger; call while its lock is held.
-
-    Args:
-        root: The results folder.
-        before: The run as it stood before.
-        row: The launch's case, with all its launches.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
-    ledger.append(file_of(root, before), before, row)
-
-
-def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
+def write_run(root: Path, run: Run, *, held: bool = False) -> Path:
     """Store a run: a reader sees the old file or the new one, and no finished launch goes.
 
     What is stored under its id and finished, and is unknown to ``run``, is kept beside it. A stored file of
@@ -212,7 +188,7 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
     Args:
         root: The results folder.
         run: As it is to be stored.
-        held: The run's lock, where the caller holds it; else it is held while the file is replaced.
+        held: Whether the caller holds the run's lock; else it is held while the file is replaced.
 
     Returns:
         The path of the file.
@@ -221,9 +197,9 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
         RunLockedError: If another process is writing this run.
         StorageError: If it cannot be written, or what is stored cannot be read; that is then untouched.
     """
-    if held is None:
-        with writing(root, run) as taken:
-            return write_run(root, run, taken)
+    if not held:
+        with writing(root, run):
+            return write_run(root, run, held=True)
     path = file_of(root, run)
     run, is_bad = _with_stored(run, path)
     data = msgspec.json.encode(run) + b"\n"
@@ -233,8 +209,6 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
             "measure fewer cases in one run"
         )
     _replace(path, data, is_bad=is_bad)
-    if run.finished_at is not None:
-        ledger.close(path)
     return path
 
 
@@ -267,16 +241,16 @@ def _with_stored(run: Run, path: Path) -> tuple[Run, bool]:
         StorageError: If that cannot be told.
     """
     try:
-        if path.is_symlink() or not files_of(path):  # a link holds no run: it is replaced, not followed
+        if path.is_symlink() or not is_there(path):  # a link holds no run: it is replaced, not followed
             return run, False
-        stored, is_bad = stored_run(path)
+        stored = read_run(path)
     except BadContentError:
         return run, True
     except (MisuseError, OSError) as error:
         raise StorageError(
             f"run {id_of(run)} cannot be replaced, because what is stored cannot be read: {error}"
         ) from error
-    return ledger.merged(run, stored), is_bad
+    return merged(run, stored), False
 
 
 # --- reading --------------------------------------------------------------------------------------------
@@ -297,22 +271,23 @@ def read_runs(root: Path) -> StoredRuns:
 
 
 def newest_runs(root: Path) -> StoredRuns:
-    """Read what figures rest on: every run, or of many the newest of each case on each device.
+    """Read what figures rest on: every run, or of a device with very many the newest.
 
     Where runs are passed over, ``passed_over`` says so. Errors as ``read_runs``.
     """
     problems: list[str] = []
-    paths = _own_files(root, problems.append)
-    if len(paths) <= MANY_RUNS:
-        return _read_all(root, paths, problems)
-    heads = _heads(root, paths, problems)
-    chosen = newest_of_each(heads)
-    stored = _read_all(root, sorted(chosen), problems)
-    passed_over = (
-        f"{len(heads):,} runs are stored; figures rest on the newest {NEWEST} of each case on each device, "
-        f"{count(len(chosen), 'run')}"
-    )
-    return msgspec.structs.replace(stored, passed_over=passed_over if len(chosen) < len(heads) else None)
+    of_device: dict[Path, list[Path]] = {}
+    for path in _own_files(root, problems.append):
+        of_device.setdefault(path.parent, []).append(path)
+    newest = [
+        path for paths in of_device.values() for path in sorted(paths, key=attrgetter("name"))[-NEWEST:]
+    ]
+    stored = _read_all(root, newest, problems)
+    total = sum(map(len, of_device.values()))
+    if total == len(newest):
+        return stored
+    passed_over = f"{total:,} runs are stored; figures rest on the newest {NEWEST} of each device"
+    return msgspec.structs.replace(stored, passed_over=passed_over)
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
@@ -335,19 +310,6 @@ def say_problems(problems: Iterable[str]) -> None:
         print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
 
 
-def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:
-    """Return the head of every readable run, oldest first, and a line for each file that is not.
-
-    Of many runs the heads alone are read, and a rule that a run breaks is found when its figures are.
-    """
-    problems: list[str] = []
-    paths = _own_files(root, problems.append)
-    if len(paths) <= MANY_RUNS:
-        stored = _read_all(root, paths, problems)
-        return tuple(head_of_run(run, Path(run.run_id)) for run in stored.runs), stored.problems
-    return _oldest_first(_heads(root, paths, problems).values()), tuple(problems)
-
-
 def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
     require_folder(root)
     own = _has_runs(root)
@@ -356,26 +318,21 @@ def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
 
 def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredRuns:
     with many_objects():
-        read = (_read_or_say(root, path, read_run, problems) for path in paths)
+        read = (_read_or_say(root, path, problems) for path in paths)
         runs = [run for run in read if run is not None]
     return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
 
 
-def _read_or_say(root: Path, path: Path, read: Callable[[Path], _T], problems: list[str]) -> _T | None:
+def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
     """Read a file; None where that cannot be, with a line that says why, and bad content set aside."""
     try:
-        return read(path)
+        return read_run(path)
     except BadContentError as error:
         done = set_aside(_top(root), path) if _is_run_name(path.name) else ""
         problems.append(f"{error}{done}")
     except MisuseError as error:
         problems.append(str(error))
     return None
-
-
-def _heads(root: Path, paths: Iterable[Path], problems: list[str]) -> dict[Path, Head]:
-    with many_objects():
-        return read_heads(paths, root, facts_of, lambda path: _read_or_say(root, path, read_head, problems))
 
 
 @cache
@@ -414,8 +371,6 @@ def _is_run_name(name: str) -> bool:
 def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     """Every run file of a results folder or of any folder of runs; links are not followed.
 
-    Where a run has its ledger alone, that is the file which it would have.
-
     A folder inside that has ``runs`` of its own is another results folder, such as the example in this
     project's: its runs are nobody's here until it is named. A folder that cannot be listed is named to
     ``on_problem``: its runs must not be missing in silence.
@@ -427,11 +382,10 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
         names[:] = sorted(name for name in names if not _has_runs(Path(folder, name)))
-        there = {name for name in paths if not name.startswith(".")}
-        for name in sorted(there | {file_name(name) for name in there if is_ledger(name)}):
-            if name.endswith(".json"):
+        for name in sorted(paths):
+            if name.endswith(".json") and not name.startswith("."):
                 yield Path(folder) / name
 
 
-def _oldest_first(runs: Iterable[_T]) -> tuple[_T, ...]:
+def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=attrgetter("started_at", "run_id")))

@@ -6,28 +6,33 @@ from collections.abc import Sequence
 
 from gpubench.blocks.parts import Part, table, text
 from gpubench.labels import gpu_name
-from gpubench.record.heads import Head
+from gpubench.models import Run
 from gpubench.units import UNKNOWN
 
 
-def stored(heads: Sequence[Head]) -> list[Part]:
+def stored(runs: Sequence[Run]) -> list[Part]:
     """Return one line a run, in the order given; nothing where there are none."""
-    if not heads:
+    if not runs:
         return []
     return [
         table(
             "",
-            heads,
-            text("Run", lambda row: row.run_id),
-            text("Started", lambda row: row.started_at, optional=2),
-            text("Device", lambda row: gpu_name(row.gpu_key) if row.gpu_key else row.device or UNKNOWN),
-            text("Budget", lambda row: row.budget, optional=1),
+            runs,
+            text("Run", lambda run: run.run_id),
+            text("Started", lambda run: run.started_at, optional=2),
+            text("Device", _device),
+            text("Budget", lambda run: run.budget, optional=1),
             text("Measured", _measured),
-            text("Workloads", lambda row: " ".join(row.workloads)),
+            text("Workloads", lambda run: " ".join(run.workload_names)),
         )
     ]
 
 
-def _measured(row: Head) -> str:
-    end = ", interrupted" if row.interrupted else "" if row.finished else ", unfinished"
-    return f"{row.measured} of {row.cases}{end}"
+def _device(run: Run) -> str:
+    key = run.device.gpu_key
+    return gpu_name(key) if key else run.device.name or UNKNOWN
+
+
+def _measured(run: Run) -> str:
+    end = ", interrupted" if run.interrupted else "" if run.finished_at else ", unfinished"
+    return f"{run.measured_count} of {run.case_count}{end}"

@@ -22,7 +22,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.probe.identity import device_id
-from gpubench.record.ledger import FINAL, finished_part
+from gpubench.record.merging import FINAL, finished_part
 from gpubench.units import plain
 
 

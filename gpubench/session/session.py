@@ -54,7 +54,6 @@ from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
 from gpubench.record import store
 from gpubench.record.adding import stored_alike
-from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
 from gpubench.record.run_file import read_run
 from gpubench.session import resume
@@ -154,7 +153,7 @@ def prepare(
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
 
     Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
-    go on with that another process is writing is refused here already, as far as its lock file tells.
+    go on with that another process is writing is refused here already.
 
     Raises:
         MisuseError: If what is asked for cannot be measured.
@@ -227,7 +226,7 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
-    """Measure what was prepared; each finished launch is written to a ledger, and the file derived from it.
+    """Measure what was prepared; the file of the run is replaced after each finished launch.
 
     The run is locked from before its first measurement to after its last, and a run to go on with is read
     again once it is. Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at
@@ -241,21 +240,17 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
     with ExitStack() as held_open:
         if prepared.meeting is not None:  # the other machines know by its end that the run is over
             held_open.callback(prepared.meeting.close)
-        held = held_open.enter_context(store.writing(prepared.root, begun))
-        if held.remark is not None:
-            on_event(events.Remark(text=held.remark))
+        held_open.enter_context(store.writing(prepared.root, begun))
         prepared = _read_again(prepared)
         run, path = prepared.resumed, prepared.resumed_from
         if run is not None and path is not None and run.finished_at and not prepared.plan.units():
             on_event(events.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
             return Session(run=run, path=path)
         with _explained(prepared.device):
-            return _measure(prepared, begun, held, on_event)
+            return _measure(prepared, begun, on_event)
 
 
-def _measure(
-    prepared: Prepared, begun: Run, held: RunLock, on_event: Callable[[events.Event], None]
-) -> Session:
+def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], None]) -> Session:
     made, device, control = prepared.plan, prepared.device, Control()
     expected_s, most_s = estimate_s(made, device)
     on_event(
@@ -274,18 +269,16 @@ def _measure(
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
-        _save(prepared.root, state, held)
+        _save(prepared.root, state)
     with _listening(control):
         for measurement in map(partial(_sound, state), launcher.run(record)):
-            before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
-            with _carrying(state):
-                store.note_launch(prepared.root, before, measurement)
-            _save(prepared.root, state, held)
+            state = _so_far(with_measurement(state, measurement), prepared, launcher)
+            _save(prepared.root, state)
         for planned in made.quality:
             whole = state.quality
             for row in launcher.train_to_quality(planned):
                 state = _so_far(msgspec.structs.replace(state, quality=(*whole, row)), prepared, launcher)
-                _save(prepared.root, state, held)
+                _save(prepared.root, state)
         launcher.close()
         state = _so_far(state, prepared, launcher)
         stopped = control.stopping.is_set()
@@ -293,7 +286,7 @@ def _measure(
             came = map(preflight.newcomers, (device, *made.peers))
             state = msgspec.structs.replace(state, findings=together(state.findings, *came))
         state = finished(state, made, stopped=stopped)
-        path = _save(prepared.root, state, held)
+        path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
 
@@ -420,9 +413,9 @@ def _sound(state: Run, row: Measurement) -> Measurement:
     return msgspec.structs.replace(row, status=Status.FAILED, reason=reason, launches=(), findings=())
 
 
-def _save(root: Path, state: Run, held: RunLock) -> Path:
+def _save(root: Path, state: Run) -> Path:
     with _carrying(state):
-        return store.write_run(root, state, held)
+        return store.write_run(root, state, held=True)
 
 
 @contextmanager

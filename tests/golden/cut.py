@@ -92,8 +92,8 @@ def runs() -> None:
     shutil.rmtree(RESULTS, ignore_errors=True)
     for run in (sound_run(), samples.cpu_run(), doubtful_run()):
         small = _small(run)
-        with writing(RESULTS, small) as held:
-            write_run(RESULTS, small, held)
+        with writing(RESULTS, small):
+            write_run(RESULTS, small, held=True)
 
 
 def sound_run() -> Run:

@@ -282,8 +282,8 @@ def _rewritten(run_id: str) -> str:
     (path,) = (RESULTS / "runs").glob(f"*/{run_id}.json")
     with tempfile.TemporaryDirectory() as folder:
         stored = read_run(path)
-        with writing(Path(folder), stored) as held:
-            return write_run(Path(folder), stored, held).read_text(encoding="utf-8")
+        with writing(Path(folder), stored):
+            return write_run(Path(folder), stored, held=True).read_text(encoding="utf-8")
 
 
 def _terminal(name: str, columns: int) -> str:

@@ -9,16 +9,18 @@ from typer.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
-from gpubench.measure import events, preflight
+from gpubench.measure import events, messages, preflight
 from gpubench.measure.estimate import aim_s, estimate_s
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import PlannedCase, Unit, plan
+from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     DeviceProfile,
     Finding,
     FindingKind,
+    Launch,
     MicroResult,
     Precision,
     Settings,
@@ -247,3 +249,48 @@ def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
     assert again(settings=Settings(micro="only")) == "also"
     assert again(settings=None) == "none"
     assert again(settings=None, micro=(product,)) == "also"
+
+
+# --- deaths --------------------------------------------------------------------------------------------
+
+DEATH = "the measuring process was killed by signal 9"
+
+
+@pytest.fixture
+def of_three(make_run):
+    """A run of one case in three launches, and the first of these."""
+    run = make_run(launch_count=3)
+    case = run.measurements[0].case
+    unit = Unit(launch=0, planned=PlannedCase(reference="cnn", case=case))
+    return msgspec.structs.replace(run, planned=(case,)), unit
+
+
+def with_row(run, *launches, **changes):
+    (row,) = run.measurements
+    return msgspec.structs.replace(
+        run, measurements=(msgspec.structs.replace(row, launches=launches, **changes),)
+    )
+
+
+def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_three):
+    run, unit = of_three
+    (sound,) = run.measurements[0].launches
+    record = Record(plan=None, device=run.device)
+    record.take(unit, messages.CaseDone(status=Status.OK, launch=sound))
+    second = msgspec.structs.replace(unit, launch=1)
+    record.take(second, Progress().done(second, Status.FAILED, DEATH))
+    assert record.ended == {}
+    assert record.launches[unit.planned.case] == [sound]
+    assert resume.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
+
+
+def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(of_three):
+    run, unit = of_three
+    record = Record(plan=None, device=run.device)
+    record.take(unit, Progress().done(unit, Status.FAILED, DEATH))
+    assert record.ended == {unit.planned.case: (Status.FAILED, DEATH, None)}
+    died = with_row(run, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
+    assert resume.finished_units(died, 3) == frozenset()
+    assert resume.without_cut_off(died).measurements == ()
+    raised = with_row(run, Launch(index=0), status=Status.FAILED, reason="ValueError")
+    assert resume.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}

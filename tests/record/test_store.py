@@ -16,7 +16,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from gpubench.cli.app import app
 from gpubench.errors import MisuseError, StorageError
 from gpubench.folders import data_path, results_root
 from gpubench.models import DeviceProfile, Launch, Round, Status
@@ -110,7 +112,7 @@ def test_a_broken_file_whose_run_is_being_written_is_left_in_place(tmp_path, mak
     put(path, b"{")
     with store.writing(tmp_path, make_run()):
         (problem,) = store.read_runs(tmp_path).problems
-    assert f" by process {os.getpid()}" in problem
+    assert "being written by another process" in problem
     assert path.read_bytes() == b"{"
     assert "set aside as" in store.read_runs(tmp_path).problems[0]
 
@@ -476,6 +478,54 @@ def test_a_kill_at_any_step_of_writing_leaves_the_old_file_whole(tmp_path, make_
     assert path.exists()
 
 
+@pytest.fixture
+def many(tmp_path, make_run, monkeypatch):
+    """Five runs on one card and one on another, where three of each are read."""
+    monkeypatch.setattr(store, "NEWEST", 3)
+    for n in range(5):
+        run_id = f"2026112{n}t000000z-00000000"
+        store.write_run(tmp_path, make_run(run_id=run_id, started_at=f"2026-11-2{n}T00:00:00Z"))
+    other = DeviceProfile(backend="cuda", name="NVIDIA L4", gpu_key="nvidia-l4-24gb")
+    store.write_run(tmp_path, make_run(run_id="20261101t000000z-00000002", device=other))
+    return tmp_path
+
+
+def test_figures_rest_on_the_newest_runs_of_each_device_and_that_is_said(many):
+    newest = store.newest_runs(many)
+    assert sorted(run.run_id[:8] for run in newest.runs) == ["20261101", "20261122", "20261123", "20261124"]
+    assert newest.passed_over == "6 runs are stored; figures rest on the newest 3 of each device"
+    everything = store.read_runs(many)
+    assert (len(everything.runs), everything.passed_over) == (6, None)
+
+
+def test_few_runs_are_all_read_and_nothing_is_said(tmp_path, make_run):
+    store.write_run(tmp_path, make_run())
+    assert store.newest_runs(tmp_path) == store.StoredRuns(runs=(make_run(),))
+
+
+@pytest.mark.parametrize("verb", [("predict", "show", "--gpu", "nvidia-l4-24gb"), ("memory",)])
+def test_answers_without_notes_say_on_stderr_that_older_runs_are_passed_over(many, verb):
+    shown = CliRunner().invoke(app, [*verb, "--workload", "vgg16", "--json", "--results", str(many)])
+    assert shown.exit_code == 0
+    assert "6 runs are stored" in shown.stderr
+    assert "runs are stored" not in shown.stdout
+
+
+def test_a_listing_reads_every_run_and_says_how_much_of_each_is_there(many, make_run):
+    run = make_run(run_id="20261130t000000z-00000003")
+    case = run.measurements[0].case
+    planned = (case, msgspec.structs.replace(case, batch_size=128))
+    cut = msgspec.structs.replace(run, planned=planned, finished_at="2026-11-30T00:10:00Z", interrupted=True)
+    store.write_run(many, cut)
+    where = ("results", "list", "--results", str(many))
+    assert "1 of 2, interrupted" in CliRunner().invoke(app, where).stdout
+    rows = json.loads(CliRunner().invoke(app, (*where, "--json")).stdout)["runs"]
+    assert len(rows) == 7
+    (row,) = (row for row in rows if row["run_id"] == cut.run_id)
+    assert (row["cases"], row["measured"], row["finished"], row["interrupted"]) == (2, 1, True, True)
+    assert row["workloads"] == ["cnn"]
+
+
 def test_the_results_folder_is_option_then_variable_then_here_then_the_users(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUBENCH_RESULTS", "/from/variable")
@@ -523,7 +573,7 @@ def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
         assert not re.search(r"[ \"](/work|/tmp|/home|/root)/", text)
 
 
-@pytest.mark.parametrize("read", [store.read_runs, store.newest_runs, store.list_runs])
+@pytest.mark.parametrize("read", [store.read_runs, store.newest_runs])
 def test_what_is_no_folder_holds_no_results(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(MisuseError, match="not a folder"):

@@ -4,7 +4,7 @@ Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``,
 ``[arguments, call, nth, errno]`` on its standard input: of 0, none of the calls named is failed, and each is counted. A copy of the
 template is the folder of each. Every command runs once before, in this process, so that no copy has to load it.
 
-``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is noted.
+``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is stored.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-from telling import launches_of, launches_printed
+from telling import DAMAGED, launches_of, launches_printed
 
 from gpubench.__main__ import main
 from gpubench.cli import app  # noqa: F401 - loaded once, not in each
+from gpubench.models import Run
 from gpubench.recommend import rank  # noqa: F401
 from gpubench.record import store
 from gpubench.report import page  # noqa: F401
@@ -35,14 +36,30 @@ def main_of(arguments: list[str]) -> None:
 
 def begin(place: str, arguments: str) -> None:
     os.chdir(place)
-    note = store.note_launch
+    write = store.write_run
 
-    def note_and_die(*rest: object) -> None:
-        note(*rest)
-        os._exit(9)
+    def write_and_die(root: Path, run: Run, **more: bool) -> Path:
+        path = write(root, run, **more)
+        if run.measurements:
+            os._exit(9)
+        return path
 
-    store.note_launch = note_and_die
+    store.write_run = write_and_die
     main_of(json.loads(arguments))
+
+
+def damage_before_it_is_saved(file: Path, link: Path) -> None:
+    """Cut off the file of a run that goes on, by another name of it that is out of the reach of what fails."""
+    link.unlink(missing_ok=True)
+    link.hardlink_to(file)
+    write = store.write_run
+
+    def cut_and_write(*rest: object, **more: bool) -> Path:
+        store.write_run = write
+        os.truncate(link, 100)
+        return write(*rest, **more)
+
+    store.write_run = cut_and_write
 
 
 def fresh(template: Path, place: Path) -> None:
@@ -67,6 +84,8 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
         for number_of_stream, path in ((1, out), (2, err)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number_of_stream)
         os.chdir(place)
+        for file in (root / "runs").rglob(f"{DAMAGED}.json") if DAMAGED in arguments else ():
+            damage_before_it_is_saved(file, place.with_name("link"))
         library.arm(os.fsencode(place), call.encode(), nth, number)
         try:
             main_of(arguments)
@@ -93,7 +112,6 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
 
 if __name__ == "__main__":
     subprocess._USE_VFORK = False  # what is preloaded cannot stand between it and a process
-    store.MANY_RUNS = 1  # heads and their index are read first, whole runs then
     session.MODULE = "scripted_child"
     if sys.argv[1] == "begin":
         begin(*sys.argv[2:])
@@ -102,7 +120,5 @@ if __name__ == "__main__":
     del os.environ["LD_PRELOAD"]  # a run that goes on elsewhere is refused
     for arguments in {tuple(each[0]): each[0] for each in plan}.values():
         warm_up(template, place, arguments)
-    warm_up(template, place, ["results", "list"])
-    shutil.copytree(place / "cache", template / "cache", dirs_exist_ok=True)  # an index to read
     for each in plan:
         print(json.dumps(one(loaded, template, place, each)), flush=True)

@@ -8,6 +8,8 @@ import msgspec
 
 from gpubench.models import Run, Status
 
+DAMAGED = "20261117t000000z-00000003"
+"""The run whose file is damaged while it goes on."""
 _FIGURE = re.compile(r"  .*: \S.* (?:images|sequences)/s")
 
 

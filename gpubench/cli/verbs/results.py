@@ -12,7 +12,7 @@ from gpubench.shared_options import ResultsRequest
 from gpubench.units import count
 
 if TYPE_CHECKING:
-    from gpubench.record.heads import Head
+    from gpubench.models import Run
 
 
 def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
@@ -22,20 +22,21 @@ def list_runs(request: ResultsRequest, *, as_json: bool) -> None:
     from gpubench.sections.stored_runs import stored
 
     root = results_root(request.results)
-    heads, problems = store.list_runs(root)
+    found = store.read_runs(root)
+    runs, problems = found.runs, found.problems
     for problem in problems:
         say(problem)
-    if problems and not heads:
+    if problems and not runs:
         raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
     answer(
         as_json,
-        lambda: {"results": str(root), "runs": [_row(head) for head in heads], "problems": problems},
-        lambda: stored(heads),
+        lambda: {"results": str(root), "runs": [_row(run) for run in runs], "problems": problems},
+        lambda: stored(runs),
     )
-    if not (heads or as_json):
+    if not (runs or as_json):
         say(f"no runs in {root}: `gpubench run` makes one")
     if problems:
-        say(f"{len(problems)} of {len(heads) + len(problems)} files could not be read")
+        say(f"{len(problems)} of {len(runs) + len(problems)} files could not be read")
 
 
 def add(request: AddRequest, *, as_json: bool) -> None:
@@ -71,15 +72,21 @@ def add(request: AddRequest, *, as_json: bool) -> None:
         )
 
 
-_FIELDS = (
-    "run_id", "started_at", "gpu_key", "device", "budget", "cases", "measured", "finished", "interrupted",
-)  # fmt: skip
-
-
-def _row(head: Head) -> dict[str, Any]:
+def _row(run: Run) -> dict[str, Any]:
     """A run as JSON."""
-    fields = {name: getattr(head, name) for name in _FIELDS}
-    return {**fields, "workloads": head.workloads, "torch": head.torch}
+    return {
+        "run_id": run.run_id,
+        "started_at": run.started_at,
+        "gpu_key": run.device.gpu_key,
+        "device": run.device.name,
+        "budget": run.budget,
+        "cases": run.case_count,
+        "measured": run.measured_count,
+        "finished": run.finished_at is not None,
+        "interrupted": run.interrupted,
+        "workloads": run.workload_names,
+        "torch": run.environment.torch,
+    }
 
 
 VERB = Verb({"list": list_runs, "add": add}, "List stored runs, or take in runs of other machines.", place=70)
