@@ -113,7 +113,7 @@ def test_eight_bits_generate_nearly_the_scores_of_sixteen():
 
 def test_weights_that_cannot_be_had_here_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(NotQuantizedError, match=r"gpubench\[quantized\]"):
+    with pytest.raises(NotQuantizedError, match=r"torchao>=0\.15"):
         quantized(WeightType.INT4)
 
 
