@@ -54,13 +54,14 @@ def predict(request: PredictRequest) -> Predictions:
     Raises:
         MisuseError: If a name, a precision, or the batch is not known or not possible.
     """
-    from gpubench.profile import profile_of
+    from gpubench.profile.cache import profile_as_asked, profile_of
     from gpubench.record.store import own_runs, reference_runs
 
     check_fields(request)
     workload, batch = request.workload, request.batch_size
     asked = asked_recipe(request)
-    profile = profile_of(workload, asked) if isinstance(workload, str) else workload
+    of = profile_of if isinstance(workload, str) else profile_as_asked
+    profile = of(workload, asked)
     question = question_of(
         profile,
         request.precision,

@@ -420,18 +420,17 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
 
 def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:
     """One for each workload that was named; else for each standard one that has the task and precision."""
-    from gpubench.profile import load_profiles, profiles_of
+    from gpubench.profile.cache import load_profiles, profile_as_asked, profiles_of
 
     task = TaskKind(request.task)
     if not request.workloads:
         profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
         named = [each for each in request.workloads if isinstance(each, str)]
-        by_name = profiles_of(
-            named, asked, gpu_count=request.count, optional=("checkpointing",), for_memory=True
-        )
+        how: dict[str, Any] = {"gpu_count": request.count, "optional": ("checkpointing",)}
+        by_name = profiles_of(named, asked, **how, for_memory=True)
         profiles = [
-            by_name[each] if isinstance(each, str) else each.at(each.recipe_over(request.count)) or each
+            by_name[each] if isinstance(each, str) else profile_as_asked(each, asked, **how)
             for each in request.workloads
         ]
     questions = [

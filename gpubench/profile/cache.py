@@ -178,12 +178,39 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
 
             load_workload(reference)  # an unknown name: says so, with the names that come near
         return None
+    return _by_recipe(usual, asked)
+
+
+def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
+    """A profile by what is asked of its recipe; None where that is to be traced."""
     recipe = asked.recipe(usual)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
     if found is None and not usual.settings:
         return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
     return found
+
+
+def profile_as_asked(
+    usual: WorkloadProfile,
+    asked: Mapping[str, Any],
+    *,
+    gpu_count: int = 1,
+    optional: Sequence[str] = (),
+) -> WorkloadProfile:
+    """Return a profile that a caller brings, by what is asked of its recipe. Args as ``profile_of``.
+
+    Raises:
+        MisuseError: If it cannot be asked of the workload, or the profile holds no trace of it.
+    """
+    wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count)
+    found = _by_recipe(usual, wanted)
+    if found is None and wanted.of(usual.settings):
+        words = wanted.recipe(usual).words
+        raise MisuseError(
+            f"{usual.name}: this profile holds no trace with {words}: name the workload instead"
+        )
+    return found or usual
 
 
 _traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")

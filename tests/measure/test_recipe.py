@@ -6,6 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gpubench import memory, predict
 from gpubench.cli.app import app
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
@@ -145,3 +146,16 @@ def test_weights_that_a_precision_would_overwrite_are_refused_by_every_verb(verb
     assert isinstance(refused, MisuseError), refused
     assert f"vgg16: weights in {weights} at {precision}" in str(refused)
     assert "\n" not in str(refused)
+
+
+@pytest.mark.parametrize("ask", [memory, predict])
+def test_what_is_asked_of_a_profile_is_asked_of_it_and_not_dropped(ask):
+    profile = profile_of("llama_1b")
+    given = [profile] if ask is memory else profile
+    found = ask(given, gpu="L4", batch_size=1, checkpointing="full")
+    case = found[0].case if ask is memory else found["nvidia-l4-24gb"].case
+    assert case.checkpointing is Checkpointing.FULL
+    with pytest.raises(MisuseError, match="loss in 3 chunks"):
+        ask(given, gpu="L4", batch_size=1, loss_chunks=3)
+    with pytest.raises(MisuseError, match="float32 at bf16"):
+        ask(given, gpu="L4", batch_size=1, precision="bf16", weight_type="float32")
