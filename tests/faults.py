@@ -166,7 +166,7 @@ FAULTS = (
           "faults::a_pickle_is_refused_wherever_a_file_is_asked_for"),
     fault("A price source that is down, slow, altered or old", "Earlier prices stay with their dates", "0",
           "offers/price_transport::a_lasting_failure_ends_after_three_retries", "offers/price_transport::an_endless_body_is_stopped_by_size",
-          "offers/price_transport::a_dripping_body_is_stopped_by_time",
+          "offers/price_transport::dripping_is_stopped_by_time_wherever_it_drips",
           "offers/price_refresh::a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_go_on",
           "offers/price_refresh::a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_over_an_older_one",
           "offers/offers_command::the_table_marks_old_prices_and_says_what_was_set_aside"),
