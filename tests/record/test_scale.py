@@ -45,20 +45,16 @@ def used(environment: dict[str, str], *arguments: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("arguments", "limit_s", "limit_mb"),
-    [(("results", "list"), 3.0, 200), (("rank",), 3.0, 300), (("report",), 10.0, 500)],
+    [(("results", "list"), 6.0, 400), (("rank",), 3.0, 200), (("report",), 10.0, 300)],
     ids=["list", "rank", "report"],
 )
 def test_ten_thousand_runs(tmp_path, stored, arguments, limit_s, limit_mb):
-    """The first time, without an index of them, and the least of three later ones."""
-    environment = os.environ | {"GPUBENCH_RESULTS": str(stored), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    """A listing reads them all, the others the newest of the device."""
+    environment = os.environ | {"GPUBENCH_RESULTS": str(stored)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     page = ("-o", str(tmp_path / "page.html")) if arguments == ("report",) else ()
-    first, *later = (used(environment, *arguments, *page) for _ in range(4))
-    least_s = min(taken_s for taken_s, _ in later)
-    most_mb = max(mb for _, mb in (first, *later))
-    print(
-        f"\n{arguments[-1]} of {COUNT:,} runs: {first[0]:.2f} s, then {least_s:.2f} s of CPU, {most_mb:.0f} MB"
-    )
+    taken = [used(environment, *arguments, *page) for _ in range(3)]
+    least_s, most_mb = min(cpu_s for cpu_s, _ in taken), max(mb for _, mb in taken)
+    print(f"\n{arguments[-1]} of {COUNT:,} runs: {least_s:.2f} s of CPU, {most_mb:.0f} MB")
     assert least_s <= limit_s
-    assert first[0] <= limit_s
     assert most_mb <= limit_mb

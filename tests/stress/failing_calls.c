@@ -110,10 +110,6 @@ int flock(int fd, int operation) { return fails_fd("flock", fd) ? -1 : NEXT(floc
 #define AND ,
 ON_FD(off_t, lseek, "lseek", off_t at AND int whence, at AND whence)
 ON_FD(off64_t, lseek64, "lseek", off64_t at AND int whence, at AND whence)
-ON_FD(int, ftruncate, "ftruncate", off_t size, size)
-ON_FD(int, ftruncate64, "ftruncate", off64_t size, size)
-ON_FD(ssize_t, pread, "pread", void *data AND size_t size AND off_t at, data AND size AND at)
-ON_FD(ssize_t, pread64, "pread", void *data AND size_t size AND off64_t at, data AND size AND at)
 ON_FD(int, fstat, "fstat", struct stat *facts, facts)
 ON_FD(int, fstat64, "fstat", struct stat64 *facts, facts)
 
