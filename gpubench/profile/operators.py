@@ -176,7 +176,7 @@ def checkpoints_on_meta() -> Iterator[None]:
     try:
         yield
     finally:
-        del torch.meta
+        del torch.meta  # type: ignore[attr-defined]
 
 
 @checkpoints_on_meta()
