@@ -103,7 +103,8 @@ class WorkloadContract:
         shipped, traced = load_profiles()[self.name], self.profile
         assert TRACED_WITH.sub("", shipped.source) == traced.source
         left_out: dict[str, Any] = {"memory": (), "source": ""}
-        if not is_of_this_torch(shipped.source):
+        is_exact = is_of_this_torch(shipped.source)
+        if not is_exact:
             left_out |= {"train": (), "infer": ()}
             for task in shipped.tasks:
                 assert totals(traced, task) == pytest.approx(totals(shipped, task), rel=OF_ANOTHER_TORCH)
@@ -116,7 +117,8 @@ class WorkloadContract:
         for step in traced.memory:
             for batch in (1, *self.workload.batches):
                 peak = kept[step.task, step.is_amp, step.recipe].peak(batch).at(batch)
-                assert peak == pytest.approx(step.peak(batch).at(batch), rel=1e-3)
+                apart = 1e-3 if is_exact else OF_ANOTHER_TORCH
+                assert peak == pytest.approx(step.peak(batch).at(batch), rel=apart)
 
     def test_a_sample_has_the_stated_shape(self) -> None:
         with torch.device("meta"):
@@ -526,6 +528,7 @@ class LlamaContract(StatedContract):
     adapters = 0
 
     def test_it_scores_as_many_classes_as_it_states(self) -> None:
+        self.skip_what_torch_lacks()
         with torch.device("meta"), checkpoints_on_meta():
             task = self.workload.build(1, 0)
             assert task.model(*task.batches[0][0]).shape == ()

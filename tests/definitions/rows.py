@@ -31,7 +31,7 @@ KINDS = {
 TRACED_WITH = re.compile(r"; operators as torch (\S+)(?: to (\S+))? runs them$")
 """Ends the source of a profile whose operators differ under other versions that were tried."""
 OF_ANOTHER_TORCH = 0.06
-"""The largest share by which their number, or the bytes that they move, may differ there."""
+"""The largest share by which their number, and the bytes that they move or keep, may differ there."""
 
 
 def is_of_this_torch(source: str) -> bool:

@@ -359,6 +359,9 @@ def test_every_operator_that_cudas_autocast_casts_is_known() -> None:
     )
     fused = "_scaled_dot_product_flash_attention"
     left = {*widest.split(), *below.split(), *cells.split(), fused}
+    left |= {
+        name for name in missing if "imname" in name or ".names_" in name
+    }  # tensors with named dimensions, of older torch
     assert missing - left <= TO_FLOAT32 | RESULT_IN_FLOAT32 | TO_LOWER
 
 
