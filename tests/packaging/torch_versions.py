@@ -104,8 +104,10 @@ def main(version: str, folder: Path) -> int:
     for line in ended.stdout:
         print(line, end="", flush=True)
         last = line.strip() or last
-    print(f"torch {torch}: {last}")
-    return ended.wait()
+    status = ended.wait()
+    whole = " in " in last  # the summary of pytest
+    print(f"torch {torch}: {last if whole else f'pytest was ended before its summary (status {status})'}")
+    return status
 
 
 if __name__ == "__main__":
