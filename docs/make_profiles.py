@@ -1,12 +1,15 @@
 """Trace standard workloads again: ``python docs/make_profiles.py [NAME ...]``; without a name, all of them.
 
-Writes data/workload_profiles.json, where each workload that is not named keeps its profile.
+Writes data/workload_profiles.json, where each workload that is not named keeps its profile. The versions of
+torch that end the source of a profile are kept; tests/packaging/torch_versions.py finds where they differ.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+
+import msgspec
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.files import table_json, write_file
@@ -22,6 +25,9 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
     known = workload_names()
     kept = {name: profile for name, profile in load_profiles().items() if name in known}
     traced = {name: profile_workload(load_workload(name)) for name in names or known}
+    for name, profile in traced.items():
+        if name in kept and kept[name].source.startswith(f"{profile.source}; "):
+            traced[name] = msgspec.structs.replace(profile, source=kept[name].source)
     return sorted((kept | traced).values(), key=lambda profile: profile.name)
 
 

@@ -47,7 +47,9 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except SystemExit as error:
         raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
     except Exception as error:  # code of others may raise anything; the cause is kept
-        hint = "; build on the CPU, gpubench moves the model itself" if "cuda" in str(error).lower() else ""
+        words = str(error).lower()  # a CUDA build without a driver names its maker alone
+        wants_gpu = "cuda" in words or "nvidia" in words
+        hint = "; build on the CPU, gpubench moves the model itself" if wants_gpu else ""
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
 
 

@@ -20,8 +20,11 @@ from gpubench.folders import data_rows
 Capability = tuple[int, int]
 
 # Systems on a chip whose machine code is their own: TX1, TX2, Xavier, Orin, Thor (10.1, renamed 11.0).
-_ALONE = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
-_RENAMED = {(11, 0): (10, 1)}
+# From CUDA 13.2 on, Orin runs the code of cards too (torch/cuda/__init__.py).
+_ALONE = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
+_RENAMED = {(10, 1): (11, 0)}
+_JOINED_CARDS = frozenset({(7, 2), (8, 7)})
+_JOINED_CARDS_IN_CUDA = (13, 2)
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -117,24 +120,35 @@ def _has_kernels(build: Build, target: str | None) -> bool | None:
         return target in build.architectures
     found = re.fullmatch(r"(\d+)\.(\d)", target)
     capability = None if found is None else (int(found[1]), int(found[2]))
-    if capability is None or capability in _ALONE or capability in _RENAMED:
+    if capability is None or capability in _ALONE:
         return None
     return how_it_runs(capability, build.architectures) is not None
 
 
-def how_it_runs(capability: Capability, architectures: Iterable[str]) -> Literal["code", "ptx"] | None:
+def how_it_runs(
+    capability: Capability, architectures: Iterable[str], cuda: str | None = None
+) -> Literal["code", "ptx"] | None:
     """How a GPU runs a build: by its machine code, by PTX compiled at first use, or not at all.
+
+    Args:
+        capability: Of the GPU.
+        architectures: That the build has kernels for, as torch names them.
+        cuda: Release of CUDA that it is built for; None where that is not known.
 
     >>> how_it_runs((8, 6), ["sm_75", "sm_80", "sm_90"])
     'code'
     >>> how_it_runs((12, 0), ["sm_90", "compute_90"])
     'ptx'
     """
-    ways = {_runs(capability, architecture) for architecture in architectures}
+    release = tuple(int(part) for part in re.findall(r"\d+", cuda or "")[:2])
+    alone = _ALONE - _JOINED_CARDS if release >= _JOINED_CARDS_IN_CUDA else _ALONE
+    ways = {_runs(capability, architecture, alone) for architecture in architectures}
     return "code" if "code" in ways else "ptx" if "ptx" in ways else None
 
 
-def _runs(device: Capability, architecture: str) -> Literal["code", "ptx"] | None:
+def _runs(
+    device: Capability, architecture: str, alone: frozenset[Capability]
+) -> Literal["code", "ptx"] | None:
     found = re.fullmatch(r"(sm|compute)_(\d{1,3})(\d)([af]?)", architecture)
     if found is None:
         return None
@@ -145,8 +159,8 @@ def _runs(device: Capability, architecture: str) -> Literal["code", "ptx"] | Non
         fits = built == device
     elif kind == "compute":
         fits = alike if narrowed else built <= device
-    elif built in _ALONE or device in _ALONE:
-        fits = built == device or _RENAMED.get(device) == built
+    elif built in _ALONE or device in alone:
+        fits = _RENAMED.get(built, built) == _RENAMED.get(device, device)
     else:
         fits = alike
     if not fits:

@@ -368,10 +368,16 @@ def _types() -> Mapping[str, Callable[..., Any]]:
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
+        import transformers
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     except ImportError:
         raise MisuseError(
             f"a Hugging Face config needs transformers, which is not installed: {pip_install('transformers')}"
         ) from None
+    if not transformers.utils.is_torch_available():
+        raise MisuseError(
+            f"transformers {transformers.__version__} does not work with torch {torch.__version__}: "
+            "install a newer torch"
+        )
     found: Mapping[str, Callable[..., Any]] = CONFIG_MAPPING
     return found

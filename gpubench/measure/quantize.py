@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeGuard
 
 import torch
@@ -170,12 +171,12 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
 
 
 def _torchao(weight_type: str, what: str = "weights") -> Any:
-    try:
-        from torchao import quantization
-    except ImportError:
+    if find_spec("torchao") is None:
         raise NotQuantizedError(
             f"{weight_type} {what} need torchao, which is not installed: {pip_install('torchao')}"
-        ) from None
+        )
+    with refusing(f"the installed torchao does not work with torch {torch.__version__}"):
+        from torchao import quantization
     if weight_type is WeightType.NF4 and not hasattr(quantization, "to_nf4"):
         raise NotQuantizedError(f"this torchao has no nf4 weights: {pip_install('torchao')}")
     return quantization

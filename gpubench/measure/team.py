@@ -47,10 +47,10 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
     """
     if case.parallel_mode is not ParallelMode.FSDP:
         return model.to(device)
-    fully_shard = _fully_shard()
     blocks = repeated_blocks(model)
     if not blocks:
         raise NotPreparedError(no_blocks(case.workload))
+    fully_shard = _fully_shard(device)
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for part in (*blocks, model):
         for tensor in (*part.parameters(), *part.buffers()):
@@ -75,10 +75,15 @@ def share(work: Work) -> Work:
     return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
 
 
-def _fully_shard() -> Callable[..., Any]:
+def _fully_shard(device: torch.device) -> Callable[..., Any]:
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
+        if device.type != "cuda":
+            raise NotPreparedError(
+                f"torch {torch.__version__} shards a model on CUDA devices alone: use --jobs ddp, "
+                "or a newer torch"
+            ) from None
         try:
             # where torch 2.4 and 2.5 have it
             from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]

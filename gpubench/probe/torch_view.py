@@ -32,6 +32,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """What the child has seen so far; its last is the one with ``computed`` or ``error``."""
 
     architectures: tuple[str, ...] = ()
+    cuda: str | None = None
     name: str | None = None
     uuid: str | None = None
     sm_count: int | None = None
@@ -92,7 +93,7 @@ def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
 
 def _way(view: View, device: DeviceProfile) -> str | None:
     capability = device.compute_capability
-    return None if capability is None else how_it_runs(capability, view.architectures)
+    return None if capability is None else how_it_runs(capability, view.architectures, view.cuda)
 
 
 def main() -> None:
@@ -101,7 +102,8 @@ def main() -> None:
     try:
         import torch
 
-        parent.send(view := replace(view, architectures=tuple(torch.cuda.get_arch_list())))
+        built_for = tuple(torch.cuda.get_arch_list())
+        parent.send(view := replace(view, architectures=built_for, cuda=torch.version.cuda))
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(0)
         uuid, bus_id = told_by_torch(properties)

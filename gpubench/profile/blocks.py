@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
 from gpubench.models import BlockSizes, Checkpointing
@@ -84,14 +84,14 @@ def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
         if how is Checkpointing.SELECTIVE:
-            block.forward = partial(
-                block.forward, context_fn=lambda: create_selective_checkpoint_contexts(_selection())
-            )
+            block.forward = partial(block.forward, context_fn=_selection)
     return bool(blocks)
 
 
-def _selection() -> Callable[..., Any]:
-    """A policy of one block in one step: it counts the products of either pass."""
+def _selection() -> Any:
+    """Contexts of one block in one step, whose policy counts the products of either pass."""
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts  # from 2.5 on
+
     products: Counter[bool] = Counter()
 
     def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
@@ -102,7 +102,7 @@ def _selection() -> Callable[..., Any]:
             kept = products[context.is_recompute] % KEPT_EVERY == 1
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
-    return policy
+    return create_selective_checkpoint_contexts(policy)
 
 
 # --- linear layers in 4 bits, and adapters beside them -----------------------------------------------------

@@ -166,6 +166,20 @@ def _to_meta(tensor: Tensor) -> Tensor:
     return tensor.to("meta")
 
 
+@contextmanager
+def checkpoints_on_meta() -> Iterator[None]:
+    """Let torch 2.4 checkpoint on the meta device, as newer ones do: it looks for a module of that name."""
+    if hasattr(torch, "meta"):
+        yield
+        return
+    torch.meta = torch.device("meta")  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del torch.meta  # type: ignore[attr-defined]
+
+
+@checkpoints_on_meta()
 def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)

@@ -361,7 +361,7 @@ def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_an
     ("kernel", "message"),
     [
         ("fast = lambda x: missing(x)\n", "NameError"),
-        ("fast = lambda x: x[:, :3]\n", "shapes cannot be multiplied"),
+        ("fast = lambda x: x[:, :3]\n", "RuntimeError"),
         ("def fast(x):\n    assert x.shape[1] == 3\n", "AssertionError"),
         ("def fast(x):\n    raise NotImplementedError('later')\n", "NotImplementedError: later"),
         ("def fast(x):\n    assert x.is_cuda\n", "register_fake"),

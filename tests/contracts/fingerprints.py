@@ -1,6 +1,6 @@
 """Digests of what a workload computes: they must differ wherever numbers of two versions would not compare.
 
-Taken are facts that stay the same from one torch (2.4 or later) and one machine to another: calls as the
+Taken are facts that stay the same from one torch (2.13 or later) and one machine to another: calls as the
 workload's own code makes them (torch's modules count as one call, whatever they do inside), and the outputs
 of the tiny model for weights and inputs that do not come from torch's random numbers, to two digits. The
 loss alone would not do: a network that was only just initialized has a loss near ln(classes) whatever it
@@ -29,6 +29,8 @@ from gpubench.models import TaskKind
 from gpubench.workload import Task, Workload, forward, seeded
 
 FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
+OLDEST_TORCH = "2.13"
+"""Before it, torch notes other calls of some workloads, and draws other weights of narrow types."""
 OWN_PACKAGE = "gpubench_workloads"
 OUTPUTS = 16
 """Outputs that are kept of the tiny model: enough to tell two functions apart, few enough to round alike."""

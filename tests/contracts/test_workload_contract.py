@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from fingerprints import FINGERPRINTS, fingerprint
+from definitions.rows import OF_ANOTHER_TORCH, TRACED_WITH, is_of_this_torch, totals
+from fingerprints import FINGERPRINTS, OLDEST_TORCH, fingerprint
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
@@ -29,8 +30,12 @@ from gpubench.models import (
 )
 from gpubench.precisions import AMP
 from gpubench.profile import load_profiles, profile_of
+from gpubench.profile.operators import checkpoints_on_meta
 from gpubench.profile.trace import profile_workload, trace_workload
 from gpubench.workload import Task, Workload, seeded
+
+HAS_SELECTIVE = hasattr(torch.utils.checkpoint, "CheckpointPolicy")
+CHECKPOINTING = [how for how in Checkpointing if HAS_SELECTIVE or how is not Checkpointing.SELECTIVE]
 
 
 class WorkloadContract:
@@ -48,8 +53,13 @@ class WorkloadContract:
         return _profiled(self.name)
 
     def tiny(self, batch_size: int = 4, seed: int = 0) -> Task:
+        self.skip_what_torch_lacks()
         assert self.workload.tiny is not None
         return self.workload.tiny(batch_size, seed)
+
+    def skip_what_torch_lacks(self) -> None:
+        if self.workload.recipe.checkpointing is Checkpointing.SELECTIVE and not HAS_SELECTIVE:
+            pytest.skip("this torch has no selective checkpointing")
 
     def test_its_name_is_that_of_its_entry_point(self) -> None:
         assert self.workload.name == self.name
@@ -91,7 +101,15 @@ class WorkloadContract:
         Where two moments of a step need alike, which of them is noted differs by process.
         """
         shipped, traced = load_profiles()[self.name], self.profile
-        assert msgspec.structs.replace(shipped, memory=()) == msgspec.structs.replace(traced, memory=()), (
+        assert TRACED_WITH.sub("", shipped.source) == traced.source
+        left_out: dict[str, Any] = {"memory": (), "source": ""}
+        is_exact = is_of_this_torch(shipped.source)
+        if not is_exact:
+            left_out |= {"train": (), "infer": ()}
+            for task in shipped.tasks:
+                assert totals(traced, task) == pytest.approx(totals(shipped, task), rel=OF_ANOTHER_TORCH)
+        bare = [msgspec.structs.replace(each, **left_out) for each in (shipped, traced)]
+        assert bare[0] == bare[1], (
             "what it computes has changed: raise its version, then run python docs/make_profiles.py"
         )
         kept = {(step.task, step.is_amp, step.recipe): step for step in shipped.memory}
@@ -99,7 +117,8 @@ class WorkloadContract:
         for step in traced.memory:
             for batch in (1, *self.workload.batches):
                 peak = kept[step.task, step.is_amp, step.recipe].peak(batch).at(batch)
-                assert peak == pytest.approx(step.peak(batch).at(batch), rel=1e-3)
+                apart = 1e-3 if is_exact else OF_ANOTHER_TORCH
+                assert peak == pytest.approx(step.peak(batch).at(batch), rel=apart)
 
     def test_a_sample_has_the_stated_shape(self) -> None:
         with torch.device("meta"):
@@ -161,12 +180,14 @@ class WorkloadContract:
         assert all(math.isfinite(x) for x in losses)
 
     def case(self, precision: Precision) -> Case:
+        self.skip_what_torch_lacks()
         return Case(
             workload=self.name, workload_version=1, task=self.workload.tasks[0], precision=precision,
             execution=Execution.EAGER, memory_format=self.profile.memory_format_at(precision),
             batch_size=4, sample_unit=self.workload.sample_unit, **self.workload.recipe.at(precision).fields,
         )  # fmt: skip
 
+    @pytest.mark.skipif(torch.__version__ < OLDEST_TORCH, reason="the fingerprints are of a newer torch")
     def test_what_it_computes_changes_only_with_its_version(self) -> None:
         stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))
         found = {"version": self.workload.version, "fingerprint": fingerprint(self.workload)}
@@ -507,7 +528,8 @@ class LlamaContract(StatedContract):
     adapters = 0
 
     def test_it_scores_as_many_classes_as_it_states(self) -> None:
-        with torch.device("meta"):
+        self.skip_what_torch_lacks()
+        with torch.device("meta"), checkpoints_on_meta():
             task = self.workload.build(1, 0)
             assert task.model(*task.batches[0][0]).shape == ()
 
@@ -545,7 +567,7 @@ class LlamaContract(StatedContract):
 
     def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
         found = []
-        for how, chunks in product(Checkpointing, (1, 3)):
+        for how, chunks in product(CHECKPOINTING, (1, 3)):
             recipe = msgspec.structs.replace(self.workload.recipe, checkpointing=how, loss_chunks=chunks)
             made = self.workload.at(recipe).tiny
             assert made is not None
@@ -711,17 +733,6 @@ class TestUnetDdpm(StatedContract):
     classes = 64  # the width of the predicted noise
     parameters = 35_746_307  # as Ho and others count their network of CIFAR-10: 35.7 M
     forward_flops = 46_740_799_488
-
-    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
-        """Its peaks are held: where two moments of a step need alike, which of them is noted differs by process."""
-        shipped, traced = load_profiles()[self.name], self.profile
-        assert msgspec.structs.replace(shipped, memory=()) == msgspec.structs.replace(traced, memory=())
-        kept = {(one.task, one.is_amp, one.recipe): one for one in shipped.memory}
-        assert traced.memory
-        for two in traced.memory:
-            one = kept[two.task, two.is_amp, two.recipe]
-            for batch in (1, *self.batches):
-                assert one.peak(batch).at(batch) == pytest.approx(two.peak(batch).at(batch), rel=1e-3)
 
 
 class TestAugment(StatedContract):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+
+import torch
+from torch.torch_version import TorchVersion
 
 from gpubench.models import OperatorKind, TaskKind, WorkloadProfile
 
@@ -24,6 +28,17 @@ KINDS = {
     "gflop_matmul": OperatorKind.MATMUL,
     "gflop_depthwise": OperatorKind.DEPTHWISE,
 }
+TRACED_WITH = re.compile(r"; operators as torch (\S+)(?: to (\S+))? runs them$")
+"""Ends the source of a profile whose operators differ under other versions that were tried."""
+OF_ANOTHER_TORCH = 0.06
+"""The largest share by which their number, and the bytes that they move or keep, may differ there."""
+
+
+def is_of_this_torch(source: str) -> bool:
+    """Whether a profile is to be what this torch traces, by the end of its source."""
+    stated = TRACED_WITH.search(source)
+    here = TorchVersion(torch.__version__.partition("+")[0])
+    return stated is None or stated[1] <= here <= (stated[2] or stated[1])
 
 
 def totals(profile: WorkloadProfile, task: TaskKind = TaskKind.TRAIN) -> dict[str, float]:

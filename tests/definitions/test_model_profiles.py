@@ -15,7 +15,7 @@ import pytest
 from definitions.libraries import FORWARD as LIBRARY_FORWARD
 from definitions.libraries import NETWORKS, source
 from definitions.networks import DEFINITIONS, FORWARD
-from definitions.rows import DECIMALS, totals
+from definitions.rows import DECIMALS, OF_ANOTHER_TORCH, TRACED_WITH, is_of_this_torch, totals
 from gpubench.folders import data_text
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.predict.calibration import PROFILES
@@ -38,6 +38,8 @@ PUBLISHED = {
     "vit_base_patch16_224": (86_567_656, 17.564, TORCHVISION),
     "whisper_hf": (8_307_458, None, TRANSFORMERS),
 }
+
+MOVED = frozenset({"ops_per_step", "gb_fp32_per_sample", "gb_fp32_fixed"})
 
 
 @cache
@@ -62,12 +64,17 @@ def test_a_shipped_row_of_a_forward_pass_is_the_trace_of_its_definition(model):
 
 
 def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
-    """Columns that differ by more than the last printed digit: the table rounds, nothing else may part them."""
+    """Columns that differ by more than the last printed digit: the table rounds, nothing else may part them.
+
+    Another torch than the row names may run other operators; parameters and arithmetic are the same.
+    """
     row, found = table(task)[model], {}
     assert set(DECIMALS) == set(row) - {"model", "source", "approximate"}
+    is_exact = is_of_this_torch(row["source"])
     for column, value in totals(profile_of(model), task).items():
         last_digit = 10.0 ** Decimal(row[column]).as_tuple().exponent
-        if value != pytest.approx(float(row[column]), rel=0, abs=0.5 * last_digit):
+        apart = 0.0 if is_exact or column not in MOVED else OF_ANOTHER_TORCH
+        if value != pytest.approx(float(row[column]), rel=apart, abs=0.5 * last_digit):
             found[column] = (value, row[column])
     return found
 
@@ -78,7 +85,7 @@ def test_each_row_says_where_it_comes_from():
     assert not set(DEFINITIONS) & set(NETWORKS)
     for model, row in table().items():
         if model in DEFINITIONS:
-            assert row["source"] == DEFINITIONS[model].source
+            assert TRACED_WITH.sub("", row["source"]) == DEFINITIONS[model].source
         else:
             version = row["source"].partition(",")[0].partition(" ")[2]
             assert re.fullmatch(r"\d+(\.\d+)+", version), model
@@ -93,7 +100,7 @@ def test_no_definition_and_no_network_of_a_forward_pass_lacks_its_row():
 def test_each_row_of_a_forward_pass_says_where_it_comes_from():
     for model, row in table(TaskKind.INFER).items():
         if model in FORWARD:
-            assert row["source"] == DEFINITIONS[model].source
+            assert TRACED_WITH.sub("", row["source"]) == DEFINITIONS[model].source
         else:
             version = row["source"].partition(",")[0].partition(" ")[2]
             assert row["source"] == source(LIBRARY_FORWARD[model], version)

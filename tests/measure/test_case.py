@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -515,6 +517,17 @@ def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
 
 
 # --- the child's start -------------------------------------------------------------------------------------
+
+
+def test_what_measures_is_imported_on_a_torch_without_selective_checkpointing():
+    """torch 2.4 has neither of the names; only a case that asks for it may need them."""
+    lacking = (
+        "import torch.utils.checkpoint as module\n"
+        "for name in ('CheckpointPolicy', 'create_selective_checkpoint_contexts'):\n"
+        "    vars(module).pop(name, None)\n"
+        "import gpubench.measure.worker, gpubench.profile.trace\n"
+    )
+    subprocess.run([sys.executable, "-c", lacking], check=True)
 
 
 class Line:

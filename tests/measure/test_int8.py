@@ -102,6 +102,19 @@ def test_without_torchao_the_line_that_installs_it_is_the_reason(monkeypatch):
         compute_in_int8(nn.Sequential(nn.Linear(64, 64)), "mine", CPU)
 
 
+def test_a_torchao_that_this_torch_is_too_old_for_is_the_reason(monkeypatch, tmp_path):
+    """It looks for names that torch 2.4 lacks."""
+    (tmp_path / "torchao").mkdir()
+    (tmp_path / "torchao" / "__init__.py").write_text("import torch\ntorch.no_such_type\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchao"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(NotQuantizedError) as caught:
+        compute_in_int8(nn.Sequential(nn.Linear(64, 64)), "mine", CPU)
+    for words in ("torchao", f"torch {torch.__version__}", "no_such_type"):
+        assert words in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("device", "lacks"),
     [

@@ -19,6 +19,8 @@ from gpubench.models import ParallelMode
 from gpubench.profile.blocks import repeated_blocks
 
 TOLERANCE = {"sgd": 1e-5, "adamw": 1e-3}
+SHARDS = pytest.mark.skipif(not two_ranks.SHARDS_ON_A_CPU, reason="this torch shards over CUDA devices alone")
+MODES = [pytest.param(mode, marks=SHARDS if mode is ParallelMode.FSDP else ()) for mode in two_ranks.MODES]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def together(tmp_path_factory) -> list[dict[str, list[list[float]]]]:
 
 
 @pytest.mark.parametrize("optimizer", two_ranks.OPTIMIZERS)
-@pytest.mark.parametrize("mode", two_ranks.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(together, mode, optimizer):
     alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, optimizer)
     untrained = [p.flatten().tolist() for p in two_ranks.net(seed=0).parameters()]
@@ -47,7 +49,7 @@ def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(togethe
         assert max(map(_distance, found[f"{mode} {optimizer}"], alone)) < TOLERANCE[optimizer]
 
 
-@pytest.mark.parametrize("mode", two_ranks.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_two_processes_train_in_fp8_what_one_does_but_for_its_rounding(together, mode):
     """Each process scales its own half of the batch, so that the sums are not those of one to the digit."""
     pytest.importorskip("torchao", exc_type=ImportError)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from gpubench.torch_builds import how_it_runs
@@ -32,6 +34,7 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
         ((8, 7), ["compute_80"], "ptx"),
         ((7, 2), ["sm_70"], None),
         ((11, 0), ["sm_101"], "code"),  # Thor under both of its names
+        ((10, 1), ["sm_110"], "code"),
         ((10, 3), ["sm_101"], None),
         ((9, 0), ["sm_90a"], "code"),
         ((10, 0), ["sm_90a", "compute_90a"], None),  # an "a" is good for itself alone
@@ -47,15 +50,29 @@ def test_what_runs_where(capability: tuple[int, int], architectures: list[str], 
     assert how_it_runs(capability, architectures) == way
 
 
-def test_torchs_own_table_says_the_same() -> None:
-    """torch warns by such a table since 2.9; it knows machine code only."""
+@pytest.mark.parametrize(
+    ("cuda", "way"), [(None, None), ("13.1", None), ("13.2", "code"), ("13.10", "code"), ("14.0", "code")]
+)
+def test_orin_runs_the_code_of_cards_from_cuda_13_2_on(cuda: str | None, way: str | None) -> None:
+    assert how_it_runs((8, 7), ["sm_80"], cuda) == way
+    assert how_it_runs((8, 9), ["sm_87"], cuda) is None  # not the other way round
+
+
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [("DEVICE_REQUIREMENT", "13.0"), ("DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION", "13.2")],
+)
+def test_torchs_own_table_says_the_same(name: str, release: str) -> None:
+    """torch warns by the first table since 2.9, by the second since 2.15; they know machine code only."""
     from torch import cuda
 
-    table = getattr(cuda, "DEVICE_REQUIREMENT", None)
+    table = getattr(cuda, name, None)
     if table is None:
-        pytest.skip("this torch has no such table")
+        pytest.skip(f"torch {version('torch')} has no {name}")
     devices = [50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121]
     for built, runs_on in table.items():
         for device in devices:
-            ours = how_it_runs(divmod(device, 10), [f"sm_{built}"]) == "code"
+            if (built, device) == (110, 101) and device not in runs_on:
+                continue  # before 2.15 torch knew the new name of Thor's code under the new name of Thor alone
+            ours = how_it_runs(divmod(device, 10), [f"sm_{built}"], release) == "code"
             assert ours == (device in runs_on), f"sm_{built} on {device}"

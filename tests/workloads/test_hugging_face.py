@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
+import transformers
 
 from gpubench import memory, predict
 from gpubench.discovery import load_workload
@@ -33,6 +35,10 @@ from gpubench.profile.trace import trace_workload
 from gpubench.user_model import files_of, own_name
 from gpubench.workload import Workload
 
+pytestmark = pytest.mark.skipif(
+    not transformers.utils.is_torch_available(),
+    reason=f"transformers {transformers.__version__} does not work with torch {torch.__version__}",
+)
 SIZES = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 64,
@@ -221,6 +227,16 @@ def test_what_describes_no_model_is_one_line(config, fields, message):
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def test_a_torch_that_transformers_does_not_take_is_one_line(config, monkeypatch):
+    """As torch 2.4, for which transformers has configs and no models."""
+    import_module("gpubench_workloads._hugging_face")._types.cache_clear()
+    monkeypatch.setattr(transformers.utils, "is_torch_available", lambda: False)
+    with pytest.raises(MisuseError) as caught:
+        load_workload(config(LLAMA))
+    for words in (transformers.__version__, torch.__version__, "newer torch"):
+        assert words in str(caught.value)
 
 
 def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):

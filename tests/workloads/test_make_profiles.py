@@ -8,6 +8,13 @@ from make_profiles import traced_again
 from gpubench.profile import load_profiles
 
 
+def test_the_versions_of_torch_that_a_profile_is_of_are_kept() -> None:
+    kept = load_profiles()["rnn_cell"].source
+    assert "torch" in kept
+    (made,) = (profile for profile in traced_again(["rnn_cell"]) if profile.name == "rnn_cell")
+    assert made.source == kept
+
+
 def test_a_workload_that_is_named_is_traced_again_and_no_other():
     """Which of two moments of a step that need alike is noted differs by process: memory is compared elsewhere."""
     shipped = load_profiles()

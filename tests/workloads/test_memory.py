@@ -281,6 +281,7 @@ def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autoca
         assert nn.functional.cross_entropy(torch.randn(2, 3).bfloat16(), torch.tensor([0, 1])).item() > 0
 
 
+@pytest.mark.skipif(torch.__version__ < "2.9", reason="CUDA's kernel of it is newer than this torch")
 def test_rms_norm_keeps_its_input_and_no_normed_values() -> None:
     """CUDA's kernel, from torch 2.9 on: of ten norms each keeps its input, and one number a row."""
 
@@ -354,9 +355,14 @@ def test_every_operator_that_cudas_autocast_casts_is_known() -> None:
     missing = {n.removeprefix("aten::") for n in set(listed("AutocastCUDA")) - set(listed("AutocastCPU"))}
     widest = "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot"
     below = "_convolution convolution cudnn_convolution cudnn_convolution_transpose"
-    cells = "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell _thnn_fused_gru_cell _thnn_fused_lstm_cell"
+    cells = (
+        "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell _thnn_fused_gru_cell _thnn_fused_lstm_cell _cudnn_rnn"
+    )
     fused = "_scaled_dot_product_flash_attention"
     left = {*widest.split(), *below.split(), *cells.split(), fused}
+    left |= {
+        name for name in missing if "imname" in name or ".names_" in name
+    }  # tensors with named dimensions, of older torch
     assert missing - left <= TO_FLOAT32 | RESULT_IN_FLOAT32 | TO_LOWER
 
 
@@ -598,6 +604,7 @@ def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
     assert checkpointed(vgg, case_of(vgg, TaskKind.TRAIN, Precision.AMP_BF16, 64)) == ()
 
 
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="this torch has no selective checkpointing")
 def test_selective_checkpointing_keeps_attention_and_every_second_product() -> None:
     """By hand, per layer and token at bf16: input, query, key, value, output and sums of attention, gate ..."""
 

@@ -395,7 +395,7 @@ def test_what_is_not_there_is_one_line(reference: str) -> None:
 TRACING = {
     "wrong shapes": (
         body("nn.Linear(3, 1), torch.randn(batch_size, 4), torch.zeros(batch_size, 1), nn.MSELoss()"),
-        "cannot run one training step on its own batch: RuntimeError: mat1 and mat2",
+        "cannot run one training step on its own batch: RuntimeError: ",
     ),
     "takes no gradient": (
         body("nn.ReLU(), torch.randn(batch_size, 4), torch.zeros(batch_size, 4), nn.MSELoss()"),
@@ -444,7 +444,7 @@ def test_a_layer_of_100_gb_is_profiled_and_takes_no_memory(tmp_path: Path) -> No
 
 def test_what_is_wrong_with_a_model_that_memory_cannot_hold_is_said(tmp_path: Path) -> None:
     source = HUGE.format(out=5).replace("nn.Linear(160_000, 5)", "nn.Linear(7, 5)")
-    with pytest.raises(MisuseError, match=r"my_model\.py: .*160000\] X \[7, 5\]"):
+    with pytest.raises(MisuseError, match=r"my_model\.py: .*160000.*\b7\b"):
         profile_workload(load_workload(write(tmp_path, source)))
     values = HUGE.format(out=5).replace("    return", "    assert torch.randn(1).item() < 99\n    return")
     with pytest.raises(MisuseError, match=r"Tensor\.item\(\) .*my_model\.py line 4"):

@@ -1,0 +1,117 @@
+"""Test what depends on torch under one version of it: ``python tests/packaging/torch_versions.py 2.4.1``.
+
+``newest`` in the place of a version is the newest that pip's index serves. The script makes an environment with
+``.[run]``, the tools of the tests and each extra that goes with this torch; it names the others with the reason,
+and their tests are skipped. The last line printed is the result. The environment stays in FOLDER
+(build/torch/VERSION by default) and is used again; a build of torch for CUDA takes several gigabytes.
+
+    python tests/packaging/torch_versions.py VERSION [FOLDER]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ("definitions", "workloads", "measure", "strict_cuda", "contracts", "probe/test_torch_kernels.py")
+OWN = re.compile(r"gpubench\[(.*)\]")
+PACKAGE = re.compile(r"[\w.-]+")
+VERSION = "import importlib.metadata, torch; print(importlib.metadata.version('torch'))"
+IMPORTS = """
+import sys, torch
+from importlib import import_module, util
+for name in filter(util.find_spec, sys.argv[1:]):
+    import_module(name)
+"""
+
+
+def wanted() -> tuple[list[str], dict[str, list[str]]]:
+    """Return the tools of the extra ``test``, and the packages of each extra that it brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    named = {name for line in extras["test"] for own in OWN.findall(line) for name in own.split(",")}
+    packages = {
+        name: [PACKAGE.match(line)[0] for line in extras[name] if not OWN.match(line)]
+        for name in sorted(named - {"run"})
+    }
+    return [line for line in extras["test"] if not OWN.match(line)], packages
+
+
+def constraints(folder: Path) -> Path:
+    """Write what CI is held to, but for its torch."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    path = folder / "constraints.txt"
+    kept = (line for line in lines if not line.startswith("torch=="))
+    path.write_text("\n".join(kept), encoding="utf-8")
+    return path
+
+
+def install(python: Path, held: Path, *requirements: str) -> str | None:
+    """Install into the environment; return why pip would not, or None."""
+    command = [python, "-m", "pip", "install", "--upgrade", *requirements]
+    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # in the place of those that pip is set to
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    if ended.returncode == 0:
+        return None
+    lines = [line.strip() for line in ended.stdout.splitlines() if " depends on " in line]
+    return "; ".join(line for line in lines if "gpubench" not in line) or ended.stderr.strip()
+
+
+def add(python: Path, held: Path, torch: str, extra: str, packages: list[str]) -> None:
+    """Install an extra, and take it out again where it and this torch do not go together."""
+    refused = install(python, held, f"torch=={torch}", "--editable", f".[{extra}]")
+    if refused is None:
+        command = [python, "-c", IMPORTS, *packages]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode == 0:
+            return
+        refused = f"cannot be imported: {ended.stderr.strip().splitlines()[-1]}"
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", *packages], check=True)
+    print(f"torch {torch}: without the extra {extra}: {refused}", flush=True)
+
+
+def environment(version: str, folder: Path) -> tuple[Path, str]:
+    """Make the environment; return its Python and the version of torch that it holds."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    held = constraints(folder)
+    tools, extras = wanted()
+    asked = "torch" if version == "newest" else f"torch=={version}"
+    refused = install(python, held, asked, "--editable", ".[run]", *tools)
+    if refused:
+        sys.exit(f"torch {version}: not installed: {refused}")
+    ended = subprocess.run([python, "-c", VERSION], check=True, capture_output=True, text=True)
+    torch = ended.stdout.strip()
+    for extra, packages in extras.items():
+        add(python, held, torch, extra, packages)
+    return python, torch
+
+
+def main(version: str, folder: Path) -> int:
+    """Test under a version, and say in the last line how that ended."""
+    folder.mkdir(parents=True, exist_ok=True)
+    python, torch = environment(version, folder.resolve())
+    print(f"torch {torch} is installed in {folder}", flush=True)
+    command = [python, "-m", "pytest", "-q", "-n", "auto", *(f"tests/{name}" for name in TESTS)]
+    ended = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    last = ""
+    for line in ended.stdout:
+        print(line, end="", flush=True)
+        last = line.strip() or last
+    status = ended.wait()
+    whole = " in " in last  # the summary of pytest
+    print(f"torch {torch}: {last if whole else f'pytest was ended before its summary (status {status})'}")
+    return status
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in {2, 3}:
+        sys.exit(__doc__)
+    asked = sys.argv[1]
+    sys.exit(main(asked, Path(sys.argv[2]) if len(sys.argv) == 3 else ROOT / "build" / "torch" / asked))
