@@ -19,6 +19,8 @@ from gpubench.probe.probe import probe
 
 # Import-light stand-in for a CUDA build of torch: what the check asks, and no more. CPU-only CI has no other.
 TORCH = """
+from . import version
+
 class _Props:
     name = {name!r}
     uuid = {uuid!r}
