@@ -365,7 +365,8 @@ def _heard(
 
     Where it names none, the offers may be gone, or a name in the answer may have changed: nobody can tell.
     """
-    heard, unknown = [], []
+    heard: list[Coverage] = []
+    unknown: list[Coverage] = []
     for cover in covers:
         found = {offer.pricing for offer in listed if cover.holds(offer)}
         for some, pricings in ((heard, found), (unknown, set(cover.pricings) - found)):
