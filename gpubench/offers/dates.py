@@ -135,6 +135,9 @@ ASKS_HALF_LIFE_DAYS = 30.0
 
 USUAL_ASK_SPREAD = 0.33
 """Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
+LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
+"""Standard deviation of the logarithm of what a fresh ask comes to: the host may be gone, or not be good
+enough, before it is booked, and then the next one counts. Assumed."""
 USUAL_ASKS = 3
 """So many asks weigh as much as the usual spread."""
 

@@ -9,7 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -27,13 +26,14 @@ from gpubench.offers.request import Format, read_price_date
 from gpubench.offers.snapshot import (
     IMPORTED,
     known_before,
+    latest_day,
     offers_folder,
     read_imported,
     write_json,
 )
 from gpubench.offers.sources import Quote, kind_of
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
-from gpubench.offers.table import OfferTable
+from gpubench.offers.table import OfferTable, require_usable
 from gpubench.offers.text_table import Rows, read_rows
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
@@ -96,9 +96,7 @@ def import_offers(
     folder = offers_folder(results)
     known = known_before(folder)
     table = sort_outliers(table, known, accept=accept_outliers).table
-    if not table.offers:
-        why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
-        raise MisuseError(f"{plain(file.name)} holds no usable offer{why}")
+    require_usable(table, file.name)
     # named by what it is of: the catalogs of all clouds lie in files of one name
     of = [file.resolve().parent.name, file.stem]
     if format_ != "own":
@@ -119,10 +117,10 @@ def read_table(
     rows = read_rows(file)
     format_ = _format(rows, format_)
     if format_ == "own":
-        return format_, read_own(file)
+        return format_, read_own(file, latest_day(today(), days_ahead=1))
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
-    if price_day(read_price_date(price_date, "--price-date")) > today() + timedelta(days=1):
+    if price_day(read_price_date(price_date, "--price-date")) > latest_day(today(), days_ahead=1):
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
     cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
     if format_ == "skypilot" and cloud == "vms":

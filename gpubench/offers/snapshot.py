@@ -28,6 +28,7 @@ from gpubench.offers.table import (
     SetAside,
     newest_day,
     overlay,
+    require_usable,
     up_to,
 )
 from gpubench.offers.text_table import csv_columns
@@ -123,8 +124,8 @@ def load_offers(
         as_of: The last day whose prices count; later ones are set aside. None is every price.
 
     Raises:
-        MisuseError: If the user's file cannot be read as a whole, or the results folder is none. A damaged
-            snapshot, or a folder of prices that cannot be listed, is a note, no error.
+        MisuseError: If the user's file cannot be read as a whole, or no row of it can be used, or the results
+            folder is none. A damaged snapshot, or a folder of prices that cannot be listed, is a note.
     """
     root = results_root(results)
     require_folder(root)
@@ -133,6 +134,7 @@ def load_offers(
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
             own = read_own(extra, latest_day(today(), days_ahead=1))
+            require_usable(own, extra.name)
             tables.append(msgspec.structs.replace(own, offers=Offers.of(own.offers).given_by_the_user()))
         if as_of is not None:
             why = f"price of {{date}}, after {as_of}"

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags
+from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import PriceChange, change_of, price_day
 from gpubench.specs import load_specs
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
@@ -92,6 +93,17 @@ def up_to(table: OfferTable, day: date, name: Callable[[Offer], str], why: str) 
     late = tuple(SetAside(plain(name(o)), why.format(date=o.price_date)) for o in offers.where(is_late))
     kept = offers.where(~is_late)
     return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
+
+
+def require_usable(table: OfferTable, name: str) -> None:
+    """Raise MisuseError unless a table that the user names holds an offer; others would answer for it."""
+    if len(table.offers):
+        return
+    why = ""
+    if table.set_aside:
+        rows, first = count(len(table.set_aside), "price row"), table.set_aside[0]
+        why = f": {rows} set aside, first {plain(first.row)}: {plain(first.reason)}"
+    raise MisuseError(f"{plain(name)} holds no usable offer{why}")
 
 
 def newest_day(offers: Sequence[Offer]) -> date:

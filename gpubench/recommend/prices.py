@@ -20,6 +20,7 @@ from gpubench.offers.columns import Column, Offers, kinds_of
 from gpubench.offers.dates import (
     ASKS_HALF_LIFE_DAYS,
     DAYS_PER_YEAR,
+    LEAST_ASK_SPREAD,
     USUAL_DRIFT,
     AskKey,
     age_days,
@@ -89,7 +90,8 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
         expected[row], sigma[row] = _ask(
             float(every.price[row]), every.gpu_count.at(row), asks, float(days[row])
         )
-    host = np.where(by_host, np.arange(1, len(every) + 1), 0)
+    sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
+    host = np.where(hosts, np.arange(1, len(every) + 1), 0)
     alone = Column(host, range(len(every) + 1))
     groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
 
@@ -151,7 +153,7 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
 
 
 def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
-    """Return what to expect of an ask that is so old, and its sigma: fresh it is as listed, old as any other.
+    """Return what to expect of an ask that is so old, and its sigma by age: old it is as any other.
 
     Its logarithm returns to the middle of all asks, by one half in a half-life, and meanwhile spreads as far
     as asks do: 0.20 where the middle is 0.40 is after one half-life expected at sqrt(0.20 x 0.40) = 0.283.

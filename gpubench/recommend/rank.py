@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -11,10 +11,19 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.interval import Interval
-from gpubench.models import Choice, Job, Offer, RankedOffer, Ranking, UsageLine
+from gpubench.models import (
+    Choice,
+    Job,
+    Offer,
+    RankedOffer,
+    Ranking,
+    Sentence,
+    SentenceKind,
+    UsageLine,
+)
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
-from gpubench.offers.table import OfferTable
+from gpubench.offers.table import OfferTable, newest_day
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.buying import at_work
 from gpubench.recommend.contradictions import check
@@ -65,8 +74,10 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     request = check(request)
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
-    today = day_of(request.as_of)
+    present = today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
+    if request.as_of is None and (newest := newest_day(table.offers)) > present + CLOCKS_DIFFER:
+        today = newest
     runs, problems = _runs(request)
     machines, for_sale = _machines(request, runs, today)
     unpriced = unpriced_offers([each.gpu_key for each in machines]) if request.buys else []
@@ -93,8 +104,31 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
     ranking = judge_offers(request, sifted, partial(gather, request, runs=runs), notes=notes, only=only)
+    if today != present:
+        ranking = _with_clock(ranking, present)
     return with_lines(
         request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
+    )
+
+
+CLOCKS_DIFFER = timedelta(days=1)
+"""Clocks and time zones differ by less: a price of tomorrow is one of today elsewhere."""
+
+
+def _with_clock(ranking: Ranking, present: date) -> Ranking:
+    """Say first that the clock stands before the prices, and from which day their ages count."""
+    caution = Sentence(
+        kind=SentenceKind.CAUTION,
+        text=(
+            f"The newest price is dated {ranking.as_of}, later than this computer's clock says ({present}), "
+            "so ages are counted from that day."
+        ),
+    )
+    return msgspec.structs.replace(
+        ranking,
+        sentences=(caution, *ranking.sentences),
+        notes=(caution.text, *ranking.notes),
+        decisive_notes=ranking.decisive_notes + 1,
     )
 
 

@@ -225,6 +225,8 @@ def gather(
         if question:
             raise
         answer["ranking_problem"] = str(error)
+    if (ranking := answer.get("ranking")) is not None:
+        today = date.fromisoformat(ranking.as_of)  # later than the clock, where that stands before the prices
     runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
     return ReportData(
         today=today,

@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
+from gpubench.models import Pricing
+from gpubench.offers import plausible
+from gpubench.offers.importing import import_offers
+from gpubench.offers.snapshot import load_offers
 from gpubench.offers.table import NOT_RANKED
+from gpubench.recommend.decision import source_of
 
 
 @pytest.fixture
@@ -155,3 +160,78 @@ def test_a_mistake_is_one_line_and_exit_2(gpubench, arguments, message):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not done.stdout
+
+
+# --- a table of which nothing can be used ----------------------------------------------------------------
+
+
+def _rows(count, **change):
+    return [{"instance": f"i{n}"} | change for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("offers", "list"),
+        ("rank", "resnet50", "--json"),
+        ("report", "--workload", "resnet50"),
+        ("offers", "import"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"kind": "gift"}, "kind 'gift'"),
+        ({"price_date": "2062-01-01"}, "lies in the future"),
+    ],
+)
+def test_a_table_of_which_no_row_can_be_used_is_a_mistake_and_no_other_price_answers(
+    verb, change, reason, write_table, tmp_path
+):
+    path = write_table(*_rows(3, **change))
+    given = (path,) if verb[-1] == "import" else ("--offers", path)
+    command = [sys.executable, "-m", "gpubench", *verb, *given, "--results", tmp_path / "results"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+    for words in ("prices.csv", "3 ", "prices.csv:2 ", reason):
+        assert words in done.stderr
+
+
+def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
+    done = gpubench("list", "--offers", write_table())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "holds no usable offer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        *(
+            (word, "vm")
+            for word in ("cloud", "Cloud", " VM ", "virtual machine", "instance", "bare-metal", "")
+        ),
+        *(
+            (word, "marketplace")
+            for word in ("Marketplace", "market place", "P2P", "peer to peer", "community")
+        ),
+        *((word, "attach-fee") for word in ("attach_fee", "Attach Fee")),
+        *(("serverless", "serverless"), ("server-less", "serverless"), ("HISTORIC", "historic")),
+    ],
+)
+def test_a_kind_may_be_written_as_people_write_it(write_table, tmp_path, written, kind):
+    path = write_table({"kind": written})
+    offers = [offer for offer in load_offers(tmp_path, path).offers if offer.provider == "acme"]
+    assert [offer.kind for offer in offers] == [kind]
+    import_offers(path, results=tmp_path)
+    offers = [offer for offer in load_offers(tmp_path).offers if offer.provider == "acme"]
+    assert [offer.kind for offer in offers] == [kind]
+
+
+def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
+    assert {plausible.read_kind(source_of(Pricing.ON_DEMAND, kind)) for kind in ("vm", "marketplace")} == {
+        "vm",
+        "marketplace",
+    }

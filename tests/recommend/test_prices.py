@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, time, timedelta
 
 import numpy as np
 import pytest
 
 from gpubench import rank
-from gpubench.models import Asks, PriceCondition, Pricing
+from gpubench.models import Asks, PriceCondition, Pricing, SentenceKind
+from gpubench.offers.dates import price_day
+from gpubench.offers.refresh import refresh
+from gpubench.offers.snapshot import embedded_offers
+from gpubench.offers.sources import Quote
 from gpubench.recommend.ownership import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
@@ -63,12 +68,65 @@ def test_an_ask_is_as_listed_when_fresh_and_any_other_hosts_when_old():
         [0.4, 0.5657, 0.8], rel=1e-4
     )
     fresh, old, ancient = drawn(*hosts)
-    assert np.ptp(fresh) == 0
+    assert np.median(fresh) == pytest.approx(0.4, rel=0.02)
+    assert np.log(fresh).std() == pytest.approx(0.165, rel=0.03), "it may be gone before it is booked"
     assert np.median(old) == pytest.approx(0.5657, rel=0.02)
     assert np.log(old).std() == pytest.approx(0.3 * math.sqrt(3) / 2, rel=0.03)
     assert np.median(ancient) == pytest.approx(0.8, rel=0.02)
     assert np.log(ancient).std() == pytest.approx(0.3, rel=0.03)
     assert abs(np.corrcoef(old, ancient)[0, 1]) < 0.05, "each host asks for itself"
+
+
+def test_a_fresh_ask_is_unsure_alone_and_among_others_and_a_list_price_is_not():
+    """Half the usual spread of 0.33: nine tenths within a factor of exp(1.645 x 0.165) = 1.31."""
+    alone = offer(L4, 0.4, kind="marketplace")  # nobody else asks for this GPU
+    prices = prices_of([alone, offer(H100, 0.4, kind="marketplace"), offer(H100, 0.4)], MARKET)
+    assert prices.sigma == pytest.approx([0.165, 0.165, 0.0])
+    assert prices.expected == pytest.approx([0.4, 0.4, 0.4])
+
+
+def test_a_strangers_fresh_ask_is_never_all_but_sure_to_be_the_best(tmp_path):
+    """The cheapest of six hosts of today stood at one exact price, and so at over 99 %."""
+    hosts = [
+        Quote(
+            provider="vast",
+            instance=f"h{n}",
+            region=f"r{n}",
+            gpu="RTX 4090",
+            gpu_count=1,
+            price=usd,
+            kind="marketplace",
+            source="x",
+            vcpus=16,
+        )
+        for n, usd in enumerate((0.14, 0.17, 0.18, 0.19, 0.2, 0.21))
+    ]
+    cloud = Quote(
+        provider="acme",
+        instance="c",
+        region=None,
+        gpu="RTX 4090",
+        gpu_count=1,
+        price=0.3,
+        source="x",
+        vcpus=16,
+    )
+
+    class Source:
+        name = provider = "acme"
+
+        def fetch(self, transport):
+            yield from (*hosts, cloud)
+
+    refresh([Source()], None, results=tmp_path, now=datetime(2026, 11, 20, 12, tzinfo=UTC))
+    found = rank("resnet50", results=tmp_path, gpu=["RTX 4090"], as_of="2026-11-20", limit=100)
+    rows = {row.offer.instance: row for row in found.rows if row.offer.price_date == "2026-11-20"}
+    first = rows["h0"]
+    assert first.expected_usd_per_hour == pytest.approx(0.14)
+    assert first.expected_usd_per_hour_low == pytest.approx(0.14 / 1.312, rel=1e-3)
+    assert first.expected_usd_per_hour_high == pytest.approx(0.14 * 1.312, rel=1e-3)
+    assert rows["c"].expected_usd_per_hour_low == rows["c"].expected_usd_per_hour_high == 0.3
+    assert first.p_best < 0.9
 
 
 def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
@@ -119,6 +177,7 @@ def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
 
 
 def test_an_old_ask_makes_the_choice_less_sure_and_a_fresh_one_does_not():
+def test_an_old_ask_makes_the_choice_less_sure_than_a_fresh_one():
     def sureness(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]
         cheap = offer(H100, 1.0, kind="marketplace", price_date=day)
@@ -126,6 +185,32 @@ def test_an_old_ask_makes_the_choice_less_sure_and_a_fresh_one_does_not():
         return rank_of([*hosts, cheap, offer(L4, 0.25)], rates, samples=1e8).decision.sureness
 
     fresh, old = sureness(TODAY.isoformat()), sureness("2026-09-01")
-    assert (fresh.p_best, fresh.regret_usd) == (1, 0)
+    assert 0.9 < fresh.p_best < 1
+    assert 0 < fresh.regret_usd < old.regret_usd
     assert old.p_best < 0.8
     assert old.regret_usd > 0
+
+
+def test_a_clock_that_stands_before_the_prices_is_said_and_makes_none_of_them_fresh(tmp_path, monkeypatch):
+    newest = max(price_day(each.price_date) for each in embedded_offers().offers)
+    asked = {"results": tmp_path, "draws": 200}
+    true = rank("resnet50", **asked, as_of=newest.isoformat())
+    monkeypatch.setattr("gpubench.today.now", lambda: datetime(1970, 1, 1, tzinfo=UTC))
+    wrong = rank("resnet50", **asked)
+    assert wrong.as_of == newest.isoformat()
+    ages = [[(row.offer.instance, row.price_age_days) for row in each.rows] for each in (true, wrong)]
+    assert ages[0] == ages[1]
+    assert wrong.sentences[0].kind is SentenceKind.CAUTION
+    assert "1970-01-01" in wrong.verdict
+    assert wrong.notes[0] == wrong.sentences[0].text
+    assert wrong.decisive_notes == true.decisive_notes + 1
+    assert "clock" not in true.verdict
+
+
+def test_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monkeypatch):
+    newest = max(price_day(each.price_date) for each in embedded_offers().offers)
+    noon = datetime.combine(newest - timedelta(days=1), time(12), tzinfo=UTC)
+    monkeypatch.setattr("gpubench.today.now", lambda: noon)
+    found = rank("resnet50", results=tmp_path, draws=200)
+    assert found.as_of == noon.date().isoformat()
+    assert "clock" not in found.verdict
