@@ -176,7 +176,6 @@ def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
     assert ends == pytest.approx([row.cost_usd * math.exp(side * 0.4801) for side in (-1, 1)], rel=1e-3)
 
 
-def test_an_old_ask_makes_the_choice_less_sure_and_a_fresh_one_does_not():
 def test_an_old_ask_makes_the_choice_less_sure_than_a_fresh_one():
     def sureness(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]
