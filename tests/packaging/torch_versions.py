@@ -17,9 +17,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+from gpubench.installing import DISTRIBUTION
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ("definitions", "workloads", "measure", "strict_cuda", "contracts", "probe/test_torch_kernels.py")
-OWN = re.compile(r"gpubench\[(.*)\]")
+OWN = re.compile(rf"{re.escape(DISTRIBUTION)}\[(.*)\]")
 PACKAGE = re.compile(r"[\w.-]+")
 VERSION = "import importlib.metadata, torch; print(importlib.metadata.version('torch'))"
 IMPORTS = """
@@ -40,15 +42,6 @@ def wanted() -> tuple[list[str], dict[str, list[str]]]:
         for name in sorted(named - {"run"})
     }
     return [line for line in extras["test"] if not OWN.match(line)], packages
-
-
-def constraints(folder: Path) -> Path:
-    """Write what CI is held to, but for its torch."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    path = folder / "constraints.txt"
-    kept = (line for line in lines if not line.startswith("torch=="))
-    path.write_text("\n".join(kept), encoding="utf-8")
-    return path
 
 
 def install(python: Path, held: Path, *requirements: str) -> str | None:
@@ -80,7 +73,7 @@ def environment(version: str, folder: Path) -> tuple[Path, str]:
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    held = constraints(folder)
+    held = ROOT / "constraints-run.txt"  # leaves out torch, and what each torch asks for itself
     tools, extras = wanted()
     asked = "torch" if version == "newest" else f"torch=={version}"
     refused = install(python, held, asked, "--editable", ".[run]", *tools)
