@@ -44,6 +44,14 @@ def wanted() -> tuple[list[str], dict[str, list[str]]]:
     return [line for line in extras["test"] if not OWN.match(line)], packages
 
 
+def constraints(folder: Path) -> Path:
+    """Write what CI is held to, but for torch and what each torch asks for itself."""
+    text = (ROOT / "constraints-run.txt").read_text(encoding="utf-8")
+    path = folder / "constraints.txt"
+    path.write_text(text.replace("<=", "=="), encoding="utf-8")
+    return path
+
+
 def install(python: Path, held: Path, *requirements: str) -> str | None:
     """Install into the environment; return why pip would not, or None."""
     command = [python, "-m", "pip", "install", "--upgrade", *requirements]
@@ -73,7 +81,7 @@ def environment(version: str, folder: Path) -> tuple[Path, str]:
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    held = ROOT / "constraints-run.txt"  # leaves out torch, and what each torch asks for itself
+    held = constraints(folder)
     tools, extras = wanted()
     asked = "torch" if version == "newest" else f"torch=={version}"
     refused = install(python, held, asked, "--editable", ".[run]", *tools)
