@@ -493,8 +493,8 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 @pytest.mark.parametrize(
     ("layers", "compiled"),
     [
-        ([nn.Linear(8, 4)], 1 if torch.__version__ >= "2.5" else 2),
-        ([nn.Linear(8, 4), nn.BatchNorm1d(4)], 1 if torch.__version__ >= "2.5" else 2),
+        ([nn.Linear(8, 4)], 1),
+        ([nn.Linear(8, 4), nn.BatchNorm1d(4)], 1),
         ([nn.Linear(8, 4), nn.Dropout(0.5)], 2),
     ],
     ids=["plain", "batch norm", "dropout"],
@@ -502,10 +502,7 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
     make_case, graphs_compiled, layers, compiled
 ):
-    """The check turns dropout off, which is other code; afterwards the first code is still there.
-
-    torch 2.4 compiles anew for every module whose mode has changed.
-    """
+    """The check turns dropout off, which is other code; afterwards the first code is still there."""
     work = compile_work(make_case, nn.Sequential(*layers))
     advance = prepare(work)
     assert len(graphs_compiled) == 1
