@@ -15,6 +15,7 @@ import pytest
 import torch
 from definitions.rows import OF_ANOTHER_TORCH, TRACED_WITH, is_of_this_torch, totals
 from fingerprints import FINGERPRINTS, OLDEST_TORCH, fingerprint
+from processor import runs_lstm
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
@@ -69,9 +70,8 @@ class WorkloadContract:
         assert self.workload.summary
 
     @property
-    def half_on_cpu(self) -> bool:
-        """Whether a CPU runs it at fp16: oneDNN has no LSTM of that type."""
-        return not any(isinstance(module, torch.nn.LSTM) for module in self.tiny().model.modules())
+    def has_lstm(self) -> bool:
+        return any(isinstance(module, torch.nn.LSTM) for module in self.tiny().model.modules())
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -170,8 +170,9 @@ class WorkloadContract:
         if precision not in self.precisions:
             assert not precision.is_usual or self.workload.precisions
             return
-        if precision is Precision.AMP_FP16 and not self.half_on_cpu:
-            pytest.skip("oneDNN has no fp16 LSTM for this CPU; a GPU runs it")
+        autocast = {Precision.AMP_FP16: torch.float16, Precision.AMP_BF16: torch.bfloat16}.get(precision)
+        if autocast and self.has_lstm and not runs_lstm(autocast):
+            pytest.skip(f"oneDNN has no LSTM of {autocast} for this CPU; a GPU runs it")
         case = self.case(precision)
         tiny = self.workload.at(case.recipe).tiny
         assert tiny is not None

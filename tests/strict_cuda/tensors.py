@@ -56,6 +56,7 @@ aten/src/ATen/native/cuda/Unique.cu; aten/src/ATen/native/cuda/Equal.cpp asks fo
 _BY_INDEX = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
+_REDUCED = (torch.float16, torch.bfloat16)
 _CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
 """What of cuDNN it rounds, each by a switch of its own. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op)."""
 _TF32_BITS_LOST = 13
@@ -479,14 +480,15 @@ def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any
     """
     if rounded:
         args = _mapped(args, _rounded)
-    if not (kind_of(func).convolves and _has_half(args)):
+    reduced = _reduced_format((args, kwargs))
+    if not (kind_of(func).convolves and reduced is torch.float16):
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
-            if not (_has_half(args) or _has_half(kwargs)):
+            if reduced is None:
                 raise
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
-    return _mapped(out, lambda t: t.half() if t.dtype is torch.float32 else t)
+    return _mapped(out, lambda t: t.to(reduced) if t.dtype is torch.float32 else t)
 
 
 class Kernels(TorchDispatchMode):
@@ -704,8 +706,9 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return torch.float32 if value is torch.float16 else value
 
 
-def _has_half(value: Any) -> bool:
-    return any(t.dtype is torch.float16 for t in _tensors(value))
+def _reduced_format(value: Any) -> torch.dtype | None:
+    """The half-precision format among the tensors; a processor without AVX-512 has no LSTM of bfloat16 either."""
+    return next((t.dtype for t in _tensors(value) if t.dtype in _REDUCED), None)
 
 
 def _rounded(tensor: Tensor) -> Tensor:
@@ -719,7 +722,7 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 
 def _single(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype is torch.float16 else tensor
+    return tensor.float() if tensor.dtype in _REDUCED else tensor
 
 
 def _in_backward() -> bool:

@@ -30,7 +30,7 @@ OWN = {
         "_BY_INDEX", "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
-        "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_has_half", "_rounded",
+        "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_reduced_format", "_rounded",
         "_single", "_in_backward", "_unwatched",
     },
     "compiler": {
