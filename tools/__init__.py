@@ -2,3 +2,8 @@
 
 It stands in a checkout and is never installed. ``data/`` holds the published measurements and readings.
 """
+
+import os
+
+# Before numpy is imported: the matrices of a fit are small, and threads that share one mostly wait.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,4 +1,4 @@
-"""The published tables that the fits are made from: of $GPUBENCH_DATA where it has them, else of ``data/``."""
+"""The published tables that the fits are made from: those of $GPUBENCH_DATA, or else of ``data/``."""
 
 from __future__ import annotations
 

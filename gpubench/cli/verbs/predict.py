@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -31,19 +30,16 @@ def show(request: PredictRequest, *, as_json: bool) -> None:
 
 def score(request: ScoreRequest, *, as_json: bool) -> None:
     """Score the calibration on measurements of your own, in a checkout; nothing is learned from them."""
+    document = _tool("evaluate").score(request.file)
     from gpubench.sections.prediction import scored
 
-    document = _tool("evaluate").score(request.file)
     answer(as_json, lambda: document, lambda: scored(document))
 
 
 def calibrate(request: CalibrateRequest, *, as_json: bool) -> None:
     """Rebuild what predictions rest on from the published rows and your own runs, in a checkout."""
-    # Before numpy is imported: the matrices of a fit are small, and threads that share one mostly wait.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from gpubench.predict.calibration import own_calibration_path
-
-    done = _tool("calibrate").write_calibration(request.own, own_calibration_path())
+    tool = _tool("calibrate")
+    done = tool.write_calibration(request.own, tool.own_calibration_path())
     told = (
         f"{done['path']}: {done['rows']} rows of {done['gpus']} GPUs from {done['sources']} sources, "
         f"{done['inference_rows']} more of inference"
