@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from make_memory_allowance import MemoryReading, fit_allowance, fit_compiled_loss
 from memory_cases import ALONE, Held, own_readings
 from scipy import optimize
 
@@ -17,6 +16,7 @@ from gpubench.models import CardClass, Execution, MemoryNeed
 from gpubench.profile.allowance import device_bytes
 from gpubench.profile.memory_figures import FIXED_BYTES, WORKSPACE_BYTES
 from gpubench.units import MIB
+from tools.make_memory_allowance import MemoryReading, fit_allowance, fit_compiled_loss
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,17 +104,17 @@ MUTANTS = (
     # --- what is predicted, and how far it may be off -------------------------------------------------------
     Mutant(
         name="an interval from few readings is as narrow as one from many",
-        file="gpubench/predict/conformal.py",
+        file="tools/conformal.py",
         old="share = min(1.0, COVERAGE * (votes + 1) / votes)",
         new="share = COVERAGE",
-        killer="predict/test_fit.py::test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown",
+        killer="tools/test_fit.py::test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown",
     ),
     Mutant(
         name="the width of an interval is set by whoever published the most rows",
-        file="gpubench/predict/conformal.py",
+        file="tools/conformal.py",
         old="1.0 / (partners[y] * rows[voter[y]])",
         new="1.0 / partners[y]",
-        killer="predict/test_fit.py::test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has",
+        killer="tools/test_fit.py::test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has",
     ),
     Mutant(
         name="a prediction from a measurement has twice the uncertainty of that measurement",
@@ -279,7 +279,7 @@ MUTANTS = (
         file="gpubench/profile/allowance.py",
         old="other.memory_bytes <= spec.memory_bytes",
         new="other.memory_bytes >= spec.memory_bytes",
-        killer="predict/test_memory_fit.py::test_a_step_that_ran_speaks_for_its_line_of_cards_with_no_less_memory_alone",
+        killer="tools/test_memory_fit.py::test_a_step_that_ran_speaks_for_its_line_of_cards_with_no_less_memory_alone",
     ),
     Mutant(
         name="a step that keeps gradients saves them once more for its backward pass",

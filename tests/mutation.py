@@ -17,7 +17,7 @@ from py_compile import PycInvalidationMode
 from typing import IO
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("gpubench", "workloads", "tests", "docs", "examples", "results")
+COPIED = ("gpubench", "tools", "workloads", "tests", "docs", "examples", "results")
 """What the package and its tests need of the project; ``pyproject.toml`` and ``README.md`` are copied beside it."""
 NOT_OF_THE_PRODUCT = ("test_rules.py",)
 """Tests of the strict fake itself: no line of the package makes them fail."""

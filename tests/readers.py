@@ -20,8 +20,9 @@ from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
-from gpubench.predict.published import read_csv
 from gpubench.record import store
+from tools.published import read_csv
+from tools.tables import published_bytes
 
 HERE = Path(__file__).parent
 RUN = next((HERE / "golden" / "data" / "results" / "runs" / "cpu").glob("*.json"))
@@ -90,7 +91,7 @@ READERS = {
         read_imported, lambda: msgspec.json.encode(_offers()), on_command=False
     ),
     "calibration": Reader(read_calibration, lambda: data_bytes("calibration.json")),
-    "measurements to score": Reader(read_csv, lambda: b"".join(data_bytes("published.csv").splitlines(keepends=True)[:40]), ".csv"),
+    "measurements to score": Reader(read_csv, lambda: b"".join(published_bytes("published.csv").splitlines(keepends=True)[:40]), ".csv"),
     "check of gpubench": Reader(read_check, lambda: b'{"schema_version": 1}'),
     "pipe of a child": Reader(_read_pipe, _pipe, ".jsonl"),
 }  # fmt: skip

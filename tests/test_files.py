@@ -24,9 +24,9 @@ from gpubench.offers.importing import read_table
 from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.predict.calibration import read_calibration
-from gpubench.predict.published import read_csv
 from gpubench.recommend.skypilot import write_task_files
 from gpubench.record.store import read_run
+from tools.published import read_csv
 
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
 
@@ -170,10 +170,10 @@ def _report(path: Path) -> None:
 
 
 def _calibrate(path: Path) -> None:
-    from gpubench.predict import calibration
     from gpubench.predict.calibration import load_calibration
+    from tools.calibrate import encode
 
-    write_file(path, calibration.encode(load_calibration()))
+    write_file(path, encode(load_calibration()))
 
 
 WRITERS = {

@@ -14,6 +14,7 @@ import pytest
 
 import gpubench.specs
 from gpubench.specs import load_specs
+from tools.tables import DATA as PUBLISHED
 
 DATA = Path(gpubench.specs.__file__).parent / "data"
 TESTS = Path(__file__).parent
@@ -42,7 +43,8 @@ KEY = re.compile(r"(amd|apple|google|intel|nvidia)(-[a-z0-9]+)+")
 
 
 def data_files() -> list[Path]:
-    return sorted(path for path in DATA.rglob("*") if path.suffix in {".csv", ".json"})
+    files = [path for folder in (DATA, PUBLISHED) for path in folder.rglob("*")]
+    return sorted(path for path in files if path.suffix in {".csv", ".json"})
 
 
 def keys_of(path: Path) -> set[str]:
@@ -67,14 +69,15 @@ def _keys_in(value: Any, place: str = "") -> Iterator[str]:
         yield value
 
 
-@pytest.mark.parametrize("path", data_files(), ids=lambda path: path.relative_to(DATA).as_posix())
+@pytest.mark.parametrize("path", data_files(), ids=lambda path: path.relative_to(TESTS.parent).as_posix())
 def test_every_gpu_key_of_the_shipped_data_is_in_the_catalog(path):
     assert keys_of(path) <= set(load_specs())
 
 
 def test_the_keys_of_the_shipped_data_are_found_where_they_are():
-    for name in ("calibration.json", "chips.csv", "gpus.csv", "instances.csv", "offers.csv", "published.csv"):
-        assert "nvidia-tesla-v100-sxm2-16gb" in keys_of(DATA / name), name
+    names = ("calibration.json", "chips.csv", "gpus.csv", "instances.csv", "offers.csv")
+    for path in (*(DATA / name for name in names), PUBLISHED / "published.csv"):
+        assert "nvidia-tesla-v100-sxm2-16gb" in keys_of(path), path
     assert set(_keys_in({"device": {"gpu_key": "a"}, "rows": [{"reference_gpu_key": "b"}]})) == {"a", "b"}
 
 

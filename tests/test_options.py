@@ -23,8 +23,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
 from gpubench.offers.request import Format, OffersRequest, RefreshRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
-from gpubench.predict.conformal import HOLD_OUTS
-from gpubench.predict.request import HOLD_OUT_NAMES, MemoryRequest, PredictRequest
+from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recipes import TaskKind
 from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
 from gpubench.recommend.trial_request import TrialRequest
@@ -91,10 +90,6 @@ def test_a_price_of_nothing_is_a_ceiling_too(request_type: type) -> None:
 
 def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
     assert set(SORTS) == set(get_args(SortedBy))
-
-
-def test_the_hold_outs_are_those_that_the_fit_knows() -> None:
-    assert tuple(HOLD_OUTS) == HOLD_OUT_NAMES
 
 
 @pytest.mark.parametrize("request_type", asked_of_verbs())
@@ -351,8 +346,7 @@ def test_an_earlier_spelling_still_works_and_is_not_shown(monkeypatch, capsys) -
 @pytest.mark.parametrize(
     ("words", "choices"),
     [
-        (("predict", "evaluate", "--task"), tuple(TaskKind)),
-        (("predict", "evaluate", "--hold-out"), tuple(HOLD_OUTS)),
+        (("predict", "show", "vgg16", "--task"), tuple(TaskKind)),
         (("offers", "import", "prices.csv", "--format"), get_args(Format)),
         (("compare", "a", "b", "--by"), ("device",)),
         (("rank", "vgg16", "--sort"), SORTS),
@@ -370,7 +364,7 @@ def test_choices_stand_in_the_help_and_in_one_refusal(monkeypatch, capsys, words
 @pytest.mark.parametrize(
     ("words", "metavar"),
     [
-        (("calibrate", "--date"), "YYYY-MM-DD"),
+        (("rank", "--as-of"), "YYYY-MM-DD"),
         (("offers", "import", "prices.csv", "--price-date"), "YYYY[-MM[-DD]]"),
     ],
 )

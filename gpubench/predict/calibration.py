@@ -22,12 +22,11 @@ from gpubench.units import MIB
 CALIBRATION_VERSION = 4
 MOST_BYTES = 16 * MIB
 """The shipped one, of some 60 GPUs, takes 0.2 MiB."""
-MEASUREMENTS = ("published.csv", "published_inference.csv")
-"""The shipped tables of measurements: training steps first, forward passes in both."""
-PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
-"""What a training step, or a forward pass, of a published model computes and moves."""
-INPUTS = (*MEASUREMENTS, *PROFILES.values(), "sources.csv", "scaling.csv", "gpus.csv")
-"""Tables that the calibration is made from; their hash says whether it still belongs to them."""
+SHIPPED = "calibration.json"
+JOBS = "scaling.csv"
+"""Published jobs at two numbers of GPUs each, that the shares of ``scaling`` are fitted to."""
+INPUTS = (JOBS, "gpus.csv")
+"""Tables of the package that the calibration is made from; the published ones stand with the fit."""
 LEAST_SCALE = 0.02
 """No pair is taken to be surer than this (log)."""
 
@@ -143,7 +142,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a prediction needs beside the tables.
 
     Attributes:
-        inputs: SHA-256 of each input, and of the user's own runs where they were added.
+        inputs: SHA-256 of each table that it was made from, and of the user's own runs where they were added.
         train, infer: What was learned for each task.
         scaling: How several GPUs train together.
         common_share: Share of the variance of an error that all candidates of one anchor have in common.
@@ -163,8 +162,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Input tables that have changed since the fit."""
-        return tuple(name for name in INPUTS if self.inputs.get(name) != _hash_of(name))
+        """Tables that have changed since the fit; the published ones are those of the shipped calibration."""
+        now = read_calibration(data_path(SHIPPED)).inputs | {
+            name: hash_of(data_bytes(name)) for name in INPUTS
+        }
+        return tuple(name for name, told in now.items() if self.inputs.get(name) != told)
 
 
 def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats:
@@ -195,7 +197,7 @@ def pair_features(own: Chips, target: Chips, mode: Indices) -> Floats:
 def load_calibration() -> Calibration:
     """Read the calibration in force: the user's own where there is one, else the shipped one."""
     own = own_calibration_path()
-    return read_calibration(own if own.is_file() else data_path("calibration.json"))
+    return read_calibration(own if own.is_file() else data_path(SHIPPED))
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -204,7 +206,7 @@ def read_calibration(path: Path) -> Calibration:
     Raises:
         MisuseError: If it cannot be read, is damaged, or of another schema.
     """
-    hint = "delete it or run gpubench calibrate"
+    hint = "delete it or run gpubench predict calibrate"
     calibration = read_json(path, Calibration, MOST_BYTES, what="a calibration", hint=hint, follow_links=True)
     if calibration.schema_version != CALIBRATION_VERSION:
         raise MisuseError(
@@ -219,15 +221,10 @@ def encode(calibration: Calibration) -> bytes:
 
 
 def own_calibration_path() -> Path:
-    """Where `gpubench calibrate` puts the user's own calibration."""
+    """Where `gpubench predict calibrate` puts the user's own calibration."""
     return user_data() / "calibration.json"
 
 
-def input_hashes() -> dict[str, str]:
-    """SHA-256 of each input table."""
-    return {name: _hash_of(name) for name in INPUTS}
-
-
-@cache
-def _hash_of(name: str) -> str:
-    return hashlib.sha256(data_bytes(name)).hexdigest()
+def hash_of(table: bytes) -> str:
+    """SHA-256 of a table, by which a calibration knows what it was made from."""
+    return hashlib.sha256(table).hexdigest()

@@ -10,14 +10,12 @@ import msgspec
 
 from gpubench.options import Option, said
 from gpubench.shared_options import (
-    DAY,
     GPU,
     JOBS,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
     AnyTask,
-    Day,
     GpuBatch,
     RecipeRequest,
     Results,
@@ -50,8 +48,6 @@ _ANY = said(
     python="str | Path | WorkloadProfile",
 )
 SEVERAL = "Several GPUs"
-HOLD_OUT_NAMES = ("harness", "stranger", "gpu", "family", "architecture", "model", "vendor")
-"""As ``conformal.HOLD_OUTS``, whose import would slow every start; a test compares the two."""
 
 
 class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
@@ -101,20 +97,6 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
     asked: tuple[str, ...] = ()
 
 
-class EvaluateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held out of the fit, and which task is scored."""
-
-    hold_out: Annotated[
-        str,
-        Option(
-            "What the fit never sees; with harness the GPU too, with stranger its architecture too; family "
-            "is one chip.",
-            choices=HOLD_OUT_NAMES,
-        ),
-    ] = "harness"
-    task: AnyTask = "train"
-
-
 class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of the user's own."""
 
@@ -125,12 +107,8 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a calibration is made of besides the published rows, and where it goes."""
+    """The user's own runs, which join the published rows."""
 
     own: Annotated[
-        Path | None, Option("Results folder whose GPU runs are added to the published rows.", name="with")
-    ] = None
-    output: Annotated[
-        Path | None, Option("Where to write.", short="-o", default="the user's data folder")
-    ] = None
-    date: Annotated[Day | None, said(DAY, help="Date to write into it.", default="today")] = None
+        Path, Option("Results folder whose GPU runs are added to the published rows.", name="with")
+    ]

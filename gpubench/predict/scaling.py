@@ -2,7 +2,7 @@
 
 Modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link; buckets that are
 ready travel while the backward pass goes on; waiting for each other costs a share of the step with each
-doubling. The shares are fitted to published rows, see ``scaling_fit`` and docs/prediction.md.
+doubling. The shares are fitted to published rows, see docs/prediction.md.
 """
 
 from __future__ import annotations

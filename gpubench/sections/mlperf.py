@@ -6,19 +6,24 @@ from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
+from gpubench.folders import data_rows
 from gpubench.labels import gpu_name, gpus, offer_name
-from gpubench.predict.scaling_fit import jobs
+from gpubench.predict.calibration import JOBS
+from gpubench.predict.question import FITTED_VENDOR
 from gpubench.readings import MLPERF_LICENSE, load_mlperf, newest_and_fastest, rounds
 from gpubench.recommend.mlperf import PricedRun, priced
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_number, format_usd, plain
 
 
 def part_in_predictions() -> str:
     """Say which figures of MLPerf a prediction rests on and which not, by the rows that are fitted."""
-    fitted = [job for job in jobs() if job.fitted]
-    of_mlperf = sum(job.harness == "mlperf" for job in fitted)
+    specs = load_specs()
+    jobs = [row for row in data_rows(JOBS) if row["gpu_key"] in specs]
+    fitted = [row["harness"] for row in jobs if specs[row["gpu_key"]].vendor == FITTED_VENDOR]
+    of_mlperf = fitted.count("mlperf")
     return (
         "No time to train enters a prediction or the ranking; throughput does: how a job scales over several "
         f"GPUs is fitted to {len(fitted)} published jobs, {of_mlperf} of them of MLPerf Training."

@@ -178,14 +178,6 @@ def test_no_driver(tmp_path) -> None:
     assert line.startswith("gpubench: NVIDIA driver")
 
 
-@pytest.mark.parametrize("day", ["2026-99-99", "tomorrow", "2999-01-01"])
-def test_no_calibration_bears_a_date_that_is_no_day_of_the_past(day: str, tmp_path: Path) -> None:
-    table = tmp_path / "calibration.json"
-    code, out, err = typed(dict(os.environ), "calibrate", "--date", day, "-o", str(table))
-    assert (code, out, table.exists()) == (2, "", False)
-    assert f"--date {day}" in err.replace("'", "")
-
-
 def test_a_ranking_by_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
     arguments = ("rank", "llama_8b", "--task", "train")
     code, _, err = typed(dict(os.environ), *arguments)

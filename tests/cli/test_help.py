@@ -19,7 +19,7 @@ def verbs() -> dict:
     return typer.main.get_command(app).commands
 
 
-@pytest.mark.parametrize("name", ["doctor", "run", "rank", "calibrate"])
+@pytest.mark.parametrize("name", ["doctor", "run", "rank", "memory"])
 def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
     wide = dict(os.environ, COLUMNS="400", TERMINAL_WIDTH="400")
     command = [sys.executable, "-m", "gpubench", name, "--help"]

@@ -10,10 +10,7 @@ import sys
 
 import pytest
 
-HEAVY = {
-    *("torch", "pandas", "plotly", "scipy", "pydantic"),
-    *("gpubench.predict.fit", "gpubench.predict.published"),  # what a refit alone needs
-}
+HEAVY = {"torch", "pandas", "plotly", "scipy", "pydantic", "tools"}
 PROGRAM = """
 import json, sys
 sys.argv = ["gpubench", *{arguments!r}]

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from definitions.rows import line
-from gpubench.folders import data_text
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
 from gpubench.workload import Task, Workload, image_batches, seeded
+from tools.tables import PROFILES, published_text
 
 KERAS = "a network of torchvision stands for that of Keras"
 AUXILIARY_WEIGHT = {"inception_v3": 0.4, "googlenet": 0.3}
@@ -208,7 +207,7 @@ def source(network: Network, library_version: str) -> str:
 def lines(names: list[str], task: TaskKind) -> Iterator[str]:
     """The rows of these models, or of all whose row in the table of a task differs from its trace."""
     networks = NETWORKS if task is TaskKind.TRAIN else FORWARD
-    table = {row[0]: row for row in csv.reader(data_text(PROFILES[task]).splitlines())}
+    table = {row[0]: row for row in csv.reader(published_text(PROFILES[task]).splitlines())}
     for name in [n for n in names if n in networks] or ([] if names else networks):
         network = networks[name]
         words = source(network, version(network.library))

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from make_memory_allowance import MemoryReading, load_readings
 from memory_cases import case_of, trace_step
 from torch import nn
 
@@ -36,6 +35,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.memory_figures import on_several
 from gpubench.workload import Workload
+from tools.make_memory_allowance import MemoryReading, load_readings
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from definitions.libraries import FORWARD as LIBRARY_FORWARD
 from definitions.libraries import NETWORKS, source
 from definitions.networks import DEFINITIONS, FORWARD
 from definitions.rows import DECIMALS, OF_ANOTHER_TORCH, TRACED_WITH, is_of_this_torch, totals
-from gpubench.folders import data_text
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.predict.calibration import PROFILES
 from gpubench.profile.trace import trace_operators
+from tools.tables import PROFILES, published_text
 
 # Parameters and multiply-adds of a forward pass [G], as others publish them.
 TORCHVISION = "torchvision 0.29, meta data of the weights"
@@ -48,7 +47,7 @@ def profile_of(model: str) -> WorkloadProfile:
 
 
 def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
-    return {row["model"]: row for row in csv.DictReader(data_text(PROFILES[task]).splitlines())}
+    return {row["model"]: row for row in csv.DictReader(published_text(PROFILES[task]).splitlines())}
 
 
 @pytest.mark.slow

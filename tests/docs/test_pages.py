@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
+from golden import pages
 from golden.produce import frozen_tables, run
 
 ROOT = Path(__file__).parents[2]
@@ -17,16 +17,13 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").g
 
 @pytest.fixture(scope="module")
 def maker():
-    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     with frozen_tables():
-        yield module
+        yield pages
 
 
 @pytest.mark.parametrize("name", ["cookbook.md", "json.md"])
 def test_a_made_page_is_as_the_program_makes_it_today(maker, name):
-    """Renew with ``python docs/make_pages.py``; every command of the cookbook is run for it."""
+    """Renew with ``python tests/golden/pages.py``; every command of the cookbook is run for it."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker.PAGES[name]()
 
 

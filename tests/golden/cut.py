@@ -25,6 +25,7 @@ from gpubench.findings import Finding, FindingKind  # noqa: E402
 from gpubench.folders import data_bytes, package_path  # noqa: E402
 from gpubench.models import Execution, Launch, Measurement, Precision, Run, Status  # noqa: E402
 from gpubench.record.store import write_run, writing  # noqa: E402
+from tools.tables import DATA, published_bytes  # noqa: E402
 
 GPUS = (
     "nvidia-h200-sxm-141gb",
@@ -68,7 +69,8 @@ def tables() -> None:
             and row["source"].startswith("timm-infer-amp-nchw-pt240")
         ),
     )
-    for name in ("sources.csv", "h200_readings.json", "memory_allowance.json"):
+    (TABLES / "sources.csv").write_bytes(published_bytes("sources.csv"))
+    for name in ("h200_readings.json", "memory_allowance.json"):
         (TABLES / name).write_bytes(data_bytes(name))
     profiles = msgspec.json.decode(data_bytes("workload_profiles.json"))
     kept = [profile for profile in profiles if profile["name"] in WORKLOADS]
@@ -78,7 +80,8 @@ def tables() -> None:
 
 
 def _cut(name: str, wanted) -> None:
-    with package_path(f"data/{name}").open(encoding="utf-8", newline="") as file:
+    shipped = package_path(f"data/{name}")
+    with (shipped if shipped.is_file() else DATA / name).open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         rows = [row for row in reader if wanted(row)]
     with (TABLES / name).open("w", encoding="utf-8", newline="") as file:
@@ -166,10 +169,10 @@ def _thin(launch: Launch, *, strict: bool) -> Launch:
 
 
 def calibration() -> None:
-    """Fit the cut measurements, with the command that users have."""
+    """Fit the cut measurements."""
     target = TABLES / "calibration.json"
     subprocess.run(
-        [sys.executable, "-m", "gpubench", "calibrate", "--date", DAY, "-o", target],
+        [sys.executable, "-m", "tools.calibrate", "--date", DAY, "-o", target],
         check=True,
         env=environment(120),
     )

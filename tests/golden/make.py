@@ -52,4 +52,4 @@ if __name__ == "__main__":
     with frozen_tables():
         renew(sys.argv[1])
     # The pages that are made of the same answers and keys.
-    subprocess.run([sys.executable, str(EXPECTED.parents[2] / "docs" / "make_pages.py")], check=True)
+    subprocess.run([sys.executable, str(EXPECTED.parent / "pages.py")], check=True)

@@ -48,6 +48,36 @@ def test_the_wheel_carries_data_templates_and_workloads_under_a_name_that_cannot
     assert not any("__pycache__" in name for name in names)
 
 
+def test_the_wheel_is_small_and_leaves_out_what_no_answer_opens(wheel):
+    assert Path(wheel.filename).stat().st_size < 3_000_000
+    assert sum(each.file_size for each in wheel.infolist()) < 6_000_000
+    of_tools = {path.name for path in (ROOT / "tools" / "data").iterdir()}
+    assert "published.csv" in of_tools
+    assert not {Path(name).name for name in wheel.namelist()} & of_tools
+
+
+def test_an_installed_wheel_names_the_table_that_a_score_wants(wheel, tmp_path):
+    wheel.extractall(tmp_path)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "gpubench",
+            "predict",
+            "score",
+            str(ROOT / "tools" / "data" / "published.csv"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"no {tmp_path / 'tools' / 'data' / 'published.csv'}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
     shipped = set(wheel.namelist())
     for path in (ROOT / "gpubench").rglob("*"):
@@ -76,6 +106,10 @@ def test_the_source_distribution_holds_what_its_pages_link_to(source):
 
 def test_the_source_distribution_holds_what_its_tests_read_of_ci(source):
     assert {".ci/run", ".github/workflows/ci.yml", ".github/workflows/prices.yml"} <= source
+
+
+def test_the_source_distribution_holds_the_tools_and_their_tables(source):
+    assert {"tools/calibrate.py", "tools/data/published.csv"} <= source
 
 
 def test_the_source_distribution_holds_the_examples_whole(source):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-
-from gpubench.folders import data_text
-from gpubench.models import Operator, OperatorKind, WorkloadProfile
+from gpubench.models import Operator, OperatorKind, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles
+from tools.tables import PROFILES, published_rows
 
 
 def published(
@@ -16,8 +14,7 @@ def published(
 
     Its memory is the traced one where the model is shipped too.
     """
-    text = data_text("model_profiles.csv")
-    row = next(r for r in csv.DictReader(text.splitlines()) if r["model"] == model)
+    row = next(r for r in published_rows(PROFILES[TaskKind.TRAIN]) if r["model"] == model)
     flops = {
         OperatorKind.CONV3X3: float(row["gflop_conv3x3"]),
         OperatorKind.CONV: float(row["gflop_conv_other"]),

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
-import numpy as np
 import pytest
 
-from gpubench.models import Case, Execution, Framework, MicroResult, Precision, TaskKind
-from gpubench.predict import calibrate as room
+from gpubench.models import Execution, MicroResult, Precision
 from gpubench.predict.anchors import readings_of
-from gpubench.predict.calibrate import own_table
-from gpubench.predict.calibration import encode, load_calibration, own_calibration_path
 from gpubench.predict.chips import Mode, chips_of
 from gpubench.predict.estimate import estimate
 from gpubench.predict.model import host_s_per_operator, measured_chip
-from gpubench.predict.published import fitted_on
-from gpubench.predict.question import FITTED_VENDOR, Question, case_for
-from gpubench.predict.roofline import take, work_of
+from gpubench.predict.question import Question, case_for
+from gpubench.predict.roofline import work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.runs import run_of
@@ -86,75 +80,6 @@ def test_the_host_is_timed_by_the_same_case_eager_and_as_a_graph(vgg16):
     operators = float(work_of(vgg16.train, 64).operators[0])
     assert host_s_per_operator(readings, operators) == pytest.approx(0.004 / operators, rel=1e-3)
     assert host_s_per_operator(readings[:1], operators) is None
-
-
-def runs(vgg16, *, factor=1.0):
-    """Two GPUs measured here, at what the roofline says and a factor on the second."""
-    found = []
-    for key, share in ((H200, 1.0), (T4, factor)):
-        question = Question(profile=vgg16)
-        answer = estimate(question, [SPECS[key]])[key]
-        found.append(run_of(key, (answer.case, share * answer.samples_per_s), run_id=f"run-{key}"))
-    return found
-
-
-@pytest.fixture(scope="module")
-def few_rows():
-    """Published rows of one source, which own runs join: with all of them every fit takes ten seconds."""
-
-    def of_one_source(task, vendors):
-        table = fitted_on(task, vendors)
-        return take(table, table.source == "lambda-tensorflow")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "fitted_on", of_one_source)
-        yield len(of_one_source(TaskKind.TRAIN, (FITTED_VENDOR,)))
-
-
-@pytest.fixture(scope="module")
-def plain(few_rows, vgg16):
-    """A calibration in which both have joined."""
-    return room.calibrate(runs(vgg16), fitted="2026-11-20")
-
-
-def test_own_runs_join_as_cells_and_teach_about_the_card(few_rows, vgg16, plain):
-    table = own_table(runs(vgg16))
-    assert set(table.gpu_key) == {H200, T4}
-    faster = room.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
-    assert plain.inputs["own runs"] != faster.inputs["own runs"]
-    assert faster.train.rows == few_rows + 2
-    assert np.sum(faster.train.ratio.deviations["Turing"]) > np.sum(plain.train.ratio.deviations["Turing"])
-    assert encode(faster) == encode(room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20"))
-
-
-def test_cpu_eager_and_inference_runs_join_nothing(vgg16):
-    case = case_for(Question(profile=vgg16), SPECS[T4])
-    change = {f: getattr(case, f) for f in case.__struct_fields__}
-    others = [
-        Case(**(change | {"execution": Execution.EAGER})),
-        Case(**(change | {"task": TaskKind.INFER})),
-        Case(**(change | {"gpu_count": 2})),
-        Case(**(change | {"workload_version": 99})),
-        Case(**(change | {"framework": Framework.KERAS_TORCH})),
-    ]
-    assert own_table([run_of(T4, *((other, 10.0) for other in others))]) is None
-    assert own_table([run_of("cpu", (case, 10.0), backend="cpu")]) is None
-
-
-def test_the_users_own_calibration_is_in_force_once_it_is_written(plain):
-    load_calibration.cache_clear()
-    try:
-        path = own_calibration_path()
-        path.parent.mkdir(parents=True)
-        path.write_bytes(encode(msgspec.structs.replace(plain, fitted="2031-01-01")))
-        load_calibration.cache_clear()
-        assert load_calibration().fitted == "2031-01-01"
-        load_calibration.cache_clear()
-        path.write_text("{")
-        with pytest.raises(Exception, match="calibration"):
-            load_calibration()
-    finally:
-        load_calibration.cache_clear()
 
 
 def test_every_precision_of_a_run_finds_its_own_anchor(vgg16):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from typing import Any
+
+from gpubench.blocks.parts import Paragraph
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
-from gpubench.predict.request import EvaluateRequest, PredictRequest, ScoreRequest
+from gpubench.errors import MisuseError
+from gpubench.folders import package_path
+from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest
 
 
 def show(request: PredictRequest, *, as_json: bool) -> None:
@@ -16,42 +23,49 @@ def show(request: PredictRequest, *, as_json: bool) -> None:
 
     stale = load_calibration().stale
     if stale:
-        say(f"the calibration is older than {', '.join(stale)}: run gpubench calibrate")
+        say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
     answers = predict(request)
     answer(as_json, lambda: as_records(answers), lambda: answered(answers))
 
 
-def evaluate(request: EvaluateRequest, *, as_json: bool) -> None:
-    """Score predictions on the shipped measurements, each target held out of everything."""
-    from gpubench.models import TaskKind
-    from gpubench.predict.evaluate import evaluate as run
-    from gpubench.predict.evaluate import scored_table
-    from gpubench.predict.scaling_fit import scaling_figures
-    from gpubench.predict.scores import report
-    from gpubench.sections.prediction import scored
-
-    hold_out, kind = request.hold_out, TaskKind(request.task)
-    outcome = run(scored_table(hold_out, kind), hold_out, kind)
-    document = {
-        "hold_out": hold_out,
-        "task": request.task,
-        **report(outcome),
-        "several_gpus": scaling_figures(),
-    }
-    answer(as_json, lambda: document, lambda: scored(document))
-
-
 def score(request: ScoreRequest, *, as_json: bool) -> None:
-    """Score the calibration on measurements of your own; nothing is learned from them."""
-    from gpubench.predict.evaluate import score as run
+    """Score the calibration on measurements of your own, in a checkout; nothing is learned from them."""
+    document = _tool("evaluate").score(request.file)
     from gpubench.sections.prediction import scored
 
-    document = run(request.file)
     answer(as_json, lambda: document, lambda: scored(document))
+
+
+def calibrate(request: CalibrateRequest, *, as_json: bool) -> None:
+    """Rebuild what predictions rest on from the published rows and your own runs, in a checkout."""
+    tool = _tool("calibrate")
+    done = tool.write_calibration(request.own, tool.own_calibration_path())
+    told = (
+        f"{done['path']}: {done['rows']} rows of {done['gpus']} GPUs from {done['sources']} sources, "
+        f"{done['inference_rows']} more of inference"
+    )
+    answer(as_json, lambda: done, lambda: [Paragraph(text=told)])
+
+
+def _tool(name: str) -> Any:
+    """Return a module of `tools/`, which stands beside the package in a checkout and is never installed.
+
+    Raises:
+        MisuseError: If the package was installed without it.
+    """
+    checkout = package_path("").parent
+    wanted = checkout / "tools" / "data" / "published.csv"
+    if not wanted.is_file():
+        raise MisuseError(
+            f"the published measurements are not installed (no {wanted}): "
+            "run this in a checkout, after pip install -e . there"
+        )
+    sys.path.insert(0, str(checkout))
+    return import_module(f"tools.{name}")
 
 
 VERB = Verb(
-    {"show": show, "evaluate": evaluate, "score": score},
+    {"show": show, "score": score, "calibrate": calibrate},
     "Predict throughput on GPUs that are not here.",
     place=90,
 )

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats
-from gpubench.predict.conformal import COVERAGE, Pairs, geometric_mean_errors, level_weights
-from gpubench.predict.table import Table
 from gpubench.stats import Z90
+from tools.conformal import COVERAGE, Pairs, geometric_mean_errors, level_weights
+from tools.table import Table
 
 FEWEST_VOTES = 4
 """An architecture or harness with fewer targets is too small for a test of its coverage."""

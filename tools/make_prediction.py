@@ -1,4 +1,4 @@
-"""Make the figures of docs/prediction.md: `python docs/make_prediction.py` evaluates everything.
+"""Make the figures of docs/prediction.md: `python -m tools.make_prediction` evaluates everything.
 
 Writes prediction_figures.csv (every slice of every hold-out), prediction_pairs.csv.gz (each pair with what
 was measured and predicted for it), and the tables between the markers of prediction.md, made of the former.
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from gpubench.models import TaskKind
-from gpubench.predict.evaluate import evaluate, scored_table
-from gpubench.predict.scaling_fit import scaling_figures
-from gpubench.predict.scores import Outcome, report
 from gpubench.units import format_number, format_percent
+from tools.evaluate import evaluate, scored_table
+from tools.scaling_fit import scaling_figures
+from tools.scores import Outcome, report
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 HEADLINE = "harness"
 NAMES = {

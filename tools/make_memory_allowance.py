@@ -1,7 +1,7 @@
 """Fit what a trace of memory cannot know on published readings.
 
-``python docs/make_memory_allowance.py`` writes data/memory_allowance.json again. The readings that it
-rests on, each with source, date and what the trace of its definition counts, are in data/memory_readings.csv.
+``python -m tools.make_memory_allowance`` writes gpubench/data/memory_allowance.json again. The readings are
+in data/memory_readings.csv, each with source, date and what the trace of its definition counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy import optimize, stats
 
 from gpubench.arrays import Floats
 from gpubench.files import table_json, write_file
-from gpubench.folders import data_path, data_rows
+from gpubench.folders import data_path
 from gpubench.models import CardClass, Checkpointing
 from gpubench.profile.allowance import (
     ALLOWANCE_FILE,
@@ -30,6 +30,7 @@ from gpubench.profile.allowance import (
 from gpubench.specs import load_specs
 from gpubench.today import today
 from gpubench.units import MIB
+from tools.tables import published_rows
 
 READINGS_FILE = "memory_readings.csv"
 CENSORED_SHARE = 0.9
@@ -115,7 +116,7 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_readings() -> tuple[MemoryReading, ...]:
     """Read the shipped readings."""
-    rows = data_rows(READINGS_FILE)
+    rows = published_rows(READINGS_FILE)
     return tuple(
         msgspec.convert({name: text for name, text in row.items() if text}, MemoryReading, strict=False)
         for row in rows

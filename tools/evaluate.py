@@ -2,11 +2,12 @@
 
 "Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
 the protocol; what the outcomes are worth ``scores`` says. Anybody's measurements are scored too, and teach
-nothing.
+nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
 """
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,15 @@ from typing import Any
 import numpy as np
 
 from gpubench.arrays import Flags, Floats
+from gpubench.cli.output import answer
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.conformal import (
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
+from gpubench.predict.roofline import Times, deviations_of, take
+from gpubench.sections.prediction import scored
+from gpubench.specs import load_specs
+from tools.conformal import (
+    HOLD_OUTS,
     Pairs,
     errors_without,
     factor_of,
@@ -31,7 +38,7 @@ from gpubench.predict.conformal import (
     usual_errors,
     widened,
 )
-from gpubench.predict.fit import (
+from tools.fit import (
     LEVEL,
     RATIO,
     Aim,
@@ -42,12 +49,10 @@ from gpubench.predict.fit import (
     host_prior_s,
     predict_rows,
 )
-from gpubench.predict.published import fitted_on, read_csv
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import Times, deviations_of, take
-from gpubench.predict.scores import Outcome, report
-from gpubench.predict.table import Table
-from gpubench.specs import load_specs
+from tools.published import fitted_on, read_csv
+from tools.scaling_fit import scaling_figures
+from tools.scores import Outcome, report
+from tools.table import Table
 
 
 def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
@@ -181,3 +186,15 @@ def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
     z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
     own = deviations_of(fit.deviations(z), list(table.gpu_key))
     return predict_rows(table, coefficients_of(z), host_prior_s(table), own)
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description="Score predictions on the published rows, each target held out.")
+    parser.add_argument("--hold-out", choices=tuple(HOLD_OUTS), default="harness")
+    parser.add_argument("--task", choices=tuple(TaskKind), type=TaskKind, default=TaskKind.TRAIN)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    asked = parser.parse_args()
+    outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
+    figures = {"hold_out": asked.hold_out, "task": asked.task, **report(outcome)}
+    figures["several_gpus"] = scaling_figures()
+    answer(asked.json, lambda: figures, lambda: scored(figures))

@@ -28,7 +28,7 @@ from gpubench.predict.roofline import (
     step_times,
     take,
 )
-from gpubench.predict.table import Table
+from tools.table import Table
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {

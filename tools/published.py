@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
-from gpubench.folders import data_rows
 from gpubench.models import GpuSpec, Precision, TaskKind
 from gpubench.precisions import AMP, BF16, FP16
-from gpubench.predict.calibration import MEASUREMENTS
 from gpubench.predict.chips import Mode
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import take
-from gpubench.predict.table import (
+from gpubench.specs import find_spec
+from gpubench.units import figure_in, plain
+from tools.table import (
     MATH_MODES,
     Row,
     Stated,
@@ -37,8 +37,7 @@ from gpubench.predict.table import (
     table_of,
     tokens_per_sample,
 )
-from gpubench.specs import find_spec
-from gpubench.units import figure_in, plain
+from tools.tables import MEASUREMENTS, published_rows
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = (
@@ -97,7 +96,7 @@ class Reading:
 @cache
 def shipped(vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Reading:
     """The published measurements that the package ships, of GPUs of these vendors."""
-    lines = (line for name in MEASUREMENTS for line in data_rows(name))
+    lines = (line for name in MEASUREMENTS for line in published_rows(name))
     return _read(lines, "the shipped measurements", vendors)
 
 
@@ -266,7 +265,7 @@ def _usual() -> Mapping[str, tuple[str, str]]:
     """Execution and optimizer that most shipped training rows of each source, and of each harness, state."""
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for name in MEASUREMENTS:
-        for line in data_rows(name):
+        for line in published_rows(name):
             said = line.get("execution") or "", line.get("optimizer_in_step") or ""
             for owner in {line["source"], facts_of(line["source"]).harness}:
                 counts.setdefault(owner, Counter())[said] += 1

@@ -16,20 +16,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from gpubench.folders import data_text
+from gpubench.folders import data_rows
 from gpubench.models import CardClass, Estimate, Execution, Precision, Status, TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.conformal import level_weights
 from gpubench.predict.decode import decode_readings
 from gpubench.predict.estimate import estimate
-from gpubench.predict.evaluate import evaluate, scored_table
-from gpubench.predict.fit import batch_spread
-from gpubench.predict.published import fitted_on, shipped
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, case_for, question_of
 from gpubench.predict.scaling import SHARES, scaling
-from gpubench.predict.scaling_fit import scaling_figures
-from gpubench.predict.scores import Outcome, figures, report, weighted_median
-from gpubench.predict.table import Table, model_profiles
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import need_of
 from gpubench.readings import h200_readings
@@ -38,6 +31,14 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB
+from tools.conformal import level_weights
+from tools.evaluate import evaluate, scored_table
+from tools.fit import batch_spread
+from tools.published import fitted_on, shipped
+from tools.scaling_fit import scaling_figures
+from tools.scores import Outcome, figures, report, weighted_median
+from tools.table import Table, model_profiles
+from tools.tables import DATA, published_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction.md"
@@ -81,7 +82,7 @@ def times(log: float, digits: int = 3) -> str:
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(data_text(name).splitlines()))
+    return list(published_rows(name) if (DATA / name).is_file() else data_rows(name))
 
 
 def pairs_at(prefix: str, *architectures: str, exact: bool = False) -> dict:
@@ -424,7 +425,7 @@ STATED = {
 
 
 WHOLE_EVALUATION = pytest.mark.slow
-"""Of forward passes, which ``tests/predict/test_evaluate.py`` holds to the committed figures at each run."""
+"""Of forward passes, which ``tests/tools/test_evaluate.py`` holds to the committed figures at each run."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Make the pages that are made of the program itself: the cookbook and the reference of its JSON.
 
-``python docs/make_pages.py`` writes both; a test holds them to what the program says today. Everything is
+``python tests/golden/pages.py`` writes both; a test holds them to what the program says today. Everything is
 asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no page.
 """
 
@@ -13,12 +13,12 @@ from inspect import get_annotations, getdoc
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import msgspec  # noqa: E402
-from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, VERBS, frozen_tables, run  # noqa: E402
 
+from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, VERBS, frozen_tables, run  # noqa: E402
 from gpubench import models  # noqa: E402
 
 COLUMNS, MOST_LINES = 100, 24
@@ -128,7 +128,7 @@ def reference() -> str:
         "Every verb takes `--json`: one document on stdout. Keys are added freely, and renamed only with",
         "`schema_version`. Unknown is `null`, never 0. Units stand in the names: `_s`, `_hz`, `_bytes`,",
         "`_w`, `_j`, `_usd_per_hour`; ratios are from 0 to 1. This page is made from the program",
-        "(`python docs/make_pages.py`).",
+        "(`python tests/golden/pages.py`).",
         "",
         "## Documents",
         "",

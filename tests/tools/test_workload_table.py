@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ import torch
 from gpubench.discovery import workload_names
 from gpubench.measure.plan import CPU_STEP_FLOPS
 from gpubench.profile import load_profiles
+from tools.make_workloads import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
@@ -21,17 +20,11 @@ PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
 def made() -> str:
     if torch.__version__ < "2.5":
         pytest.skip("it builds every workload, and this torch has no selective checkpointing")
-    spec = importlib.util.spec_from_file_location("make_workloads", DOCS / "make_workloads.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page: str = module.page()
-    return page
+    return page()
 
 
 def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
-    """Renew with ``python docs/make_workloads.py``."""
+    """Renew with ``python -m tools.make_workloads``."""
     assert made == PAGE
 
 

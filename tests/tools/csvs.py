@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpubench.predict.published import COLUMNS
+from tools.published import COLUMNS
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, str]]) -> Path:

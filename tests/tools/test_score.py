@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from csvs import write_csv
 from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
-from gpubench.predict.calibration import encode
-from gpubench.predict.evaluate import score
-from predict.csvs import write_csv
+from tools.evaluate import score
+from tools.tables import DATA
 
 KEYS = {
     "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor", "spearman", "regret", "by_slice",
@@ -29,8 +25,7 @@ GPUS = {"GTX 1080 Ti", "RTX 2080 Max-Q", "RTX 3090", "RTX A6000", "A100-PCIe-40G
 @pytest.fixture(scope="module")
 def rows():
     """One source of the shipped rows, under another name, as a stranger's file."""
-    path = Path(__file__).parents[2] / "gpubench/data/published.csv"
-    with path.open(encoding="utf-8", newline="") as file:
+    with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:
         chosen = [
             row for row in csv.DictReader(file) if row["source"] == "lambda-tensorflow" and row["gpu"] in GPUS
         ]
@@ -112,35 +107,3 @@ def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
     assert json.loads(result.stdout)["mape"] == document["mape"]
     result = CliRunner().invoke(app, ["predict", "score", str(path)])
     assert "MAPE" in result.stdout
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="numpy brings OpenBLAS and its threads on Linux")
-def test_calibrate_starts_no_threads_for_its_small_matrices():
-    code = (
-        "import pathlib, psutil\n"
-        "from gpubench.cli.verbs.calibrate import CalibrateRequest, verb\n"
-        "from gpubench.errors import MisuseError\n"
-        "try: verb(CalibrateRequest(own=pathlib.Path('nowhere')), as_json=False)\n"
-        "except MisuseError: import numpy; print(psutil.Process().num_threads())\n"
-    )
-    free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-    done = subprocess.run([sys.executable, "-c", code], env=free, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1"]
-
-
-def test_show_and_calibrate_from_the_command_line(calibrated, rebuilt):
-    result = CliRunner().invoke(
-        app, ["predict", "show", "--workload", "vgg16", "--gpu", "Tesla T4", "--json"]
-    )
-    assert result.exit_code == 0, result.output
-    (estimate,) = json.loads(result.stdout)["estimates"]
-    assert estimate["basis"] == "predicted"
-    assert "published rows" in estimate["reasons"]
-    result = CliRunner().invoke(app, ["predict", "show", "--workload", "vgg16"])
-    assert "no prediction" in result.stdout
-    assert " images/s" in result.stdout
-    assert " vgg16 amp-" in result.stdout
-    assert calibrated["fitted"] == rebuilt.fitted
-    assert calibrated["rows"] == rebuilt.train.rows
-    assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
-    assert Path(calibrated["path"]).read_bytes() == encode(rebuilt)

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.folders import data_rows
 from gpubench.models import TaskKind
-from gpubench.predict.calibration import PROFILES
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
 from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, stack
 from gpubench.specs import load_specs
+from tools.tables import PROFILES, published_rows
 
 # FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
@@ -61,7 +60,7 @@ def source_facts() -> tuple[SourceFacts, ...]:
     modes = {"fp32": Mode.FP32, "tf32": Mode.TF32}
     rows = [
         SourceFacts(row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]])
-        for row in data_rows("sources.csv")
+        for row in published_rows("sources.csv")
     ]
     return tuple(sorted(rows, key=lambda facts: (-len(facts.prefix), facts.prefix)))
 
@@ -76,19 +75,21 @@ def facts_of(source: str) -> SourceFacts:
 @cache
 def model_profiles(task: TaskKind) -> Mapping[str, Mapping[str, float]]:
     """Totals of a step of each published model: FLOP by kind, bytes, operators, parameters."""
-    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in data_rows(PROFILES[task])}
+    return {
+        row["model"]: {name: float(row[name]) for name in _TOTALS} for row in published_rows(PROFILES[task])
+    }
 
 
 @cache
 def approximate_models(task: TaskKind) -> frozenset[str]:
     """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
-    return frozenset(row["model"] for row in data_rows(PROFILES[task]) if row["approximate"])
+    return frozenset(row["model"] for row in published_rows(PROFILES[task]) if row["approximate"])
 
 
 @cache
 def tokens_per_sample(task: TaskKind) -> Mapping[str, float]:
     """Tokens of one sample of each published model, as publishers count them; of some it is not known."""
-    told = ((row["model"], row["tokens_per_sample"]) for row in data_rows(PROFILES[task]))
+    told = ((row["model"], row["tokens_per_sample"]) for row in published_rows(PROFILES[task]))
     return {model: float(tokens) for model, tokens in told if tokens}
 
 

@@ -8,13 +8,6 @@ from statistics import fmean, median
 
 import msgspec
 import pytest
-from make_memory_allowance import (
-    CENSORED_SHARE,
-    MemoryReading,
-    ReadingKind,
-    fit_allowance,
-    load_readings,
-)
 from memory_cases import ALONE, case_of, own_readings
 from memory_scores import (
     fit_fixed_bytes,
@@ -34,6 +27,13 @@ from gpubench.profile.memory_figures import FIXED_BYTES, LEAST_KEPT, WORKSPACE_B
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from gpubench.units import GIB, MIB
+from tools.make_memory_allowance import (
+    CENSORED_SHARE,
+    MemoryReading,
+    ReadingKind,
+    fit_allowance,
+    load_readings,
+)
 
 READINGS = load_readings()
 QWEN_7B = {256: 20.1, 512: 20.4, 1024: 21.5, 2048: 23.8, 4096: 29.7, 8192: 36.6}

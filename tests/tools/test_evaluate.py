@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import importlib.util
 import io
 import re
 from dataclasses import replace
@@ -15,7 +14,8 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
-from gpubench.predict.conformal import (
+from tools import make_prediction as page
+from tools.conformal import (
     HOLD_OUTS,
     errors_without,
     factor_of,
@@ -25,27 +25,18 @@ from gpubench.predict.conformal import (
     pairs_of,
     usual_errors,
 )
-from gpubench.predict.evaluate import evaluate, scored_table
-from gpubench.predict.fit import fit_table, times_of
-from gpubench.predict.published import fitted_on
-from gpubench.predict.scores import FEWEST_VOTES, report, votes, weighted_median
-from gpubench.predict.table import base_model
+from tools.evaluate import evaluate, scored_table
+from tools.fit import fit_table, times_of
+from tools.published import fitted_on
+from tools.scores import FEWEST_VOTES, report, votes, weighted_median
+from tools.table import base_model
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method
 
 
 @pytest.fixture(scope="module")
-def page():
-    """The script that makes the page of figures."""
-    spec = importlib.util.spec_from_file_location("make_prediction", DOCS / "make_prediction.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def committed(page):
+def committed():
     return {(row["hold_out"], row["slice"]): row for row in page.read_figures()}
 
 
@@ -279,12 +270,12 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
     assert np.exp(widths[0]) == pytest.approx(np.exp(widths[1]), rel=0.03)
 
 
-def test_the_page_holds_the_committed_figures(page):
+def test_the_page_holds_the_committed_figures():
     text = (DOCS / "prediction.md").read_text(encoding="utf-8")
     assert page.markdown(page.read_figures()) in text
 
 
-def test_the_committed_pairs_are_those_that_are_scored(page, outcomes):
+def test_the_committed_pairs_are_those_that_are_scored(outcomes):
     packed = (DOCS / "prediction_pairs.csv.gz").read_bytes()
     then = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
     now = list(csv.DictReader(io.StringIO(page.pairs_table(outcomes["harness"]))))

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.models import GpuSpec, TaskKind
-from gpubench.predict.calibration import Calibration, Scale, encode, load_calibration, pair_scale
+from gpubench.predict.calibration import Calibration, Scale, load_calibration, pair_scale
 from gpubench.predict.chips import chips_of, predecessor
-from gpubench.predict.conformal import factor_of, fit_scale, log_errors, pairs_of, sides
-from gpubench.predict.fit import NAMES, RATIO, fit_table, predict_rows, times_of
-from gpubench.predict.published import fitted_on
 from gpubench.predict.roofline import deviations_of, take
-from gpubench.predict.table import Table
 from gpubench.specs import load_specs
+from tools.calibrate import encode
+from tools.conformal import factor_of, fit_scale, log_errors, pairs_of, sides
+from tools.fit import NAMES, RATIO, fit_table, predict_rows, times_of
+from tools.published import fitted_on
+from tools.table import Table
 
 RTX4090 = "nvidia-geforce-rtx-4090-24gb"
 
@@ -101,6 +102,7 @@ def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
     """The committed file belongs to the tables beside it."""
     committed = load_calibration()
     assert committed.stale == ()
+    assert committed.inputs == rebuilt.inputs
     for task, kind in itertools.product(TaskKind, ("ratio", "level")):
         mine, theirs = getattr(rebuilt.of(task), kind), getattr(committed.of(task), kind)
         for name in NAMES:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import Scale, pair_features, pair_scale
-from gpubench.predict.fit import LEVEL, RATIO, Fit, batch_spread, times_of
 from gpubench.predict.roofline import HOST_SHARE_LIMIT, Times, leading_mode, take
-from gpubench.predict.table import Table
 from gpubench.stats import Z90
+from tools.fit import LEVEL, RATIO, Fit, batch_spread, times_of
+from tools.table import Table
 
 COVERAGE = 0.90
 """Of the intervals."""

@@ -1,6 +1,6 @@
-"""Trace again what a card has room for of decoders of 1 to 70 billion: ``python docs/make_capacity.py``.
+"""Trace again what a card has room for of decoders of 1 to 70 billion: ``python -m tools.make_capacity``.
 
-Writes data/capacity.json, each way to train or run each of them; it takes a minute or two, and torch.
+Writes gpubench/data/capacity.json, each way to train or run each of them; it takes a minute or two.
 """
 
 from __future__ import annotations

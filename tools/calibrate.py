@@ -1,30 +1,46 @@
-"""Rebuild the calibration from the published rows, and from the user's own runs where they are given."""
+"""Rebuild the calibration from the published rows, and from the user's own runs where they are given.
+
+``python -m tools.calibrate -o gpubench/data/calibration.json`` makes the shipped one again.
+"""
 
 from __future__ import annotations
 
-import hashlib
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
+from gpubench.cli.output import print_json, say
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.files import table_json, write_file
+from gpubench.folders import data_bytes
 from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
 from gpubench.predict.anchors import gpu_of, is_disturbed
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
+    INPUTS,
     Calibration,
     Fitted,
     Learned,
     Scale,
     group_names,
     halved,
-    input_hashes,
+    hash_of,
+    own_calibration_path,
 )
 from gpubench.predict.chips import chips_of
-from gpubench.predict.conformal import (
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
+from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
+from gpubench.profile import load_profiles
+from gpubench.record.store import read_runs
+from gpubench.specs import load_specs
+from gpubench.today import day_of
+from tools.conformal import (
     errors_without,
     factor_of,
     fit_scale,
@@ -34,15 +50,12 @@ from gpubench.predict.conformal import (
     pairs_of,
     usual_errors,
 )
-from gpubench.predict.fit import LEVEL, Fit, fit_table
-from gpubench.predict.published import fitted_on
-from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
-from gpubench.predict.scaling_fit import fit_scaling, jobs
-from gpubench.predict.scores import COMMON_SHARE
-from gpubench.predict.table import Table, join
-from gpubench.profile import load_profiles
-from gpubench.specs import load_specs
+from tools.fit import LEVEL, Fit, fit_table
+from tools.published import fitted_on, shipped
+from tools.scaling_fit import fit_scaling, jobs
+from tools.scores import COMMON_SHARE
+from tools.table import Table, join
+from tools.tables import PUBLISHED, published_bytes
 
 KINDS = {"known": "harness", "stranger": "stranger"}
 """What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
@@ -59,11 +72,12 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         fitted: Date to write into it.
     """
     mine = own_table(own) if own else None
-    inputs = input_hashes()
+    inputs = {name: hash_of(published_bytes(name)) for name in PUBLISHED}
+    inputs |= {name: hash_of(data_bytes(name)) for name in INPUTS}
     if own:
         ordered = sorted(own, key=lambda run: run.run_id)
         encoded = b"".join(msgspec.json.encode(run, order="sorted") for run in ordered)
-        inputs |= {"own runs": hashlib.sha256(encoded).hexdigest()}
+        inputs |= {"own runs": hash_of(encoded)}
     calibration = Calibration(
         schema_version=CALIBRATION_VERSION,
         fitted=fitted,
@@ -74,6 +88,46 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         common_share=COMMON_SHARE,
     )
     return msgspec.convert(_rounded(msgspec.to_builtins(calibration)), Calibration)
+
+
+def encode(calibration: Calibration) -> bytes:
+    """Write a calibration: equal calibrations give equal bytes."""
+    return table_json(calibration, order="sorted")
+
+
+def write_calibration(results: Path | None, path: Path, date: str | None = None) -> dict[str, Any]:
+    """Calibrate, with the runs of a results folder where one is named, and write it.
+
+    Returns:
+        What was learned from how much, and why published rows were not used.
+
+    Raises:
+        MisuseError: If there is no such folder, or the date is no day of the past.
+        StorageError: If it cannot be written.
+    """
+    calibration = calibrate(_own_runs(results), fitted=day_of(date, "--date").isoformat())
+    write_file(path, encode(calibration), hint="choose another file with -o")
+    return {
+        "path": str(path),
+        "fitted": calibration.fitted,
+        "rows": calibration.train.rows,
+        "inference_rows": calibration.infer.rows,
+        "gpus": len(calibration.train.rows_by_gpu),
+        "sources": calibration.train.sources,
+        "skipped": dict(shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped_by_kind),
+        "inputs": calibration.inputs,
+    }
+
+
+def _own_runs(results: Path | None) -> tuple[Run, ...]:
+    if results is None:
+        return ()
+    if not results.is_dir():
+        raise MisuseError(f"{results} is not a results folder: give the one that holds runs/")
+    stored = read_runs(results)
+    for problem in stored.problems:
+        say(problem)
+    return stored.runs
 
 
 def _rounded(value: Any) -> Any:
@@ -267,3 +321,15 @@ def _rows(run: Run) -> Iterator[_Own]:
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
             yield _Own(spec, case, profile, m.samples_per_s)
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description="Rebuild the calibration from the published measurements.")
+    parser.add_argument("--with", dest="results", type=Path, help="results folder whose GPU runs are added")
+    parser.add_argument("-o", "--output", type=Path, default=own_calibration_path(), help="where to write")
+    parser.add_argument("--date", help="date to write into it, YYYY-MM-DD; today by default")
+    asked = parser.parse_args()
+    try:
+        print_json(write_calibration(asked.results, asked.output, asked.date))
+    except GpuBenchError as error:
+        parser.error(str(error))

@@ -19,8 +19,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats
 from gpubench.folders import data_rows
-from gpubench.predict.calibration import ScalingShares
-from gpubench.predict.conformal import factor_of
+from gpubench.predict.calibration import JOBS, ScalingShares
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.scaling import (
     GRADIENT_BYTES,
@@ -32,8 +31,8 @@ from gpubench.predict.scaling import (
     usual_error,
 )
 from gpubench.specs import load_specs
+from tools.conformal import factor_of
 
-NAME = "scaling.csv"
 PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
     "hidden": (0.75, 0.5),
@@ -71,7 +70,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def jobs() -> tuple[Job, ...]:
     """The shipped rows; a GPU that the table of specifications lacks is left out."""
     found = []
-    for row in data_rows(NAME):
+    for row in data_rows(JOBS):
         spec = load_specs().get(row["gpu_key"])
         if spec is None:
             continue

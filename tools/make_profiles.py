@@ -1,7 +1,8 @@
-"""Trace standard workloads again: ``python docs/make_profiles.py [NAME ...]``; without a name, all of them.
+"""Trace standard workloads again: ``python -m tools.make_profiles [NAME ...]``; without a name, all of them.
 
-Writes data/workload_profiles.json, where each workload that is not named keeps its profile. The versions of
-torch that end the source of a profile are kept; tests/packaging/torch_versions.py finds where they differ.
+Writes gpubench/data/workload_profiles.json, where each workload that is not named keeps its profile. The
+versions of torch that end the source of a profile are kept; tests/packaging/torch_versions.py finds where
+they differ.
 """
 
 from __future__ import annotations

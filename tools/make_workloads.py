@@ -1,4 +1,7 @@
-"""The table of docs/workloads.md, made of the workloads and their profiles; the page around it stays."""
+"""The table of docs/workloads.md, made of the workloads and their profiles; the page around it stays.
+
+``python -m tools.make_workloads`` writes it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles
 from gpubench.workload import forward
 
-PAGE = Path(__file__).parent / "workloads.md"
+PAGE = Path(__file__).parents[1] / "docs" / "workloads.md"
 HEAD = (
     "| name | one sample | vocabulary | classes | parameters | trained by, rate | batches | on a CPU |\n"
     "|---|---|---|---|---|---|---|---|\n"

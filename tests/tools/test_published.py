@@ -10,22 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csvs import write_csv
 
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
-from gpubench.predict.calibration import MEASUREMENTS
 from gpubench.predict.chips import Mode, chips
-from gpubench.predict.conformal import pairs_of
-from gpubench.predict.evaluate import outcome_of
-from gpubench.predict.fit import batch_spread, fit_table, host_prior_s
-from gpubench.predict.published import COLUMNS, EXECUTIONS, INPUTS_OF_DATA, fitted_on, read_csv, shipped
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import HOST_S_PER_OPERATOR
-from gpubench.predict.table import base_model, model_profiles
 from gpubench.specs import find_spec, load_specs
-from predict.csvs import write_csv
+from tools.conformal import pairs_of
+from tools.evaluate import outcome_of
+from tools.fit import batch_spread, fit_table, host_prior_s
+from tools.published import COLUMNS, EXECUTIONS, INPUTS_OF_DATA, fitted_on, read_csv, shipped
+from tools.table import base_model, model_profiles
+from tools.tables import DATA, MEASUREMENTS
 
-DATA = Path(__file__).parents[2] / "gpubench/data"
 GOOD = {
     "source": "lab", "gpu": "Tesla T4", "model": "resnet50", "mode": "train", "precision": "fp32",
     "batch_size": "64", "metric": "throughput", "unit": "images/s", "value": "100",

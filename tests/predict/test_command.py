@@ -1,0 +1,60 @@
+"""`gpubench predict` as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from command import gpubench
+from typer.testing import CliRunner
+
+from gpubench.cli.app import app
+from gpubench.cli.verbs import predict as verb
+from gpubench.errors import MisuseError
+from gpubench.predict.calibration import load_calibration
+
+
+def test_show_prints_a_document_or_words():
+    result = CliRunner().invoke(
+        app, ["predict", "show", "--workload", "vgg16", "--gpu", "Tesla T4", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    (estimate,) = json.loads(result.stdout)["estimates"]
+    assert estimate["basis"] == "predicted"
+    assert "published rows" in estimate["reasons"]
+    result = CliRunner().invoke(app, ["predict", "show", "--workload", "vgg16"])
+    assert "no prediction" in result.stdout
+    assert " images/s" in result.stdout
+    assert " vgg16 amp-" in result.stdout
+
+
+@pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
+def test_where_no_tools_are_installed_the_table_that_is_wanted_is_named(tool, tmp_path, monkeypatch):
+    """What a wheel holds: the package alone."""
+    monkeypatch.setattr(verb, "package_path", lambda name: tmp_path / "gpubench" / name)
+    with pytest.raises(MisuseError, match=r"no .*/tools/data/published\.csv\): run this in a checkout"):
+        verb._tool(tool)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (("calibrate", "-o", "x.json"), "gpubench predict calibrate --with DIR"),
+        (("predict", "evaluate", "--hold-out", "gpu"), "python -m tools.evaluate"),
+    ],
+)
+def test_a_verb_that_is_no_more_says_what_to_do_instead(words, instead):
+    done = gpubench(None, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert instead in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_calibration_of_other_tables_is_older():
+    """Another table of the package, or other published rows behind the shipped one than behind the user's own."""
+    calibration = load_calibration()
+    assert calibration.stale == ()
+    for name in ("gpus.csv", "published.csv"):
+        older = msgspec.structs.replace(calibration, inputs=calibration.inputs | {name: "0" * 64})
+        assert older.stale == (name,)

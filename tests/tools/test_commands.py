@@ -1,0 +1,87 @@
+"""The tools as a maintainer types them, and the two verbs that hand their work to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import gpubench
+
+from gpubench.predict.calibration import read_calibration
+from tools.calibrate import encode, write_calibration
+from tools.make_prediction import WHOLE, read_figures
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"tools.{name}", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_calibration_is_what_is_said_of_it(calibrated, rebuilt):
+    assert calibrated["fitted"] == rebuilt.fitted
+    assert calibrated["rows"] == rebuilt.train.rows
+    assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
+    assert Path(calibrated["path"]).read_bytes() == encode(rebuilt)
+
+
+@pytest.mark.parametrize("day", ["2026-99-99", "tomorrow", "2999-01-01"])
+def test_no_calibration_bears_a_date_that_is_no_day_of_the_past(day, tmp_path):
+    table = tmp_path / "calibration.json"
+    done = tool("calibrate", "--date", day, "-o", str(table))
+    assert (done.returncode, done.stdout, table.exists()) == (2, "", False)
+    assert f"--date {day}" in done.stderr.replace("'", "")
+
+
+def test_an_evaluation_is_the_line_of_the_page():
+    done = tool("evaluate", "--hold-out", "vendor", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (committed,) = (row for row in read_figures() if (row["hold_out"], row["slice"]) == ("vendor", WHOLE))
+    assert document["pairs"] == committed["pairs"]
+    assert document["mape"] == pytest.approx(committed["mape"], abs=0.01)
+    assert document["several_gpus"]["jobs"] > 100
+
+
+def test_an_unknown_hold_out_is_refused_with_those_that_are_known():
+    done = tool("evaluate", "--hold-out", "foo")
+    assert done.returncode == 2
+    assert "'stranger'" in done.stderr
+
+
+@pytest.mark.slow
+def test_own_runs_are_fitted_by_the_command_and_are_then_in_force(tmp_path):
+    data = tmp_path / "data"
+    environment = {**os.environ, "XDG_DATA_HOME": str(data)}
+    done = gpubench(
+        environment, "predict", "calibrate", "--with", str(ROOT / "results" / "example"), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    written = read_calibration(Path(document["path"]))
+    assert Path(document["path"]).is_relative_to(data)
+    assert written.train.rows == document["rows"]
+    assert "own runs" in written.inputs
+    assert write_calibration(ROOT / "results" / "example", tmp_path / "again.json") == {
+        **document,
+        "path": str(tmp_path / "again.json"),
+    }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="numpy brings OpenBLAS and its threads on Linux")
+def test_calibrate_starts_no_threads_for_its_small_matrices():
+    code = (
+        "import pathlib, psutil\n"
+        "from gpubench.cli.verbs.predict import CalibrateRequest, calibrate\n"
+        "from gpubench.errors import MisuseError\n"
+        "try: calibrate(CalibrateRequest(own=pathlib.Path('nowhere')), as_json=False)\n"
+        "except MisuseError: import numpy; print(psutil.Process().num_threads())\n"
+    )
+    free = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], env=free, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]

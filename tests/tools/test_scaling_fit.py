@@ -1,0 +1,34 @@
+"""The shares of several GPUs are fitted to published jobs, each harness left out in turn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import binomtest
+
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.scaling import SHARES
+from tools.scaling_fit import PRIORS, fit_scaling, jobs, scaling_figures
+
+
+def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
+    """With each harness left out; a job of which no other harness has the like is the hard case."""
+    figures = scaling_figures()
+    assert figures["jobs"] > 100
+    assert figures["mape"] < 0.06
+    assert 0.85 <= figures["coverage_90"] <= 0.95
+    alone = figures["by_slice"]["from one GPU"]
+    assert alone["jobs"] > 50
+    assert 0.85 <= alone["coverage_90"] <= 0.95
+    assert binomtest(round(alone["coverage_90"] * alone["targets"]), alone["targets"], 0.9).pvalue > 0.05
+    fitted = load_calibration().scaling
+    assert math.exp(fitted.logs[SHARES.index("pcie")]) < 0.6
+    again = fit_scaling(jobs())
+    assert again.logs == pytest.approx(fitted.logs, rel=1e-3, abs=1e-4)
+    assert again.factor == pytest.approx(fitted.factor, rel=1e-3)
+
+
+def test_a_link_without_a_published_job_keeps_its_judgment():
+    fitted = fit_scaling([job for job in jobs() if job.exchange.link != "pcie"])
+    assert math.exp(fitted.logs[SHARES.index("pcie")]) == pytest.approx(PRIORS["pcie"][0], rel=0.02)
