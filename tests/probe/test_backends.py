@@ -13,8 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import cpu
 from gpubench.probe.backend import BackendReport, NoReadings
-from gpubench.probe.opencl import OpenClBackend
-from gpubench.probe.opencl_child import Listing
+from gpubench.probe.opencl import Listing, OpenClBackend
 from gpubench.probe.probe import load_backends, probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry
