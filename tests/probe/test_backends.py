@@ -83,10 +83,11 @@ class TestAmd(BackendContract):
 
     @pytest.fixture
     def report(self, tmp_path, monkeypatch) -> BackendReport:
-        from test_amd import MI300X, XTX, machine
+        from test_amd import MI300X, XTX, Library, machine
 
         from gpubench.probe import amd
 
+        monkeypatch.setattr(amd, "open_library", Library)
         monkeypatch.setattr(amd, "BACKEND", machine(tmp_path, MI300X, XTX))
         return amd.BACKEND.devices()
 
