@@ -3,7 +3,7 @@
 ``data/h200_readings.json`` holds what loops that share no code with gpubench read on one card, an anchor of
 predictions, too; one card on one day judges no other card. ``data/mlperf.csv`` holds how long published runs
 of MLPerf Training took: other software, tuned by its submitter for its own machine. No time of that table is
-fitted; what of MLPerf is, ``sections.mlperf.part_in_predictions`` says.
+fitted; what of MLPerf is, the page of workloads says.
 """
 
 from __future__ import annotations

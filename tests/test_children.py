@@ -159,8 +159,7 @@ def test_every_process_of_a_job_of_several_ends_with_the_parent(tmp_path):
 PIPELINE = """
 import pathlib, sys, threading, time
 import psutil
-from gpubench.measure.feeding import PipelineOrder, measure_pipeline
-from gpubench.models import DeviceProfile
+from gpubench.measure.feeding import measure_preparation
 
 def look():
     while True:
@@ -171,7 +170,7 @@ def look():
         time.sleep(0.02)
 
 threading.Thread(target=look, daemon=True).start()
-measure_pipeline(DeviceProfile(backend="cpu"), order=PipelineOrder(device="cpu", workers=1, round_s=1.0, rounds=3))
+measure_preparation(1)
 """
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench import stats
 from gpubench.effects import ratio
+from gpubench.installing import pip_install
 from gpubench.measure.losses import loss_ends, loss_trace
 from gpubench.measure.peaks import clock_ratio, datasheet_share
 from gpubench.measure.stopping import StopRule
@@ -139,7 +140,8 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     """Findings that concern the device and not one case; of a CPU no datasheet peak is to be expected."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = bool(sources) and sources <= {"none"}
-    found = [Finding(kind=FindingKind.NO_TELEMETRY)] if silent else []
+    hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
+    found = [Finding(kind=FindingKind.NO_TELEMETRY, value=hint)] if silent else []
     if run.budget == "quick" and sources and not silent:
         found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
     if run.launch_count == 1 and sources:

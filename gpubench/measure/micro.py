@@ -210,9 +210,7 @@ def _multiply(precision: str, size: int) -> Make:
     return make
 
 
-def gemm(
-    precision: str, size: int, make: Callable[[str, int], Make] = _multiply, *, on_device: bool = True
-) -> Probe:
+def gemm(precision: str, size: int) -> Probe:
     """A square matrix product: 2 n^3 operations."""
     given = _TYPES[precision]
     return Probe(
@@ -222,9 +220,8 @@ def gemm(
         unit=_UNITS[precision],
         work=2.0 * size**3,
         memory_bytes=size * size * (2 * given.itemsize + _RESULTS.get(precision, given).itemsize),
-        make=make(precision, size),
-        on_device=on_device,
-        halved=halving(partial(gemm, precision, make=make, on_device=on_device), size, LEAST_GEMM),
+        make=_multiply(precision, size),
+        halved=halving(partial(gemm, precision), size, LEAST_GEMM),
     )
 
 

@@ -6,26 +6,19 @@ where host and device both work, on the clock that waits for the queue.
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyopencl as cl
 
 from gpubench.errors import NoDeviceError
-from gpubench.measure import micro
 from gpubench.measure.budget import Budget
-from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.loop import Clock
-from gpubench.measure.micro import CACHE_BYTES, gemm
-from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES
+from gpubench.measure.micro import CACHE_BYTES, other_probes
 from gpubench.measure.probes import Make, Probe, Timer, by_clock, deadline_in, measure_all, repeat
-from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult
-from gpubench.units import Bytes, Seconds
+from gpubench.models import DeviceProfile, Finding, MicroResult
+from gpubench.units import Bytes, Seconds, plain
 
 CHAINS = 8
 """Chains of dependent operations in one work-item: enough to hide the latency of each."""
@@ -33,21 +26,22 @@ CHAIN_STEPS = 2048
 ITEMS_PER_UNIT = 1 << 14
 """Work-items for each compute unit: several for every lane that it has."""
 FLOP_PER_STEP = 2.0
-_TOO_LARGE = frozenset(
-    {
-        cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
-        cl.status_code.INVALID_BUFFER_SIZE,
-        cl.status_code.OUT_OF_RESOURCES,
-        cl.status_code.OUT_OF_HOST_MEMORY,
-    }
+_TOO_LARGE = (
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.INVALID_BUFFER_SIZE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
 )
 """How a device refuses a buffer; some find out only when it is first used."""
 _GAIN, _OFFSET = 0.5, 1.0
 """Of x' = gain x + offset, which ends at 2 whatever it begins with: the result shows that it was computed."""
 _FIXED_POINT = _OFFSET / (1 - _GAIN)
-_FORMATS = {"fp64": ("double", np.float64, "cl_khr_fp64"), "fp16": ("half", np.float16, "cl_khr_fp16")}
-"""Formats beside fp32: their name in OpenCL C, that of numpy, and the extension that a device needs."""
-
+_FORMATS = {
+    "fp32": ("float", np.float32, ""),
+    "fp64": ("double", np.float64, "cl_khr_fp64"),
+    "fp16": ("half", np.float16, "cl_khr_fp16"),
+}
+"""Formats: their name in OpenCL C, that of numpy, and the extension that a device needs."""
 _SOURCE = """
 #pragma OPENCL FP_CONTRACT ON
 {pragma}
@@ -63,93 +57,95 @@ __kernel void chains(__global {type} *out, const {scalar} gain, const {scalar} o
 _ONE_SOURCE = "__kernel void one(__global float *x) { x[0] += 1.0f; }"
 
 
-@dataclass(frozen=True)
-class Queue:
-    """A device, its context, and a queue that keeps the times of what runs in it."""
-
-    device: Any
-    context: Any
-    queue: Any
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether the device is the host's processor, which has no transfers to itself."""
-        return bool(self.device.type & cl.device_type.CPU)
-
-    def lanes(self, scalar: str) -> int:
-        """Values that one work-item computes side by side: a CPU's vector registers want to be filled."""
-        return max(1, getattr(self.device, f"native_vector_width_{scalar}")) if self.is_cpu else 1
-
-    def clock(self) -> Clock:
-        """Return the clock that waits for the queue."""
-        return Clock(synchronize=self.queue.finish)
-
-    def buffer(self, size: Bytes, flags: int = 0) -> Any:
-        """Return a buffer of the device."""
-        return cl.Buffer(self.context, cl.mem_flags.READ_WRITE | flags, size)
-
-    def repetition(self, kernel: Any, items: int, *kept: Any) -> Callable[[], object]:
-        """Return what runs a kernel once; it keeps the buffers, which the kernel itself lets go."""
-
-        def run(_: tuple[Any, ...] = kept) -> object:
-            return cl.enqueue_nd_range_kernel(self.queue, kernel, (items,), None)
-
-        return run
-
-
-def open_queue(profile: DeviceProfile) -> Queue:
-    """Open the device of a profile.
+def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
+    """Open a queue of the device of a profile that keeps times, and see that the device compiles a kernel.
 
     Raises:
-        NoDeviceError: If it is no longer at its place, or cannot be opened.
+        NoDeviceError: If it is no longer at its place, cannot be opened, or compiles nothing.
     """
     try:
         devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
-        place = profile.index or 0
-        device = devices[place] if place < len(devices) else None
-        if device is None or device.name.strip() != (profile.name or ""):
-            raise NoDeviceError(f"opencl:{place} is no longer {profile.name}; see gpubench probe")
-        context = cl.Context([device])
-        queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        device = dict(enumerate(devices)).get(profile.index or 0)
+        if device is None or plain(device.name.strip(), 120) != profile.name:
+            raise NoDeviceError(f"opencl:{profile.index} is no longer {profile.name}; see gpubench probe")
+        profiling = cl.command_queue_properties.PROFILING_ENABLE
+        queue = cl.CommandQueue(cl.Context([device]), properties=profiling)
     except cl.Error as error:
         raise NoDeviceError(f"OpenCL cannot open {profile.name}: {error}") from error
-    return Queue(device, context, queue)
+    compiled(queue, "one", _ONE_SOURCE)
+    return queue
+
+
+def compiled(queue: cl.CommandQueue, name: str, source: str) -> Any:
+    """Return a kernel.
+
+    Raises:
+        NoDeviceError: If the driver cannot compile for its device, as an old PoCL for a newer processor.
+    """
+    program = cl.Program(queue.context, source)
+    try:
+        return cl.Kernel(program.build(), name)
+    except cl.Error as error:
+        lines = str(error).splitlines()
+        seen = next((line for line in lines if "error" in line), lines[0])
+        raise NoDeviceError(
+            f"the OpenCL driver of {plain(queue.device.name.strip())} cannot compile for it "
+            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL whose LLVM knows this processor)"
+        ) from error
 
 
 def run_micro(
-    opened: Queue, profile: DeviceProfile, budget: Budget, *, strict: bool, time_s: Seconds | None = None
+    queue: cl.CommandQueue,
+    profile: DeviceProfile,
+    budget: Budget,
+    *,
+    strict: bool,
+    time_s: Seconds | None = None,
 ) -> Iterator[MicroResult | Finding]:
     """Run the micro-benchmarks of one process: arithmetic of strict fp32, or all else.
 
     A device that promises more memory than it has refuses a buffer: see ``measure_all``.
 
     Args:
-        opened: Where.
+        queue: Of the device.
         profile: How much memory it says that it has.
         budget: How long and how sure.
         strict: Whether this is the process of strict fp32.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
-    chosen = [*arithmetic(opened, strict=strict), *(() if strict else other_probes(opened))]
 
     def measure(probe: Probe) -> MicroResult:
-        result = repeat(probe, probe.make(opened), timer(probe, opened), budget)
-        return proved(result, probe, opened)
+        return repeat(probe, probe.make(queue), timer(probe, queue), budget)
 
     def is_refusal(error: Exception) -> bool:
         return isinstance(error, cl.Error) and error.code in _TOO_LARGE
 
-    yield from measure_all(chosen, measure, is_refusal, profile, deadline_in(time_s))
+    yield from measure_all(probes(queue, strict=strict), measure, is_refusal, profile, deadline_in(time_s))
 
 
-def timer(probe: Probe, opened: Queue) -> Timer:
+def probes(queue: cl.CommandQueue, *, strict: bool) -> Iterator[Probe]:
+    """Multiply-adds of strict fp32; else those of the device's other formats, copies, transfers, launches."""
+    if strict:
+        yield multiply_add(queue, "fp32")
+        return
+    told = queue.device.extensions.split()
+    yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in told)
+    yield from other_probes(alone=is_cpu(queue), inside=copy_inside, across=_copy_across, add=add)
+
+
+def is_cpu(queue: cl.CommandQueue) -> bool:
+    """Whether the device is the host's processor, which has no transfers to itself."""
+    return bool(queue.device.type & cl.device_type.CPU)
+
+
+def timer(probe: Probe, queue: cl.CommandQueue) -> Timer:
     """Return what times one repetition: the event's own profile on a GPU, else the clock."""
-    if opened.is_cpu or not probe.on_device:
-        return by_clock(probe, opened.clock())
-    cache = opened.buffer(CACHE_BYTES)
+    if is_cpu(queue) or not probe.on_device:
+        return by_clock(probe, Clock(synchronize=queue.finish))
+    cache = buffer(queue, CACHE_BYTES)
 
     def by_event(action: Callable[[], Any]) -> Seconds:
-        cl.enqueue_fill_buffer(opened.queue, cache, np.uint8(0), 0, CACHE_BYTES)
+        cl.enqueue_fill_buffer(queue, cache, np.uint8(0), 0, CACHE_BYTES)
         event = action()
         event.wait()
         return float(event.profile.end - event.profile.start) * 1e-9
@@ -157,37 +153,15 @@ def timer(probe: Probe, opened: Queue) -> Timer:
     return by_event
 
 
-def proved(result: MicroResult, probe: Probe, opened: Queue) -> MicroResult:
-    """Doubt a matrix product whose result is not that of IEEE fp32."""
-    if probe.name != "gemm":
-        return result
-    error = product_error(opened)
-    if error <= IEEE_ERROR:
-        return result
-    doubt = Finding(kind=FindingKind.TF32_IN_FORCE, value=error, limit=IEEE_ERROR)
-    return msgspec.structs.replace(result, findings=(*result.findings, doubt))
+def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
+    """Chains of dependent multiply-adds in registers: 2 FLOP each. It is no matrix product.
 
-
-# --- arithmetic ------------------------------------------------------------------------------------------
-
-
-def arithmetic(opened: Queue, *, strict: bool) -> Iterator[Probe]:
-    """Multiply-adds in each format that the device has, and matrix products where CLBlast is installed."""
-    if not strict:
-        told = opened.device.extensions.split()
-        yield from (multiply_add(opened, name) for name, form in _FORMATS.items() if form[2] in told)
-        return
-    yield multiply_add(opened, "fp32")
-    if clblast() is not None:
-        yield from (product(size) for size in (CPU_GEMM_SIZES if opened.is_cpu else GEMM_SIZES["fp32"]))
-
-
-def multiply_add(opened: Queue, precision: str) -> Probe:
-    """Chains of dependent multiply-adds in registers: 2 FLOP each. It is no matrix product."""
-    scalar, number, extension = _FORMATS.get(precision, ("float", np.float32, ""))
-    lanes = opened.lanes(scalar)
+    On a CPU each work-item fills a vector register, without which PoCL reaches a tenth of the rate.
+    """
+    scalar, number, extension = _FORMATS[precision]
+    lanes = max(1, getattr(queue.device, f"native_vector_width_{scalar}")) if is_cpu(queue) else 1
     type_name = f"{scalar}{lanes}" if lanes > 1 else scalar
-    items = ITEMS_PER_UNIT * opened.device.max_compute_units // lanes
+    items = ITEMS_PER_UNIT * queue.device.max_compute_units // lanes
     size = items * lanes * np.dtype(number).itemsize
     names = [f"x{i}" for i in range(CHAINS)]
     source = _SOURCE.format(
@@ -201,16 +175,14 @@ def multiply_add(opened: Queue, precision: str) -> Probe:
         chains=CHAINS,
     )
 
-    def make(queue: Queue) -> Callable[[], object]:
-        kernel = cl.Kernel(cl.Program(queue.context, source).build(), "chains")
-        out = queue.buffer(size)
-        kernel.set_args(out, number(_GAIN), number(_OFFSET))
-        cl.enqueue_nd_range_kernel(queue.queue, kernel, (items,), None).wait()
-        result = np.empty(items * lanes, number)
-        cl.enqueue_copy(queue.queue, result, out).wait()
+    def make(queue: cl.CommandQueue) -> Callable[[], object]:
+        out, result = buffer(queue, size), np.empty(items * lanes, number)
+        run = repetition(queue, compiled(queue, "chains", source), items, out, number(_GAIN), number(_OFFSET))
+        run()
+        cl.enqueue_copy(queue, result, out).wait()
         if not np.allclose(result.astype(np.float64), _FIXED_POINT, rtol=1e-2):
             raise ArithmeticError(f"{precision} multiply-adds of {queue.device.name} give wrong results")
-        return queue.repetition(kernel, items, out)
+        return run
 
     return Probe(
         name="multiply-add",
@@ -223,109 +195,47 @@ def multiply_add(opened: Queue, precision: str) -> Probe:
     )
 
 
-_ROW_MAJOR, _NO_TRANSPOSE = 101, 111
-"""Of CLBlast's C interface."""
+def buffer(queue: cl.CommandQueue, size: Bytes, flags: int = 0) -> Any:
+    """Return a buffer of the device."""
+    return cl.Buffer(queue.context, cl.mem_flags.READ_WRITE | flags, size)
 
 
-def clblast() -> Any:
-    """Return CLBlast's fp32 matrix product; None where the library is not installed."""
-    found = ctypes.util.find_library("clblast")
-    if found is None:
-        return None
-    product = ctypes.CDLL(found).CLBlastSgemm
-    whole, pointer = ctypes.c_size_t, ctypes.c_void_p
-    operand: list[Any] = [pointer, whole, whole]
-    product.argtypes = [
-        *[ctypes.c_int] * 3, *[whole] * 3, ctypes.c_float, *operand, *operand, ctypes.c_float, *operand,
-        pointer, pointer,
-    ]  # fmt: skip
-    return product
+def repetition(queue: cl.CommandQueue, kernel: Any, items: int, *arguments: Any) -> Callable[[], object]:
+    """Return what runs a kernel once; it keeps the arguments, which the kernel itself lets go."""
+    kernel.set_args(*arguments)
 
+    def run(_: tuple[Any, ...] = arguments) -> object:
+        return cl.enqueue_nd_range_kernel(queue, kernel, (items,), None)
 
-def _multiply(_precision: str, size: int) -> Make:
-    def make(opened: Queue) -> Callable[[], object]:
-        random = np.random.default_rng(0)
-        a, b = (random.standard_normal((size, size), dtype=np.float32) for _ in range(2))
-        return _product(opened, a, b)[0]
-
-    return make
-
-
-def product(size: int) -> Probe:
-    """A square fp32 matrix product by CLBlast, which hands out no event to time it by."""
-    return gemm("fp32", size, _multiply, on_device=False)
-
-
-def product_error(opened: Queue) -> float:
-    """Return the largest error of a product against float64, over the largest value."""
-    random, size = np.random.default_rng(1), 256
-    a, b = (random.standard_normal((size, size), dtype=np.float32) for _ in range(2))
-    call, out = _product(opened, a, b)
-    call()
-    got = np.empty((size, size), np.float32)
-    cl.enqueue_copy(opened.queue, got, out).wait()
-    exact = a.astype(np.float64) @ b
-    return float(np.abs(got - exact).max() / np.abs(exact).max())
-
-
-def _product(opened: Queue, a: Any, b: Any) -> tuple[Callable[[], object], Any]:
-    size, multiply = a.shape[0], clblast()
-    copied = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-    left, right = (cl.Buffer(opened.context, copied, hostbuf=each) for each in (a, b))
-    out = opened.buffer(a.nbytes)
-    queue = ctypes.c_void_p(opened.queue.int_ptr)
-
-    def call() -> None:
-        status = multiply(
-            _ROW_MAJOR, _NO_TRANSPOSE, _NO_TRANSPOSE, size, size, size,
-            1.0, left.int_ptr, 0, size, right.int_ptr, 0, size, 0.0, out.int_ptr, 0, size,
-            ctypes.byref(queue), None,
-        )  # fmt: skip
-        if status != 0:
-            raise RuntimeError(f"CLBlast refused a product of {size} with status {status}")
-
-    return call, out
-
-
-# --- copies, transfers, launches -------------------------------------------------------------------------
-
-
-def other_probes(opened: Queue) -> Iterator[Probe]:
-    """Copies, transfers and launches."""
-    return micro.other_probes(alone=opened.is_cpu, inside=copy_inside, across=_copy_across, add=add)
+    return run
 
 
 def copy_inside(size: Bytes) -> Make:
     """Copy one buffer of the device to another, both written before: what never was may not be there yet."""
 
-    def make(opened: Queue) -> Callable[[], object]:
-        source, target = opened.buffer(size), opened.buffer(size)
+    def make(queue: cl.CommandQueue) -> Callable[[], object]:
+        source, target = buffer(queue, size), buffer(queue, size)
         for each in (source, target):
-            cl.enqueue_fill_buffer(opened.queue, each, np.uint8(1), 0, size)
-        return lambda: cl.enqueue_copy(opened.queue, target, source)
+            cl.enqueue_fill_buffer(queue, each, np.uint8(1), 0, size)
+        return lambda: cl.enqueue_copy(queue, target, source)
 
     return make
 
 
 def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
-    def make(opened: Queue) -> Callable[[], object]:
-        there = opened.buffer(size)
+    def make(queue: cl.CommandQueue) -> Callable[[], object]:
+        there, here = buffer(queue, size), np.empty(size, np.uint8)
         if pinned:
-            staged = opened.buffer(size, cl.mem_flags.ALLOC_HOST_PTR)
+            staged = buffer(queue, size, cl.mem_flags.ALLOC_HOST_PTR)
             flags = cl.map_flags.READ | cl.map_flags.WRITE
-            here, _ = cl.enqueue_map_buffer(opened.queue, staged, flags, 0, (size,), np.uint8)
-        else:
-            here = np.empty(size, np.uint8)
+            here, _ = cl.enqueue_map_buffer(queue, staged, flags, 0, (size,), np.uint8)
         here[:] = 1
         target, source = (there, here) if to_device else (here, there)
-        return lambda: cl.enqueue_copy(opened.queue, target, source, is_blocking=False)
+        return lambda: cl.enqueue_copy(queue, target, source, is_blocking=False)
 
     return make
 
 
-def add(opened: Queue) -> Callable[[], object]:
+def add(queue: cl.CommandQueue) -> Callable[[], object]:
     """Add one to one element."""
-    kernel = cl.Kernel(cl.Program(opened.context, _ONE_SOURCE).build(), "one")
-    one = opened.buffer(4)
-    kernel.set_args(one)
-    return opened.repetition(kernel, 1, one)
+    return repetition(queue, compiled(queue, "one", _ONE_SOURCE), 1, buffer(queue, 4))

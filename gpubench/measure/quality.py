@@ -76,7 +76,7 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     Images of 8 x 8 are enlarged threefold and framed to 28 x 28, from 0 to 1; tokens are whole numbers.
     """
     task = built(order.case.workload, order.case, order.seed)
-    inputs, targets = map(torch.from_numpy, goal.checked_samples())
+    inputs, targets = map(torch.from_numpy, goal.samples())
     if inputs.dim() == 2:
         samples = inputs.long()
     else:

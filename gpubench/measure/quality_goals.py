@@ -8,7 +8,6 @@ followed by four others with probabilities 0.7, 0.1, 0.1 and 0.1: no model can r
 from __future__ import annotations
 
 import gzip
-import hashlib
 import random
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import package_path
 from gpubench.models.run import Metric
@@ -46,20 +44,6 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     def is_met_by(self, quality: float) -> bool:
         """Whether this is good enough; what is no number never is."""
         return quality >= self.target if self.metric == "accuracy" else quality <= self.target
-
-    def checked_samples(self) -> Arrays:
-        """Return inputs and targets, as far as they are the ones that the goal was stated for.
-
-        Raises:
-            MisuseError: If they differ.
-        """
-        inputs, targets = self.samples()
-        found = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()
-        if found != self.data_sha256:
-            raise MisuseError(
-                f"the samples of this goal are not the stated ones (sha256 {found[:12]}): install anew"
-            )
-        return inputs, targets
 
 
 @cache

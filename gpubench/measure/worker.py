@@ -16,10 +16,11 @@ from gpubench.models import Finding, Framework, MicroResult
 from gpubench.parent import ParentChannel
 
 if TYPE_CHECKING:
+    from pyopencl import CommandQueue
+
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.keras_case import KerasBench
     from gpubench.measure.meeting import Place
-    from gpubench.measure.opencl import Queue
 
 Context = TypeVar("Context")
 
@@ -64,7 +65,7 @@ def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
 def serve_opencl(line: ParentChannel, setup: messages.Setup) -> None:
     """The same on a device that runs no steps: micro-benchmarks alone."""
 
-    def open_device() -> Queue:
+    def open_device() -> CommandQueue:
         line.send(messages.Phase(name="import"))
         began_s = time.perf_counter()
         from gpubench.measure.opencl import open_queue
@@ -76,7 +77,7 @@ def serve_opencl(line: ParentChannel, setup: messages.Setup) -> None:
         line.send(messages.Ready(cold_s=cold_s))
         return opened
 
-    def serve_one(command: messages.Command, opened: Queue, line: ParentChannel) -> None:
+    def serve_one(command: messages.Command, opened: CommandQueue, line: ParentChannel) -> None:
         from gpubench.measure.opencl import run_micro
 
         if not isinstance(command, messages.MeasureMicro):

@@ -1,6 +1,6 @@
 """Devices that OpenCL reaches, of any maker: for some of AMD's and Intel's there is no other way.
 
-Asked in a child process, because a broken driver of one maker takes down whoever asks for the list.
+They are listed in a child process that runs this file, because a broken driver takes down whoever asks it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpubench.children import ask_child
 from gpubench.errors import NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
+from gpubench.parent import ParentChannel
 from gpubench.probe import plausible
 from gpubench.probe.backend import BackendReport, Problem, WithoutReadings
-from gpubench.probe.opencl_child import Listed, Listing
-from gpubench.probe.plausible import Gate, taken
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
 NAME = "opencl"
-_PROGRAM = ("-m", "gpubench.probe.opencl_child")
+_PROGRAM: tuple[str, ...] = ("-m", __name__)
 _LIMIT_S = 20.0
 """A driver that has not answered by then is taken for hung."""
 _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
@@ -43,12 +44,72 @@ _VENDORS = {
 """Makers by the beginning of how their drivers spell them."""
 
 
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Every device in the order of the OpenCL loader, and what kept others from being listed."""
+
+    devices: tuple[DeviceProfile, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 def ask_listing() -> Listing:
     """List the devices in a child process; one that fails or hangs becomes a problem, never an exception."""
     # numpy, which pyopencl brings, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     asked = ask_child(_PROGRAM, (), Listing, time_limit_s=_LIMIT_S, environment=environment)
     return asked.answer or Listing(problems=(f"the process that lists OpenCL devices {asked.how}",))
+
+
+def listing() -> Listing:
+    """Ask each platform for its devices; one that has none, or fails, is left out with its reason."""
+    import pyopencl
+
+    found: list[DeviceProfile] = []
+    problems = []
+    try:
+        platforms = pyopencl.get_platforms()
+    except pyopencl.Error as error:  # the loader's own word for "no driver"
+        return Listing(problems=(str(error),))
+    for platform in platforms:
+        try:
+            found += [
+                profile_of(device, platform.name, len(found) + place)
+                for place, device in enumerate(platform.get_devices())
+            ]
+        except pyopencl.Error as error:
+            problems.append(f"{platform.name.strip()}: {error}")
+    return Listing(devices=tuple(found), problems=tuple(problems))
+
+
+def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
+    """Return a device of pyopencl in SI units; what no device can have becomes None, with the reason.
+
+    Of a CPU, compute units are cores; it alone has a count of cores.
+    """
+    unavailable: dict[str, str] = {}
+
+    def gated(field: str, value: int, gate: plausible.Gate) -> Any:
+        return plausible.taken(gate, value, field, unavailable)
+
+    name, vendor = plain(device.name.strip(), 120), device.vendor.strip()
+    is_cpu = bool(device.type & 2)  # CL_DEVICE_TYPE_CPU
+    spec = None if is_cpu else find_spec(name)
+    units = gated("sm_count", device.max_compute_units, plausible.SMS)
+    makers = (maker for start, maker in _VENDORS.items() if vendor.lower().startswith(start))
+    return DeviceProfile(
+        backend=NAME,
+        vendor=next(makers, plain(vendor, 60)) or None,
+        name=name,
+        gpu_key=None if spec is None else spec.key,
+        index=index,
+        architecture=plain(device.version.strip(), 120),
+        sm_count=None if is_cpu else units,
+        core_count=units if is_cpu else None,
+        memory_bytes=gated("memory_bytes", device.global_mem_size, plausible.MEMORY),
+        unified_memory=bool(device.host_unified_memory),
+        sm_clock_max_hz=gated("sm_clock_max_hz", device.max_clock_frequency, _CLOCK),
+        driver_version=f"{plain(platform.strip(), 60)} {plain(device.driver_version.strip(), 60)}",
+        unavailable=unavailable,
+    )
 
 
 def may_have_gpus(dev: Path = Path("/dev")) -> bool:
@@ -71,10 +132,8 @@ class OpenClBackend(WithoutReadings):
         """
         if not (installed() and self.may_have_gpus()):
             return BackendReport()
-        listing = self.list_devices()
-        profiles = tuple(
-            profile_of(each, index) for index, each in enumerate(listing.devices) if not each.is_cpu
-        )
+        found = self.list_devices()
+        profiles = tuple(device for device in found.devices if device.core_count is None)
         problems = tuple(
             Problem(
                 what="an OpenCL platform cannot be used",
@@ -83,7 +142,7 @@ class OpenClBackend(WithoutReadings):
                 exit_code=0,
                 backend=NAME,
             )
-            for seen in listing.problems
+            for seen in found.problems
         )
         return BackendReport(devices=profiles, states=(None,) * len(profiles), problems=problems)
 
@@ -96,11 +155,11 @@ class OpenClBackend(WithoutReadings):
         if not installed():
             line = pip_install("pyopencl")
             raise NoDeviceError(f"OpenCL is reached through pyopencl, which is not installed: {line}")
-        listing = self.list_devices()
-        if place < len(listing.devices):
-            return profile_of(listing.devices[place], place)
-        here = ", ".join(f"opencl:{i} {plain(d.name, 60)}" for i, d in enumerate(listing.devices))
-        why = "; ".join(plain(problem, 100) for problem in listing.problems)
+        found = self.list_devices()
+        if place < len(found.devices):
+            return found.devices[place]
+        here = ", ".join(f"opencl:{i} {plain(d.name or '', 60)}" for i, d in enumerate(found.devices))
+        why = "; ".join(plain(problem, 100) for problem in found.problems)
         raise NoDeviceError(
             f"--device opencl:{place}: here are {here}"
             if here
@@ -117,28 +176,5 @@ def installed() -> bool:
     return importlib.util.find_spec("pyopencl") is not None
 
 
-def profile_of(listed: Listed, index: int) -> DeviceProfile:
-    """Return a device in SI units; what no device can have becomes None, with the reason."""
-    unavailable: dict[str, str] = {}
-
-    def gated(field: str, value: int, gate: Gate) -> Any:
-        return taken(gate, value, field, unavailable)
-
-    vendors = (name for start, name in _VENDORS.items() if listed.vendor.lower().startswith(start))
-    spec = None if listed.is_cpu else find_spec(listed.name)
-    units = gated("sm_count", listed.compute_units, plausible.SMS)
-    return DeviceProfile(
-        backend=NAME,
-        vendor=next(vendors, plain(listed.vendor, 60)) or None,
-        name=plain(listed.name, 120),
-        gpu_key=None if spec is None else spec.key,
-        index=index,
-        architecture=plain(listed.version, 120),
-        sm_count=None if listed.is_cpu else units,
-        core_count=units if listed.is_cpu else None,
-        memory_bytes=gated("memory_bytes", listed.memory_bytes, plausible.MEMORY),
-        unified_memory=listed.unified_memory,
-        sm_clock_max_hz=gated("sm_clock_max_hz", listed.clock_mhz, _CLOCK),
-        driver_version=f"{plain(listed.platform, 60)} {plain(listed.driver, 60)}",
-        unavailable=unavailable,
-    )
+if __name__ == "__main__":
+    ParentChannel().send(listing())

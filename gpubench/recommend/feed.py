@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from gpubench.interval import Interval
 from gpubench.measure.feeding import (
     CLIP_FRAMES,
-    Consumption,
-    Feeding,
-    PipelineReport,
-    feeding,
-    measure_pipeline,
+    PreparationRate,
+    eight_bit_bytes,
+    measure_preparation,
+    tensor_bytes,
 )
+from gpubench.models.workload import PHOTOGRAPH_SHAPE
 from gpubench.options import check_fields
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
@@ -23,6 +25,7 @@ from gpubench.profile import profile_of
 from gpubench.recommend.request import FeedRequest
 from gpubench.record.store import own_runs, reference_runs
 from gpubench.specs import require_spec
+from gpubench.units import format_number, format_percent
 
 CONSUMERS = ("vgg16", "resnet50")
 """One bound by arithmetic, one that takes images several times as fast."""
@@ -30,12 +33,49 @@ EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
 """GPUs to answer for where there is none here and none is named."""
 
 
+class Consumption(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second that a GPU trains on, with its interval (None is unknown), and what it rests on."""
+
+    workload: str
+    gpu: str
+    case: str
+    basis: str
+    images_per_s: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """The rate with its interval [images/s]."""
+        return Interval(self.images_per_s, self.low, self.high)
+
+
+class Feeding(msgspec.Struct, frozen=True, kw_only=True):
+    """One model on one GPU beside what this host prepares.
+
+    Attributes:
+        photographs_bytes_per_s: Consumed, as 8-bit images: what the link carries if the GPU augments.
+        tensors_bytes_per_s: Consumed, as float32 tensors: what the link carries if the CPU augments.
+        cpu_share: Prepared over consumed; below 1 the GPU waits.
+        workers_needed: Worker processes that would keep up, each at the rate of one here.
+        certain: Whether both ends of every interval say the same of ``fed``.
+    """
+
+    consumption: Consumption
+    photographs_bytes_per_s: float
+    tensors_bytes_per_s: float
+    cpu_share: float
+    workers_needed: int
+    fed: bool
+    certain: bool
+    verdict: str
+
+
 class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
     """What this host prepares, and one answer for each model on each GPU."""
 
-    device: str
     remark: str | None
-    pipeline: PipelineReport
+    prepared: PreparationRate
     feedings: tuple[Feeding, ...]
     refused: tuple[str, ...] = ()
 
@@ -52,18 +92,47 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here
     consumptions, refused = consumed_by(keys, request.results)
-    frames = CLIP_FRAMES if request.clips else 1
-    pipeline = measure_pipeline(device, workers=request.workers, frames=frames)
+    prepared = measure_preparation(request.workers, frames=CLIP_FRAMES if request.clips else 1)
     return FeedReport(
-        device=device.name or device.backend,
         remark=remark,
-        pipeline=pipeline,
-        feedings=tuple(
-            feeding(c, pipeline, device_is_gpu=not device.is_cpu and c.gpu == device.gpu_key)
-            for c in consumptions
-        ),
+        prepared=prepared,
+        feedings=tuple(feeding(consumption, prepared) for consumption in consumptions),
         refused=refused,
     )
+
+
+def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
+    """Compare one consumption with what was timed.
+
+    Decoding is not in what was timed, nor is the link to the GPU: "it can feed it" is the best case.
+    """
+    taken, given = consumption.images_per_s, prepared.images_per_s
+    share = given / taken
+    needed = math.ceil(taken * prepared.workers / given)
+    at_worst = _keeps_up(prepared.low, consumption.high)
+    certain = at_worst is not None and at_worst == _keeps_up(prepared.high, consumption.low)
+    idle = format_percent(math.floor(100 * (1 - share)) / 100)
+    answer = (
+        "it can feed it"
+        if share >= 1
+        else f"the GPU would wait {idle} of the time; {needed} such workers would keep up"
+    )
+    doubt = "" if certain else "; not certain, as the intervals allow the opposite or are unknown"
+    return Feeding(
+        consumption=consumption,
+        photographs_bytes_per_s=taken * eight_bit_bytes(PHOTOGRAPH_SHAPE),
+        tensors_bytes_per_s=taken * tensor_bytes(PHOTOGRAPH_SHAPE),
+        cpu_share=share,
+        workers_needed=needed,
+        fed=share >= 1,
+        certain=certain,
+        verdict=f"{consumption.workload} on {consumption.gpu} consumes {consumption.interval.text()} "
+        f"images/s; this CPU prepares {format_number(given)} images/s: {answer}{doubt}",
+    )
+
+
+def _keeps_up(prepared: float | None, consumed: float | None) -> bool | None:
+    return None if prepared is None or consumed is None else prepared >= consumed
 
 
 def consumed_by(

@@ -23,11 +23,6 @@ _PER_FRAME = (
     "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of an "
     "image classifier"
 )
-_WAYS = {
-    "cpu_one_process": "one process",
-    "cpu_workers": "{workers} DataLoader workers",
-    "device_batch": "in whole batches of {batch_size}{where}",
-}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -96,36 +91,29 @@ def _sentence(shown: list[Result], link: MicroResult | None) -> str:
 
 
 def prepared(report: FeedReport) -> list[Part]:
-    """Return what this host prepares, way by way, and what each GPU makes of that."""
-    pipeline = report.pipeline
-    where = "" if pipeline.link_bytes_per_s is None else " on the device"  # a CPU has no link
-    link = (
-        []
-        if pipeline.link_bytes_per_s is None
-        else [Paragraph(text=f"link from host to device: {format_si(pipeline.link_bytes_per_s, 'B/s')}")]
-    )
-    what, per_frame = "500 x 375 photographs", []
-    if pipeline.frames > 1:
-        what = f"clips of {pipeline.frames} frames of 340 x 256"
-        per_frame = [Paragraph(text=_PER_FRAME)]
-    said = [
-        f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
-        f"{format_si(f.tensors_bytes_per_s, 'B/s')} of tensors, "
-        f"{format_si(f.photographs_bytes_per_s, 'B/s')} of 8-bit photographs]"
-        for f in report.feedings
+    """Return what this host's workers prepare, and what each GPU makes of that."""
+    rate = report.prepared
+    clips = rate.frames > 1
+    what = f"clips of {rate.frames} frames of 340 x 256" if clips else "500 x 375 photographs"
+    lines = [
+        *((_PER_FRAME,) if clips else ()),
+        *(
+            f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
+            f"{format_si(f.tensors_bytes_per_s, 'B/s')} of tensors, "
+            f"{format_si(f.photographs_bytes_per_s, 'B/s')} of 8-bit photographs]"
+            for f in report.feedings
+        ),
+        *(f"no figure for {line}" for line in report.refused),
     ]
     return [
         table(
-            f"Augmenting {what} to 224 x 224, without decoding, on {plain(report.device)}",
-            pipeline.rates,
-            text(
-                "how", lambda r: _WAYS[r.way].format(workers=r.workers, batch_size=r.batch_size, where=where)
-            ),
-            number("images/s" if pipeline.frames == 1 else "frames/s", lambda r: stacked(r.interval.text())),
+            f"Augmenting {what} to 224 x 224 on this CPU, without decoding",
+            [rate],
+            text("DataLoader workers", lambda r: str(r.workers)),
+            number("frames/s" if clips else "images/s", lambda r: stacked(r.interval.text())),
+            number("per worker", lambda r: stacked(r.interval.over(r.workers).text())),
         ),
-        *link,
-        *per_frame,
-        *(Paragraph(text=text_) for text_ in (*said, *(f"no figure for {line}" for line in report.refused))),
+        *(Paragraph(text=line) for line in lines),
     ]
 
 

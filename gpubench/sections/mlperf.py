@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
-from gpubench.folders import data_rows
 from gpubench.labels import gpu_name, gpus, offer_name
-from gpubench.predict.calibration import JOBS
-from gpubench.predict.question import FITTED_VENDOR
-from gpubench.readings import MLPERF_LICENSE, load_mlperf, newest_and_fastest, rounds
-from gpubench.recommend.mlperf import PricedRun, priced
+from gpubench.models import Offer, Pricing
+from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, newest_and_fastest, rounds
+from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_number, format_usd, plain
 
+MOST_GPUS_OF_A_MACHINE = 8
 
-def part_in_predictions() -> str:
-    """Say which figures of MLPerf a prediction rests on and which not, by the rows that are fitted."""
-    specs = load_specs()
-    jobs = [row for row in data_rows(JOBS) if row["gpu_key"] in specs]
-    fitted = [row["harness"] for row in jobs if specs[row["gpu_key"]].vendor == FITTED_VENDOR]
-    of_mlperf = fitted.count("mlperf")
-    return (
-        "No time to train enters a prediction or the ranking; throughput does: how a job scales over several "
-        f"GPUs is fitted to {len(fitted)} published jobs, {of_mlperf} of them of MLPerf Training."
-    )
+
+class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A published run and the cheapest cloud machines that it would fit on.
+
+    Attributes:
+        offer: What one machine is; None where no cloud lists such a machine on demand.
+        machines: How many of them.
+        usd: Hours of the run times the price of all machines, without start-up; None without an offer.
+    """
+
+    run: PublishedRun
+    offer: Offer | None = None
+    machines: int | None = None
+    usd: float | None = None
+
+
+def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[PricedRun, ...]:
+    """Put the cheapest on-demand cloud machines of the same GPUs beside each run.
+
+    Args:
+        runs: What was published.
+        offers: Prices; marketplace hosts, spot and reserved ones are passed over: a published system is a
+            whole machine that stays.
+    """
+    clouds: dict[str, list[Offer]] = {}
+    for offer in offers:
+        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.price_usd_per_hour > 0:
+            clouds.setdefault(offer.gpu_key, []).append(offer)
+    found = []
+    for run in runs:
+        # GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones
+        size = min(run.gpus, MOST_GPUS_OF_A_MACHINE)
+        fitting = [offer for offer in clouds.get(run.gpu_key, ()) if offer.gpu_count == size]
+        if not fitting or run.gpus % size:
+            found.append(PricedRun(run=run))
+            continue
+        offer = min(fitting, key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""))
+        machines = run.gpus // size
+        usd = float(offer.price_usd_per_hour) * machines * run.minutes / MINUTES_PER_HOUR
+        found.append(PricedRun(run=run, offer=offer, machines=machines, usd=usd))
+    return tuple(found)
 
 
 def what() -> str:
@@ -36,10 +67,11 @@ def what() -> str:
     span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
     return (
         "Time to train to the stated quality, as submitters published it: their own software, tuned for "
-        f"their own machine. Rounds: {span}; later ones are not in the table. {part_in_predictions()} "
-        "The fastest run of the newest round of each GPU is shown; its cost is its hours times today's "
-        "cheapest on-demand cloud price of as many GPUs, without start-up. Source: "
-        f"{MLPERF_LICENSE}."
+        f"their own machine. Rounds: {span}; later ones are not in the table. No time to train enters a "
+        "prediction or the ranking; how throughput scales over several GPUs is fitted to published jobs, "
+        "some of them of MLPerf Training. The fastest run of the newest round of each GPU is shown; its cost "
+        "is its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
+        f"Source: {MLPERF_LICENSE}."
     )
 
 

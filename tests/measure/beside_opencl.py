@@ -32,12 +32,12 @@ PAIRS_OF_BUFFERS = 10
 
 def main(*, on_gpu: bool) -> int:
     """Time blocks of copies of both in the order one, two, two, one, and return the exit code."""
-    place = next(n for n, device in enumerate(ask_listing().devices) if device.is_cpu is not on_gpu)
-    opened = opencl.open_queue(BACKEND.device(place))
+    place = next(n for n, device in enumerate(ask_listing().devices) if (device.core_count is None) is on_gpu)
+    queue = opencl.open_queue(BACKEND.device(place))
     count, turns = 0, []
     for turn in range(-(-PAIRS // PAIRS_OF_BUFFERS)):
         pairs = min(PAIRS_OF_BUFFERS, PAIRS - turn * PAIRS_OF_BUFFERS)
-        sides = both(opened, probe_is_first=turn % 2 == 0)
+        sides = both(queue, probe_is_first=turn % 2 == 0)
         if not count:
             warm_count(sides[1], BLOCK_S, 1, WARM_S)
             count = warm_count(sides[0], BLOCK_S, 1, WARM_S)
@@ -45,7 +45,7 @@ def main(*, on_gpu: bool) -> int:
     ratio = ratio_of([b / a for one in turns for a, b in zip(one.first_s, one.second_s, strict=True)])
     verdict = verdict_of(ratio, LIMIT)
     print(
-        f"{opened.device.name.strip()}, bandwidth over a loop by hand: {words_of(ratio)}: {verdict} {LIMIT:.0%}"
+        f"{queue.device.name.strip()}, bandwidth over a loop by hand: {words_of(ratio)}: {verdict} {LIMIT:.0%}"
     )
     probe_s = median(s for one in turns for s in one.first_s)
     by_hand_s = median(s for one in turns for s in one.second_s)
@@ -58,17 +58,17 @@ def main(*, on_gpu: bool) -> int:
 
 
 def both(
-    opened: opencl.Queue, *, probe_is_first: bool
+    queue: cl.CommandQueue, *, probe_is_first: bool
 ) -> tuple[Callable[[int], float], Callable[[int], float]]:
     """Return what times so many copies of the probe and by hand, of new buffers [s]."""
-    probe = next(p for p in opencl.other_probes(opened) if p.name == "device copy")
+    probe = next(p for p in opencl.probes(queue, strict=False) if p.name == "device copy")
     size_bytes = probe.memory_bytes // 2
-    makers = [lambda: probe.make(opened), lambda: copy_by_hand(opened.device, size_bytes)]
+    makers = [lambda: probe.make(queue), lambda: copy_by_hand(queue.device, size_bytes)]
     if probe_is_first:
         action, by_hand = (make() for make in makers)
     else:
         by_hand, action = (make() for make in reversed(makers))
-    clock = opencl.timer(probe, opened)
+    clock = opencl.timer(probe, queue)
     return lambda count: sum(clock(action) for _ in range(count)), lambda count: sum(
         by_hand() for _ in range(count)
     )

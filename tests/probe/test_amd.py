@@ -1,17 +1,24 @@
-"""AMD GPUs from folders shaped like the kernel's, and from recorded ones."""
+"""AMD GPUs: listed by the compute driver, told of by a stand-in of AMD's library."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
+from report import samples
 
 from gpubench.errors import MisuseError, NoDeviceError
-from gpubench.models import DeviceProfile, Reading
+from gpubench.findings import FindingKind, describe
+from gpubench.measure import checks
+from gpubench.models import DeviceProfile, Reading, Run
 from gpubench.probe import amd, nvidia, select
 from gpubench.probe.amd import AmdBackend
-from gpubench.probe.backend import BackendReport, PowerLimits
+from gpubench.probe.backend import BackendReport
 from gpubench.probe.select import select_device
 from gpubench.probe.torch_problems import TorchBuild
 
@@ -24,36 +31,69 @@ XTX = {
     "vendor_id": 4098, "device_id": 29772, "location_id": 0x0300, "domain": 0,
 }  # fmt: skip
 CPU = {"cpu_cores_count": 16, "simd_count": 0, "vendor_id": 0}
-FILES = {
-    "product_name": "AMD Instinct MI300X",
-    "device": "0x744c",
-    "revision": "0xc8",
-    "mem_info_vram_total": str(192 << 30),
-    "mem_info_vram_used": str(300 << 20),
-    "gpu_busy_percent": "7",
-    "max_link_speed": "32.0 GT/s PCIe",
-    "max_link_width": "16",
-    "current_link_speed": "16.0 GT/s PCIe",
-    "current_link_width": "16",
-    "hwmon/hwmon4/power1_cap": "600000000",
-    "hwmon/hwmon4/power1_cap_default": "750000000",
-    "hwmon/hwmon4/power1_average": "140000000",
-    "hwmon/hwmon4/temp1_input": "41000",
-    "hwmon/hwmon4/freq1_input": "132000000",
-    "hwmon/hwmon4/freq2_input": "900000000",
+TOLD = {
+    "0002:0c:00.0": ("AMD Instinct MI300X", 192 << 30),
+    "0000:03:00.0": ("AMD Radeon RX 7900 XTX", 24 << 30),
 }
+"""What the library says of each card: its name and its memory."""
 
 
-def machine(root: Path, *nodes: dict, files: dict | None = None) -> AmdBackend:
+class RefusedError(Exception):
+    pass
+
+
+class Library:
+    """A stand-in of the module ``amdsmi``: two cards; all that is not answered here is refused."""
+
+    AmdSmiException = RefusedError
+    AmdSmiClkType = SimpleNamespace(GFX=0, MEM=4)
+    AmdSmiTemperatureType = SimpleNamespace(EDGE=0, HOTSPOT=1)
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT=0)
+    AmdSmiMemoryType = SimpleNamespace(VRAM=0)
+
+    def amdsmi_get_processor_handle_from_bdf(self, bus_id: str) -> str:
+        if bus_id not in TOLD:
+            raise RefusedError("no such card")
+        return bus_id
+
+    def amdsmi_get_gpu_asic_info(self, handle: str) -> dict:
+        return {"market_name": TOLD[handle][0]}
+
+    def amdsmi_get_gpu_memory_total(self, handle: str, _kind: int) -> int:
+        return TOLD[handle][1]
+
+    def amdsmi_get_gpu_activity(self, _handle: str) -> dict:
+        return {"gfx_activity": 0}
+
+    def amdsmi_get_power_cap_info(self, _handle: str) -> dict:
+        cap = {"power_cap": 600_000_000, "default_power_cap": 750_000_000}
+        return cap | {"min_power_cap": 0, "max_power_cap": 2**64 - 1}
+
+    def amdsmi_get_pcie_info(self, _handle: str) -> dict:
+        return {
+            "pcie_static": {"max_pcie_speed": 32_000, "max_pcie_width": 16},
+            "pcie_metric": {"pcie_speed": 16_000, "pcie_width": 16},
+        }
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def refuse(*_: object) -> None:
+            raise RefusedError(f"{name} is not supported")
+
+        return refuse
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch) -> Library:
+    made = Library()
+    monkeypatch.setattr(amd, "open_library", lambda: made)
+    return made
+
+
+def machine(root: Path, *nodes: dict) -> AmdBackend:
     for number, node in enumerate((CPU, *nodes)):
         folder = root / "sys/class/kfd/kfd/topology/nodes" / str(number)
         folder.mkdir(parents=True)
         (folder / "properties").write_text("".join(f"{k} {v}\n" for k, v in node.items()))
-        for name, text in (FILES if files is None else files).items() if node is not CPU else ():
-            place, domain = node["location_id"], node["domain"]
-            file = root / f"sys/bus/pci/devices/{domain:04x}:{place >> 8:02x}:00.0" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text + "\n")
     return AmdBackend(root=root)
 
 
@@ -64,53 +104,67 @@ def test_an_mi300x(tmp_path: Path) -> None:
     assert (gpu.sm_count, gpu.memory_bytes, gpu.sm_clock_max_hz) == (304, 192 << 30, 2.1e9)
     assert (gpu.power_limit_w, gpu.power_limit_default_w) == (600.0, 750.0)
     assert (gpu.pcie_generation, gpu.pcie_width, gpu.pci_bus_id) == (5, 16, "0002:0c:00.0")
+    assert (gpu.index, gpu.uuid) == (0, "GPU-0000000000001234")
     assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8", "fp8")
     assert "transfer rate" in gpu.unavailable["memory_bandwidth_bytes_per_s"]
-    assert report.states[0].pcie_generation_now == 4
+    assert "driver_version" in gpu.unavailable, "what the library refuses has its reason"
+    (state,) = report.states
+    assert (state.pcie_generation_now, state.idle, state.power_w) == (4, True, None)
+    assert report.problems == ()
 
 
-def test_readings(tmp_path: Path) -> None:
-    (gpu,) = machine(tmp_path, MI300X).devices().devices
-    with AmdBackend(root=tmp_path).open_readings(gpu) as line:
-        assert line.sample() == Reading(
-            sm_clock_hz=132e6,
-            memory_clock_hz=900e6,
-            power_w=140.0,
-            temperature_c=41.0,
-            utilization=0.07,
-            memory_used_bytes=300 << 20,
-        )
-        assert line.power_limits() == PowerLimits(enforced_w=600.0, default_w=750.0)
-        assert line.energy_j() is None
-        assert line.refused["power_limit_range"].startswith("hwmon/*/power1_cap_m")
-    with pytest.raises(NoDeviceError):
-        AmdBackend(root=tmp_path / "elsewhere").open_readings(gpu)
-
-
-def test_a_name_from_the_table_that_libdrm_installs(tmp_path: Path) -> None:
-    files = {**FILES, "product_name": "", "mem_info_vram_total": str(24 << 30)}
-    (tmp_path / "usr/share/libdrm").mkdir(parents=True)
-    (tmp_path / "usr/share/libdrm/amdgpu.ids").write_text(
-        "# comment\n1.0.0\n744C,\tC8,\tAMD Radeon RX 7900 XTX\n"
-    )
-    (gpu,) = machine(tmp_path, XTX, files=files).devices().devices
-    assert (gpu.name, gpu.gpu_key, gpu.sm_count) == (
-        "AMD Radeon RX 7900 XTX",
-        "amd-radeon-rx-7900-xtx-24gb",
-        96,
-    )
-    assert gpu.architecture == "gfx1100"
-    assert gpu.uuid is None
-    assert "name" not in gpu.unavailable
-
-
-def test_a_gpu_that_tells_nothing_is_listed_with_reasons(tmp_path: Path) -> None:
-    (gpu,) = machine(tmp_path, XTX, files={"gpu_busy_percent": "nonsense"}).devices().devices
-    assert gpu.name is None
-    assert {"name", "memory_bytes", "gpu_key", "power_limit_w", "pcie_width"} <= set(gpu.unavailable)
-    with AmdBackend(root=tmp_path).open_readings(gpu) as line:
+def test_without_the_library_a_card_is_listed_timed_without_telemetry_and_told_what_to_install(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(amd, "open_library", lambda: None)
+    backend = machine(tmp_path, MI300X, XTX)
+    report = backend.devices()
+    assert [(gpu.name, gpu.gpu_key, gpu.sm_count) for gpu in report.devices] == [
+        (None, None, 304),
+        (None, None, 96),
+    ]
+    assert {"name", "gpu_key", "memory_bytes", "power_limit_w"} <= set(report.devices[0].unavailable)
+    assert report.states == (None, None)
+    (problem,) = report.problems
+    assert problem.exit_code == 0
+    assert re.search(r"pip install '?amdsmi>=[\d.]+", problem.fix)
+    with backend.open_readings(report.devices[0]) as line:
+        assert line.source == "none"
         assert line.sample() == Reading()
-        assert line.refused["utilization"] == "gpu_busy_percent: not understood"
+
+
+def test_a_run_without_telemetry_names_the_package() -> None:
+    run = samples.h200_run()
+    of_amd = msgspec.structs.replace(run, device=DeviceProfile(backend="rocm"))
+    (said,) = (f for f in checks.of_run(silent(of_amd)) if f.kind is FindingKind.NO_TELEMETRY)
+    assert re.search(r"pip install '?amdsmi>=[\d.]+", describe(said))
+    (other,) = (f for f in checks.of_run(silent(run)) if f.kind is FindingKind.NO_TELEMETRY)
+    assert "amdsmi" not in describe(other)
+
+
+def silent(run: Run) -> Run:
+    """The same run whose launches had no telemetry."""
+    mute = [
+        msgspec.structs.replace(
+            m, launches=tuple(msgspec.structs.replace(x, telemetry_source="none") for x in m.launches)
+        )
+        for m in run.measurements
+    ]
+    return msgspec.structs.replace(run, measurements=tuple(mute))
+
+
+def test_a_card_that_the_library_does_not_show_is_listed_without_telemetry(tmp_path: Path) -> None:
+    backend = machine(tmp_path, MI300X | {"location_id": 0x4100})
+    (gpu,) = backend.devices().devices
+    assert (gpu.name, gpu.pci_bus_id) == (None, "0002:41:00.0")
+    assert len(backend.devices().problems) == 1
+    assert backend.open_readings(gpu).source == "none"
+
+
+def test_a_card_that_has_gone_is_named(tmp_path: Path) -> None:
+    (gpu,) = machine(tmp_path, MI300X).devices().devices
+    with pytest.raises(NoDeviceError, match="no longer listed"):
+        AmdBackend(root=tmp_path / "elsewhere").open_readings(gpu)
 
 
 def test_a_machine_without_amd_is_empty(tmp_path: Path) -> None:
@@ -121,77 +175,28 @@ def test_a_machine_without_amd_is_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "name"), [(90010, "gfx90a"), (90402, "gfx942"), (100300, "gfx1030"), (120001, "gfx1201")]
 )
-def test_names_of_graphics_targets(version: int, name: str) -> None:
-    assert amd._architecture(version) == name
+def test_names_of_graphics_targets(version: int, name: str, tmp_path: Path) -> None:
+    (gpu,) = machine(tmp_path, MI300X | {"gfx_target_version": version}).devices().devices
+    assert gpu.architecture == name
 
 
-RECORDED = Path(__file__).parents[1] / "data" / "amd"
-
-
-def recorded(name: str, root: Path) -> dict:
-    """Lay out below ``root`` what a real machine told; each file names its source."""
-    told = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
-    for file, text in told["files"].items():
-        place = root / "sys/bus/pci/devices" / told["bus_id"] / file
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text + "\n")
-    if "topology" in told:
-        node = root / "sys/class/kfd/kfd/topology/nodes/1"
-        node.mkdir(parents=True)
-        (node / "properties").write_text("\n".join(told["topology"]) + "\n")
-    return told
-
-
-@pytest.mark.parametrize(
-    ("name", "reading", "enforced_w"),
-    [
-        ("vega_56", Reading(utilization=0.04, memory_used_bytes=1_490_378_752), None),
-        (
-            "phoenix",
-            Reading(power_w=3.103, temperature_c=25.0, utilization=0.0, memory_used_bytes=1_272_893_440),
-            None,
-        ),
-        (
-            "mi250x",
-            Reading(
-                sm_clock_hz=1.7e9, memory_clock_hz=1.6e9, power_w=144.0, temperature_c=56.0, utilization=1.0
-            ),
-            560.0,
-        ),
-    ],
-)
-def test_readings_of_a_recorded_machine(
-    name: str, reading: Reading, enforced_w: float | None, tmp_path: Path
-) -> None:
-    told = recorded(name, tmp_path)
-    gpu = DeviceProfile(backend="rocm", pci_bus_id=told["bus_id"])
-    with AmdBackend(root=tmp_path).open_readings(gpu) as line:
-        assert line.sample() == reading
-        assert line.power_limits().enforced_w == enforced_w
-        silent = {field for field in Reading.__struct_fields__ if getattr(reading, field) is None}
-        assert silent & {"sm_clock_hz", "power_w"} <= set(line.refused), (
-            "a value that is not there has a reason"
-        )
-
-
-def test_a_recorded_machine_with_an_integrated_gpu_is_listed_with_what_it_told(tmp_path: Path) -> None:
-    recorded("phoenix", tmp_path)
+def test_a_recorded_machine_with_an_integrated_gpu_is_listed(tmp_path: Path) -> None:
+    """The compute topology of a real machine; the file names its source."""
+    told = json.loads((Path(__file__).parents[1] / "data/amd/phoenix.json").read_text(encoding="utf-8"))
+    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1"
+    node.mkdir(parents=True)
+    (node / "properties").write_text("\n".join(told["topology"]) + "\n")
     (gpu,) = AmdBackend(root=tmp_path).devices().devices
     assert (gpu.architecture, gpu.sm_count, gpu.pci_bus_id) == ("gfx1103", 12, "0000:64:00.0")
-    assert (gpu.memory_bytes, gpu.sm_clock_max_hz) == (4 << 30, 2.7e9)
-    assert (gpu.pcie_generation, gpu.pcie_width) == (4, 16)
+    assert gpu.sm_clock_max_hz == 2.7e9
     assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8")
     assert (gpu.name, gpu.gpu_key, gpu.uuid, gpu.power_limit_w) == (None, None, None, None)
-    assert {"name", "gpu_key", "power_limit_w"} <= set(gpu.unavailable)
 
 
 class TestSelection:
     @pytest.fixture(autouse=True)
     def two(self, tmp_path: Path, monkeypatch) -> None:
         backend = machine(tmp_path, MI300X, XTX)
-        second = tmp_path / "sys/bus/pci/devices/0000:03:00.0"
-        (second / "product_name").write_text("AMD Radeon RX 7900 XTX\n")
-        (second / "mem_info_vram_total").write_text(f"{24 << 30}\n")
         monkeypatch.setattr(amd, "BACKEND", backend)
         monkeypatch.setattr(nvidia, "BACKEND", AmdBackend(name="cuda", root=tmp_path / "no driver"))
         monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)

@@ -1,4 +1,4 @@
-"""Readings of an AMD GPU: the real ``amdsmi`` package on a stand-in of its C library, and what /sys adds."""
+"""Readings of an AMD GPU: the real ``amdsmi`` package on a stand-in of its C library."""
 
 from __future__ import annotations
 
@@ -61,9 +61,29 @@ int amdsmi_get_power_cap_info(handle h, uint32_t sensor, struct caps *c) {
     ASKED("caps"); memset(c, 0, sizeof *c); c->now = 700000000; c->usual = c->most = 750000000; return 0;
 }
 struct errors { uint64_t corrected, uncorrected, deferred, r[5]; };
+struct asic { char name[256]; char rest[4096]; };
+int amdsmi_get_gpu_asic_info(handle h, struct asic *a) {
+    ASKED("asic"); memset(a, 0, ASIC); strcpy(a->name, "AMD Instinct MI300X"); return 0;
+}
+int amdsmi_get_gpu_memory_total(handle h, uint32_t type, uint64_t *total) { ASKED("total"); *total = 192ull << 30; return 0; }
+struct link { uint16_t width, pad; uint32_t speed; };
+int amdsmi_get_pcie_info(handle h, char *p) {
+    ASKED("pcie"); memset(p, 0, PCIE);
+    *(struct link *)p = (struct link){16, 0, 32000}; *(struct link *)(p + METRIC) = (struct link){16, 0, 16000}; return 0;
+}
+int amdsmi_get_gpu_driver_info(handle h, char *version) {
+    ASKED("driver"); memset(version, 0, 768); strcpy(version, "6.12.12"); return 0;
+}
 int amdsmi_get_gpu_total_ecc_count(handle h, struct errors *e) { ASKED("errors"); memset(e, 0, sizeof *e); e->uncorrected = 3; return 0; }
 """
 """What an MI300X at work would answer, by the structs of the package's own interface."""
+METRIC = 2 + 2 + 4 * 4 + 4 + 9 * 8
+SIZES = {
+    "ASIC": 256 * 3 + 4 + 4 + 8 + 4 + 4 + 4 + 4 + 8 + 4 + 21 * 4,
+    "METRIC": METRIC,
+    "PCIE": METRIC + 2 + 2 + 3 * 4 + 5 * 8 + 2 * 4 + 12 * 8 + 32 * 8,
+}
+"""Of the structs of the package's interface: an ASIC, a link, and where the link now stands behind its most [B]."""
 PID, VRAM = 256, 256 + 8 + 8 + (2 * 8 + 12 * 4) + 2 * 8
 """Where they stand in a process: its name, its number, its total, its use of two engines, of two other memories."""
 PROCESSES = r"""
@@ -90,7 +110,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = set(re.findall(r"^int (\w+)\(", ANSWERS + processes, re.MULTILINE))
     rest = "".join(f"int {name}() {{ return 2; }}\n" for name in sorted(names - made))
     source = folder / "amd_smi.c"
-    source.write_text(ANSWERS + processes + rest)
+    sizes = "".join(f"#define {name} {size}\n" for name, size in SIZES.items())
+    source.write_text(sizes + ANSWERS + processes + rest)
     target = folder / "lib" / "libamd_smi.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", target, source], check=True)
     return folder
@@ -141,37 +162,57 @@ def test_a_reading_through_the_library(opened) -> None:
     assert opened.processes() == (GpuProcess(pid=4242, memory_bytes=8 << 30, compute=True),)
 
 
+def test_a_card_is_described_through_the_library(tmp_path: Path, refuse) -> None:
+    (gpu,) = machine(tmp_path, MI300X).devices().devices
+    assert (gpu.name, gpu.gpu_key, gpu.memory_bytes) == ("AMD Instinct MI300X", "amd-mi300x-192gb", 192 << 30)
+    assert (gpu.pcie_generation, gpu.pcie_width, gpu.driver_version) == (5, 16, "6.12.12")
+    assert (gpu.power_limit_w, gpu.power_limit_default_w) == (700.0, 750.0)
+
+
 @pytest.mark.parametrize(
-    ("call", "field", "of_kernel"),
+    ("call", "field"),
     [
-        ("power", "power_w", 140.0),
-        ("clock", "sm_clock_hz", 132e6),
-        ("temperature", "temperature_c", 41.0),
-        ("activity", "utilization", 0.07),
-        ("memory", "memory_used_bytes", 300 << 20),
+        ("power", "power_w"),
+        ("clock", "sm_clock_hz"),
+        ("temperature", "temperature_c"),
+        ("activity", "utilization"),
+        ("memory", "memory_used_bytes"),
     ],
 )
-def test_what_the_library_refuses_comes_from_the_kernel(opened, refuse, call, field, of_kernel) -> None:
+def test_what_the_library_refuses_is_unknown_with_its_reason_and_nothing_else_is(
+    opened, refuse, call, field
+) -> None:
+    whole = opened.sample()
     refuse(call)
-    assert getattr(opened.sample(), field) == of_kernel
+    told = opened.sample()
+    assert getattr(told, field) is None
+    assert "AMDSMI_STATUS" in opened.refused[field]
+    kept = {"power_w", "temperature_c", "utilization", "memory_used_bytes"} - {field}
+    assert all(getattr(told, name) == getattr(whole, name) for name in kept)
+    refuse("")
+    assert opened.sample() == whole
+    assert field not in opened.refused
 
 
-def test_what_neither_tells_is_unknown_with_the_librarys_reason(opened, refuse) -> None:
+def test_energy_limits_processes_and_errors_that_are_refused_are_unknown(opened, refuse) -> None:
     refuse("*", 10)
     assert opened.energy_j() is None
     assert "AMDSMI_STATUS_NO_PERM" in opened.refused["energy_j"]
     assert opened.processes() is None
     assert opened.ecc_uncorrected() is None
-    assert opened.power_limits().enforced_w == 600.0
+    assert opened.power_limits() == PowerLimits()
 
 
 @pytest.mark.parametrize("call", ["init", "handle"])
-def test_a_library_without_its_driver_leaves_the_kernels_readings(tmp_path: Path, refuse, call: str) -> None:
+def test_a_library_without_its_driver_leaves_a_card_without_telemetry(
+    tmp_path: Path, refuse, call: str
+) -> None:
     refuse(call, 34)
     backend = machine(tmp_path, MI300X)
-    with backend.open_readings(backend.devices().devices[0]) as line:
-        assert line.source == "amdgpu"
-        assert line.sample().power_w == 140.0
+    report = backend.devices()
+    assert "amdsmi" in report.problems[0].fix
+    with backend.open_readings(report.devices[0]) as line:
+        assert line.source == "none"
 
 
 def test_a_package_without_its_library_says_nothing_on_the_standard_output(tmp_path: Path) -> None:

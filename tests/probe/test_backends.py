@@ -13,8 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import cpu
 from gpubench.probe.backend import BackendReport, NoReadings
-from gpubench.probe.opencl import OpenClBackend
-from gpubench.probe.opencl_child import Listing
+from gpubench.probe.opencl import Listing, OpenClBackend
 from gpubench.probe.probe import load_backends, probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry
@@ -84,10 +83,11 @@ class TestAmd(BackendContract):
 
     @pytest.fixture
     def report(self, tmp_path, monkeypatch) -> BackendReport:
-        from test_amd import MI300X, XTX, machine
+        from test_amd import MI300X, XTX, Library, machine
 
         from gpubench.probe import amd
 
+        monkeypatch.setattr(amd, "open_library", Library)
         monkeypatch.setattr(amd, "BACKEND", machine(tmp_path, MI300X, XTX))
         return amd.BACKEND.devices()
 

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from gpubench.errors import NoDeviceError
+from gpubench.models import DeviceProfile
 from gpubench.probe import opencl, probe, select
 from gpubench.probe.backend import BackendReport
-from gpubench.probe.opencl import OpenClBackend, ask_listing, may_have_gpus, profile_of
-from gpubench.probe.opencl_child import Listed, Listing
+from gpubench.probe.opencl import Listing, OpenClBackend, ask_listing, may_have_gpus, profile_of
 
-ARC = Listed(
-    platform="Intel(R) OpenCL Graphics",
-    name="Intel(R) Arc(TM) A770 Graphics",
-    vendor="Intel(R) Corporation",
-    is_cpu=False,
-    compute_units=512,
-    clock_mhz=2400,
-    memory_bytes=16_225_243_136,
-    unified_memory=False,
-    version="OpenCL 3.0 NEO",
-    driver="25.31.34666",
-)
-NVIDIA = msgspec.structs.replace(ARC, name="NVIDIA H200", vendor="NVIDIA Corporation", platform="NVIDIA CUDA")
-RADEON = msgspec.structs.replace(ARC, name="gfx1100", vendor="Advanced Micro Devices, Inc.")
-CPU = msgspec.structs.replace(ARC, name="pthread-EPYC", vendor="AuthenticAMD", is_cpu=True, compute_units=16)
+_CPU, _GPU = 2, 4
+_ARC = {
+    "name": "Intel(R) Arc(TM) A770 Graphics ",
+    "vendor": "Intel(R) Corporation",
+    "type": _GPU,
+    "max_compute_units": 512,
+    "max_clock_frequency": 2400,
+    "global_mem_size": 16_225_243_136,
+    "host_unified_memory": 0,
+    "version": "OpenCL 3.0 NEO",
+    "driver_version": "25.31.34666",
+}
+
+
+def listed(index: int = 0, **answers: object) -> DeviceProfile:
+    """A device as pyopencl shows it, an Arc but for the answers given."""
+    return profile_of(SimpleNamespace(**(_ARC | answers)), "Intel(R) OpenCL Graphics", index)
+
+
+ARC = listed()
+NVIDIA = listed(name="NVIDIA H200", vendor="NVIDIA Corporation")
+RADEON = listed(name="gfx1100", vendor="Advanced Micro Devices, Inc.")
+CPU = listed(name="pthread-EPYC", vendor="AuthenticAMD", type=_CPU, max_compute_units=16)
 
 
 @pytest.fixture
 def here(monkeypatch):
     """``here(...)``: the machine whose OpenCL platforms have these devices, whatever is installed."""
 
-    def be(*devices: Listed, problems: tuple[str, ...] = ()) -> OpenClBackend:
+    def be(*devices: DeviceProfile, problems: tuple[str, ...] = ()) -> OpenClBackend:
         monkeypatch.setattr(opencl, "installed", lambda: True)
         listing = Listing(devices=devices, problems=problems)
         backend = OpenClBackend(list_devices=lambda: listing, may_have_gpus=lambda: True)
@@ -58,7 +69,7 @@ def test_a_device_in_si_units(here) -> None:
 
 @pytest.mark.parametrize("memory_bytes", [0, 1, 2**64 - 1, 2**60])
 def test_a_size_of_memory_that_no_device_has_is_unknown_with_its_reason(memory_bytes: int) -> None:
-    gpu = profile_of(msgspec.structs.replace(ARC, memory_bytes=memory_bytes), 0)
+    gpu = listed(global_mem_size=memory_bytes)
     assert gpu.memory_bytes is None
     assert str(memory_bytes) in gpu.unavailable["memory_bytes"]
 
@@ -72,7 +83,7 @@ def test_a_processor_is_listed_by_its_own_backend_alone_and_chosen_by_place(here
 
 def test_only_devices_of_makers_whose_own_driver_lists_none_are_added(here) -> None:
     backend = here(NVIDIA, ARC, RADEON)
-    h200 = msgspec.structs.replace(profile_of(NVIDIA, 0), backend="cuda")
+    h200 = msgspec.structs.replace(NVIDIA, backend="cuda")
     by_name = {"cuda": BackendReport(devices=(h200,), states=(None,)), "opencl": backend.devices()}
     alone = probe._through_opencl_alone(by_name)
     assert [d.name for d in alone.devices] == [ARC.name, RADEON.name]
@@ -115,6 +126,26 @@ def test_drivers_are_asked_only_where_linux_has_the_file_of_a_gpu(monkeypatch, t
     assert may_have_gpus(tmp_path / "nothing")
 
 
+def test_a_platform_that_fails_leaves_the_places_of_the_others(monkeypatch) -> None:
+    class RefusedError(Exception):
+        pass
+
+    def refuse() -> None:
+        raise RefusedError("DEVICE_NOT_FOUND")
+
+    gpu, processor = SimpleNamespace(**_ARC), SimpleNamespace(**(_ARC | {"type": _CPU}))
+    platforms = [
+        SimpleNamespace(name="one", get_devices=lambda: [gpu, gpu]),
+        SimpleNamespace(name="broken", get_devices=refuse),
+        SimpleNamespace(name="two", get_devices=lambda: [processor]),
+    ]
+    fake = SimpleNamespace(get_platforms=lambda: platforms, Error=RefusedError)
+    monkeypatch.setitem(sys.modules, "pyopencl", fake)
+    found = opencl.listing()
+    assert [(d.index, d.core_count) for d in found.devices] == [(0, None), (1, None), (2, 512)]
+    assert found.problems == ("broken: DEVICE_NOT_FOUND",)
+
+
 def test_a_driver_that_takes_its_process_down_is_a_problem_and_no_crash(monkeypatch) -> None:
     monkeypatch.setattr(opencl, "_PROGRAM", ("-c", "import os; os.abort()"))
     listing = ask_listing()
@@ -125,9 +156,9 @@ def test_a_driver_that_takes_its_process_down_is_a_problem_and_no_crash(monkeypa
 def test_pocl_lists_this_processor() -> None:
     pytest.importorskip("pyopencl")
     listing = ask_listing()
-    if not any(device.is_cpu for device in listing.devices):
+    if not any(device.core_count for device in listing.devices):
         pytest.skip(f"no OpenCL on this CPU: {listing.problems}")
-    place = next(i for i, device in enumerate(listing.devices) if device.is_cpu)
+    place = next(i for i, device in enumerate(listing.devices) if device.core_count)
     device, remark = select.select_device(f"opencl:{place}")
     assert device.core_count
     assert device.memory_bytes

@@ -81,8 +81,7 @@ def _list_gpus(as_json: bool) -> None:
 def _list_mlperf(as_json: bool) -> None:
     from gpubench.offers.snapshot import load_offers
     from gpubench.readings import load_mlperf, newest_and_fastest
-    from gpubench.recommend.mlperf import priced
-    from gpubench.sections.mlperf import runs_table, what
+    from gpubench.sections.mlperf import priced, runs_table, what
 
     offers = load_offers(None).offers
     answer(
