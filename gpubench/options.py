@@ -197,12 +197,10 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     label, prefix = (spelled, "") if call is None else (str, f"{call}(): ")
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    asked: list[str] = []
     for name, value in given.items():
         if name not in known:
-            shown = [each.name for each in parameters]
             of_field = [each.name for each in parameters if each.field == name]
-            near = of_field or get_close_matches(name, shown, n=1)
+            near = of_field or get_close_matches(name, [each.name for each in parameters], n=1)
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         each = known[name]
@@ -213,12 +211,11 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
         if first != name:
             raise MisuseError(f"{prefix}{label(first)} contradicts {label(name)}: give one of them")
         values[each.field] = each.sets or found
-        asked += [] if value is None else [each.name]
     for each in parameters:
         if each.initial is msgspec.NODEFAULT and each.field not in values:
             raise WrongArgumentError(f"{prefix}{label(each.name)} is missing: give {each.takes}")
     if _ASKED in request_type.__struct_fields__:
-        values[_ASKED] = tuple(asked)
+        values[_ASKED] = tuple(known[name].name for name in names.values() if given[name] is not None)
     return request_type(**values)
 
 
@@ -267,7 +264,7 @@ def _read_one(each: Parameter, value: Any, name: str, *, text: bool = False) -> 
         elif is_number(value):  # numpy's too
             ready = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
-            ready = str(value) if isinstance(value, str) else os.fspath(value)
+            ready = str(value) if isinstance(value, str) else os.fsdecode(value)
         found = msgspec.convert(
             ready, Annotated[each.base, each.meta], dec_hook=lambda kind, given: kind(given)
         )
@@ -385,13 +382,12 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
                 return function(arguments[0])
+            shown = {name: value for name, value in options.items() if name in signature.parameters}
             try:
-                by_place = signature.bind_partial(*arguments).arguments
+                named = signature.bind_partial(*arguments, **shown).arguments
             except TypeError as error:
-                raise WrongArgumentError(f"{call}(): {error}; name the others") from None
-            if doubled := by_place.keys() & options.keys():
-                raise WrongArgumentError(f"{call}(): {min(doubled)} is given twice")
-            return function(request_from(request_type, by_place | options, call))
+                raise WrongArgumentError(f"{call}(): {error}") from None
+            return function(request_from(request_type, options | named, call))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__doc__ = _with_arguments(inspect.getdoc(function) or "", parameters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import date
 from numbers import Integral
 from pathlib import Path
@@ -15,19 +14,6 @@ from gpubench.errors import MisuseError
 from gpubench.options import Option, shown_value, with_help
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, WeightType
 from gpubench.units import plain
-
-
-def read_workload(value: str | os.PathLike[str], name: str) -> str:
-    """Return the name of a workload; a path of the user's own model may be a ``Path``.
-
-    Raises:
-        TypeError: If it is neither.
-    """
-    del name
-    path = os.fspath(value)
-    if not isinstance(path, str):  # a path may be of bytes
-        raise TypeError
-    return path
 
 
 def read_day(value: date | str, name: str) -> date | str:
@@ -54,7 +40,6 @@ CLASSIC = ("cnn", "lstm", "vgg16")
 WORKLOAD = Option(
     name="workload",
     place=True,
-    read=read_workload,
     takes="a name or a path",
     python="str | Path",
     metavar="NAME|FILE[:NAME]",

@@ -21,7 +21,6 @@ from gpubench.shared_options import (
     GpuBatch,
     RecipeRequest,
     Results,
-    read_workload,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +33,9 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
     Raises:
         TypeError: If it is neither.
     """
+    del name
     if isinstance(value, str | os.PathLike):
-        return read_workload(value, name)
+        return os.fsdecode(value)
     from gpubench.models import WorkloadProfile
 
     if not isinstance(value, WorkloadProfile):
