@@ -20,14 +20,8 @@ class _CallablePackage(ModuleType):
         """Call the function; imported at the first call, so that the package itself stays light."""
         return _called(self)(*arguments, **options)
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """The signature of the function: what ``inspect.signature`` and notebooks show."""
-        return inspect.signature(_called(self))
-
-    @property
-    def __doc__(self) -> str | None:  # type: ignore[override]  # of the function, and read when asked for
-        return inspect.getdoc(_called(self))
+    __signature__ = property(lambda self: inspect.signature(_called(self)))
+    __doc__ = property(lambda self: inspect.getdoc(_called(self)))
 
 
 def _called(package: ModuleType) -> Any:

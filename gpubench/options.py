@@ -1,23 +1,28 @@
-"""What a verb may be asked, declared once: a field of its request carries its help, choices and limits.
+"""What a verb may be asked, declared once: a field of its request carries its type, limits, choices and help.
 
-A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. From it come the options of
-the command line (``gpubench.cli.options``), the checks, and what a Python function of the same name accepts:
-its conversions, its ``inspect.signature``, the "Args" of its docstring and the stub for type checkers. A
-field without an ``Option`` is none; one named ``asked`` is told which options were given.
+A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. A type such as ``Positive``
+has limits, and msgspec holds values to them. From the struct come the options of the command line (see
+``gpubench.cli.options``), the refusals, and what a Python function of the same name takes: its conversions,
+its ``inspect.signature``, the "Args" of its docstring and the stub for type checkers. A field without an
+``Option`` is none; one named ``asked`` is told which options were given.
 """
 
 from __future__ import annotations
 
 import functools
-import math
+import inspect
+import json
 import os
+import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from difflib import get_close_matches
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -25,18 +30,16 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.units import plain
 
 R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
+_LARGEST = sys.float_info.max
 _ASKED = "asked"
-
-
-class Flag(NamedTuple):
-    """A switch that sets its field to one value: ``--quick`` is budget "quick"."""
-
-    name: str
-    value: str
-    help: str
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -45,35 +48,31 @@ class Option(msgspec.Struct, frozen=True):
     Attributes:
         help: One sentence.
         panel: Heading of the help that it stands under.
-        name: On the command line and in Python, with ``_``; None is the field's own.
+        name: On the command line and in Python, with ``_``; empty is the field's own.
         old: Earlier spellings: still accepted, no longer shown.
-        place: May be given without its name too, in this place, from 1; 0 is by name alone.
+        place: May be given without its name too, in the order of the fields that may.
         bare: On the command line it is given by its place alone, without a name.
         choices: Every value that it may have.
-        above, least, below, most: Limits of a number.
         read: From text, or a value given in Python, and the option's name, to the field's value; of several,
             to one of them. Raises MisuseError, or TypeError for a wrong type.
-        takes: What ``read`` accepts, in words.
-        python: What ``read`` accepts, as a type.
+        takes: What it accepts, in words; empty is what its type says.
+        python: What it accepts, as a type; empty is what its type says.
         metavar: What stands for its value in the help.
         short: One-letter spelling, such as ``-o``.
         commas: Whether one text may name several, separated by commas.
         default: The default in words, where the field's value does not say it.
-        flags: In place of one option, switches that each set a value; at most one may be given.
+        sets: The value that it sets its field to, as a switch: ``--quick`` is budget "quick". A field may
+            have several such options, of which one may be given.
         python_only: No option of the command line.
     """
 
     help: str = ""
     panel: str | None = None
-    name: str | None = None
+    name: str = ""
     old: tuple[str, ...] = ()
-    place: int = 0
+    place: bool = False
     bare: bool = False
     choices: tuple[str, ...] = ()
-    above: float | None = None
-    least: float | None = None
-    below: float | None = None
-    most: float | None = None
     read: Callable[[Any, str], Any] | None = None
     takes: str = ""
     python: str = ""
@@ -81,71 +80,48 @@ class Option(msgspec.Struct, frozen=True):
     short: str | None = None
     commas: bool = False
     default: str | None = None
-    flags: tuple[Flag, ...] = ()
+    sets: str | None = None
     python_only: bool = False
 
-    @property
-    def limits(self) -> str:
-        """The limits in words: ``above 0``, ``from 0 to below 1``; empty where there are none."""
-        low = f"above {_figure(self.above)}" if self.above is not None else None
-        if self.least is not None:
-            ends = self.below is not None or self.most is not None
-            low = f"from {_figure(self.least)}" if ends else f"at least {_figure(self.least)}"
-        high = None if self.most is None else f"{'to' if low else 'at most'} {_figure(self.most)}"
-        if self.below is not None:
-            high = f"{'to ' if low else ''}below {_figure(self.below)}"
-        return " ".join(part for part in (low, high) if part)
 
-
-class Parameter(msgspec.Struct, frozen=True):
-    """A field of a request together with its option; ``kind`` is the type of one value.
+class Parameter(Option, frozen=True, kw_only=True):
+    """An option together with its field; ``name``, ``takes`` and ``python`` are filled in.
 
     Attributes:
+        base: The type of one value; ``Any`` where the option reads its values itself.
+        meta: Its limits.
         many: Whether the field is a tuple of such values.
         optional: Whether None is a value.
-        default: Value of the field where nothing is given; ``msgspec.NODEFAULT`` where it must be.
+        initial: Value of the field where nothing is given; ``msgspec.NODEFAULT`` where it must be.
     """
 
     field: str
-    option: Option
-    kind: Any
+    base: Any
+    meta: msgspec.Meta
     many: bool
     optional: bool
-    default: Any
+    initial: Any
 
     @property
-    def name(self) -> str:
-        """The name on the command line and in Python."""
-        return self.option.name or self.field
-
-    @property
-    def annotation(self) -> str:
-        """The type that a Python caller may give."""
-        one = self.option.python or _PYTHON.get(self.kind, "Any")
-        if self.option.choices and not self.option.commas:
-            quoted = (f'"{choice}"' for choice in self.option.choices)
-            one = f"Literal[{', '.join(quoted)}]"
-        several = f"{one} | Sequence[{one}]" if self.many else one
-        return f"{several} | None" if self.optional else several
-
-    @property
-    def takes(self) -> str:
-        """What a caller may give, in words."""
-        one = self.option.takes or _WORDS.get(self.kind, "a value")
-        return f"{one}, or a list of such" if self.many else one
+    def limits(self) -> str:
+        """The limits in words: ``above 0``, ``from 0 to below 10``; empty where there are none."""
+        gt, ge, lt, le = self.meta.gt, self.meta.ge, self.meta.lt, self.meta.le
+        least = "at least" if lt is None and le is None else "from"
+        words = {"above": gt, least: ge, "to below": lt, "to": le}
+        return " ".join(f"{word} {_figure(limit)}" for word, limit in words.items() if limit is not None)
 
 
-_PYTHON: Mapping[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", Path: "str | Path"}
-_WORDS: Mapping[Any, str] = {
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    Path: "a path (text or Path)",
+_KNOWN: Mapping[type, tuple[str, str]] = {
+    bool: ("True or False", "bool"),
+    int: ("a whole number", "int"),
+    float: ("a number", "float"),
+    str: ("text", "str"),
+    Path: ("a path (text or Path)", "str | Path"),
 }
+"""What stands for a type in words and in a signature."""
 
 
-def said(option: Option, **changes: Any) -> Option:
+def with_help(option: Option, **changes: Any) -> Option:
     """Return a shared option with the words of one verb."""
     return msgspec.structs.replace(option, **changes)
 
@@ -160,31 +136,43 @@ def parameters_of(request_type: type[msgspec.Struct]) -> tuple[Parameter, ...]:
     """Return the options of a request in the order of its fields, those that it inherits last."""
     inherited = getattr(request_type.__base__, "__struct_fields__", ())
     fields = sorted(msgspec.structs.fields(request_type), key=lambda info: info.name in inherited)
-    found = (_parameter(info) for info in fields)
-    return tuple(parameter for parameter in found if parameter is not None)
+    return tuple(
+        _parameter(info, option)
+        for info in fields
+        for option in getattr(info.type, "__metadata__", ())
+        if isinstance(option, Option)
+    )
 
 
-def _parameter(info: msgspec.structs.FieldInfo) -> Parameter | None:
-    kind, *noted = get_args(info.type) if get_origin(info.type) is Annotated else (info.type,)
-    option = next((each for each in noted if isinstance(each, Option)), None)
-    if option is None:
-        return None
-    members = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
-    optional = types.NoneType in members
-    (kind, *rest) = [member for member in members if member is not types.NoneType]
-    many = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
-    if many:
-        kind = get_args(kind)[0]
-    if get_origin(kind) is Literal:
-        option, kind = said(option, choices=option.choices or get_args(kind)), str
+def _parameter(info: msgspec.structs.FieldInfo, option: Option) -> Parameter:
+    declared = bool if option.sets else get_args(info.type)[0]
+    members = get_args(declared) if get_origin(declared) in {Union, types.UnionType} else (declared,)
+    (kind, *others) = [member for member in members if member is not types.NoneType]
+    optional, many = types.NoneType in members, get_origin(kind) is tuple and ... in get_args(kind)
+    kind = get_args(kind)[0] if many else kind
+    noted = (*info.type.__metadata__, *getattr(kind, "__metadata__", ()))
+    choices = option.choices or (get_args(kind) if get_origin(kind) is Literal else ())
+    base = str if choices else get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    takes, python = _KNOWN.get(base, ("a value", "Any"))
+    takes, python = option.takes or takes, option.python or python
+    if choices and not option.commas:
+        python = f"Literal[{', '.join(map(json.dumps, choices))}]"
+    python = f"{python} | Sequence[{python}]" if many else python
+    stated = msgspec.structs.asdict(option) | {
+        "name": option.name or info.name,
+        "choices": choices,
+        "takes": f"{takes}, or a list of such" if many else takes,
+        "python": f"{python} | None" if optional else python,
+    }
     default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
     return Parameter(
+        **stated,
         field=info.name,
-        option=option,
-        kind=object if rest else kind,
+        base=base if base in _KNOWN and not others else Any,
+        meta=next((each for each in noted if isinstance(each, msgspec.Meta)), msgspec.Meta()),
         many=many,
         optional=optional,
-        default=default,
+        initial=False if option.sets else default,
     )
 
 
@@ -196,179 +184,116 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
 
     Args:
         request_type: The struct.
-        given: Values by the option's name or an earlier one. Text stands for what it says, a lone value for
-            several.
-        call: The Python function that a message names; None is the command line.
+        given: Values by the option's name or an earlier one. A lone value stands for several.
+        call: The Python function that a message names; None is the command line, whose values are text.
 
     Raises:
         WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.
-        MisuseError: If a text cannot be read, or two switches contradict each other.
+        MisuseError: If a text cannot be read, a number is outside of its limits, a choice is unknown, or two
+            options set the same field.
     """
-    known = _by_name(request_type)
+    parameters = parameters_of(request_type)
+    known = {name: each for each in parameters for name in (each.name, *each.old)}
+    label, prefix = (spelled, "") if call is None else (str, f"{call}(): ")
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    asked: list[str] = []
     for name, value in given.items():
         if name not in known:
-            raise WrongArgumentError(f"{call}() has no option {plain(name)}{_meant(request_type, name)}")
-        parameter, flag = known[name]
-        if flag is not None and not _converted(_ONE_FLAG, value, _named(name, call)):
+            of_field = [each.name for each in parameters if each.field == name]
+            near = of_field or get_close_matches(name, [each.name for each in parameters], n=1)
+            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
+        each = known[name]
+        found = _read(each, value, f"{prefix}{label(name)}", text=call is None)
+        if each.sets and not found:
             continue
-        other = names.setdefault(parameter.field, name)
-        if other != name:
-            second = spelled(name) if call is None else name
-            raise MisuseError(f"{_named(other, call)} contradicts {second}: give one of them")
-        if value is not None:
-            asked.append(parameter.name if flag is None else flag.name)
-        wanted = value if flag is None else flag.value
-        values[parameter.field] = _value(parameter, wanted, _named(name, call))
-    for parameter in parameters_of(request_type):
-        if parameter.default is msgspec.NODEFAULT and parameter.field not in values:
-            raise WrongArgumentError(f"{_named(parameter.name, call)} is missing: give {parameter.takes}")
+        first = names.setdefault(each.field, name)
+        if first != name:
+            raise MisuseError(f"{prefix}{label(first)} contradicts {label(name)}: give one of them")
+        values[each.field] = each.sets or found
+    for each in parameters:
+        if each.initial is msgspec.NODEFAULT and each.field not in values:
+            raise WrongArgumentError(f"{prefix}{label(each.name)} is missing: give {each.takes}")
     if _ASKED in request_type.__struct_fields__:
-        values[_ASKED] = tuple(asked)
+        values[_ASKED] = tuple(known[name].name for name in names.values() if given[name] is not None)
     return request_type(**values)
 
 
-def _named(name: str, call: str | None) -> str:
-    return spelled(name) if call is None else f"{call}(): {name}"
-
-
-@functools.cache
-def _by_name(request_type: type[msgspec.Struct]) -> Mapping[str, tuple[Parameter, Flag | None]]:
-    """Every name that is accepted: those that a signature shows, and earlier ones."""
-    found: dict[str, tuple[Parameter, Flag | None]] = {}
-    for parameter in parameters_of(request_type):
-        flags, old = parameter.option.flags, parameter.option.old
-        found.update({flag.name: (parameter, flag) for flag in flags})
-        found.update(dict.fromkeys(old if flags else (parameter.name, *old), (parameter, None)))
-    return found
-
-
-def _meant(request_type: type[msgspec.Struct], name: str) -> str:
-    """Ask after the option that a wrong name comes from: that of the field so called, else the nearest."""
-    import difflib
-
-    shown = {
-        parameter.field: [flag.name for flag in parameter.option.flags] or [parameter.name]
-        for parameter in parameters_of(request_type)
-    }
-    near = shown.get(name) or difflib.get_close_matches(name, chain(*shown.values()), n=1)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def _value(parameter: Parameter, value: Any, name: str) -> Any:
-    if value is None and (parameter.optional or parameter.many):
-        return parameter.default if parameter.many else None
-    if not parameter.many:
-        return _converted(parameter, value, name)
-    if isinstance(value, str | os.PathLike):
-        value = value.split(",") if parameter.option.commas and isinstance(value, str) else [value]
-    elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
-        raise _wrong(parameter, value, name)
-    several = [_converted(parameter, each, name) for each in value]
-    if not parameter.option.commas:
-        return tuple(several)
-    return tuple(word.strip() for each in several for word in each.split(",") if word.strip())
-
-
-def _converted(parameter: Parameter, value: Any, name: str) -> Any:
-    """Return one value as the field holds it.
-
-    A bool is no number here, and a number no text: who gives one for the other has mistaken the option.
-    """
-    kind, read = parameter.kind, parameter.option.read
-    try:
-        if read is not None:
-            return read(value, name)
-        if kind is Path and isinstance(value, str | os.PathLike):
-            return Path(value)
-        if kind is str and isinstance(value, str):
-            return str(value)
-        if kind is bool and isinstance(value, bool):
-            return value
-        if kind is int and is_number(value, Integral):
-            return int(value)
-        if kind is float and is_number(value):
-            return float(value)
-    except (TypeError, OverflowError):
-        raise _wrong(parameter, value, name) from None
-    if kind not in _WORDS:
-        return value
-    raise _wrong(parameter, value, name)
-
-
-def is_number(value: Any, kind: type = Real) -> bool:
-    """Whether a value is a number of this kind, numpy's too; True and False are none."""
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _wrong(parameter: Parameter, value: Any, name: str) -> WrongArgumentError:
-    kind = type(value).__name__
-    return WrongArgumentError(f"{name} must be {parameter.takes}, not {shown_value(value)} ({kind})")
-
-
-def shown_value(value: Any) -> str:
-    """Return a value as a message shows it: in one short line."""
-    try:
-        return plain(repr(value), _SHOWN)
-    except ValueError:  # a whole number of more digits than Python writes
-        return "so large a number"
-
-
-_ONE_FLAG = Parameter(field="", option=Option(), kind=bool, many=False, optional=False, default=False)
-
-
-def words_of(request: msgspec.Struct) -> tuple[str, ...]:
-    """Return the words of a command line that ask for this request again; an unasked default stays unsaid.
-
-    Relative paths stay relative, so the words hold in the folder that they were first typed in.
-    """
-    words: list[str] = []
-    for parameter in parameters_of(type(request)):
-        value = getattr(request, parameter.field)
-        asked = parameter.name in getattr(request, _ASKED, ())
-        if (value == parameter.default and not asked) or value is None or parameter.option.python_only:
-            continue
-        name = spelled(parameter.name)
-        if parameter.option.flags:
-            words += [spelled(flag.name) for flag in parameter.option.flags if flag.value == value]
-        elif parameter.kind is bool:
-            words += [name] if value else []
-        else:
-            words += [
-                word for each in (value if parameter.many else (value,)) for word in (name, _word(each))
-            ]
-    return tuple(words)
-
-
-def _word(value: Any) -> str:
-    """Write one value as ``read`` and the parser take it."""
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={_word(share)}" for key, share in value.items())
-    if isinstance(value, tuple):
-        known = list(map(_word, value))
-        return known[0] if len(set(known)) == 1 else "-".join(known)
-    if isinstance(value, float):  # never as 1e-05: its dash would part a range
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
-    return str(value)
-
-
-# --- checks -----------------------------------------------------------------------------------------------
-
-
 def check_fields(request: R) -> R:
-    """Return the request, or say in one line which field is no choice, not finite, or outside of its limits.
+    """Return a request made in code, or say in one line which of its fields is wrong.
 
     Raises:
         MisuseError: Naming the option as on the command line.
     """
-    for parameter in parameters_of(type(request)):
-        value = getattr(request, parameter.field)
-        for each in value if parameter.many else (value,):
-            if each is not None:
-                _check(parameter, each)
+    for each in parameters_of(type(request)):
+        value = getattr(request, each.field)
+        for one in value if each.many else (value,):
+            if one is not None and not each.sets:
+                _read_one(each, one, spelled(each.name))
     return request
+
+
+def _read(each: Parameter, value: Any, name: str, *, text: bool) -> Any:
+    """Return what a field holds of what was given; of several, a lone one may be given."""
+    if value is None and (each.optional or each.many):
+        return each.initial if each.many else None
+    if not each.many:
+        return _read_one(each, value, name, text=text)
+    if isinstance(value, str | os.PathLike):
+        value = [value]
+    elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        raise _refusal(each, value, name)
+    if each.commas:
+        parts = chain(*(one.split(",") if isinstance(one, str) else [one] for one in value))
+        words = (part.strip() if isinstance(part, str) else part for part in parts)
+        value = [word for word in words if word != ""]
+    return tuple(_read_one(each, one, name, text=text) for one in value)
+
+
+def _read_one(each: Parameter, value: Any, name: str, *, text: bool = False) -> Any:
+    """Return one value as the field holds it.
+
+    A bool is no number here, and a number no text: who gives one for the other has mistaken the option.
+    """
+    ready = value
+    try:
+        if each.read is not None:
+            return each.read(value, name)
+        if text and each.base in {int, float}:
+            ready = _figure_in(value, each, name)
+        elif is_number(value):  # numpy's too
+            ready = int(value) if isinstance(value, Integral) else float(value)
+        elif each.base is str and isinstance(value, str | os.PathLike):
+            ready = str(value) if isinstance(value, str) else os.fsdecode(value)
+        found = msgspec.convert(
+            ready, Annotated[each.base, each.meta], dec_hook=lambda kind, given: kind(given)
+        )
+    except (TypeError, OverflowError, msgspec.ValidationError):
+        raise _refusal(each, ready, name) from None
+    if (each.choices and found not in each.choices) or (is_number(found) and not abs(found) <= _LARGEST):
+        raise _refusal(each, found, name)
+    return found
+
+
+def _figure_in(text: str, each: Parameter, name: str) -> Any:
+    try:
+        return each.base(text)
+    except ValueError:
+        raise MisuseError(f"{name} {shown_value(text)} is not {each.takes}") from None
+
+
+# --- words -------------------------------------------------------------------------------------------------
+
+
+def _refusal(each: Parameter, value: Any, name: str) -> MisuseError:
+    if each.choices and isinstance(value, str):
+        return unknown_choice(name, value, each.choices)
+    if each.base in {int, float} and is_number(value, Integral if each.base is int else Real):
+        if abs(value) <= _LARGEST:
+            return MisuseError(f"{name} {_figure(value)} must be {each.limits}")
+        return MisuseError(f"{name} {shown_value(value)} must be a finite number {each.limits}".rstrip())
+    kind = type(value).__name__
+    return WrongArgumentError(f"{name} must be {each.takes}, not {shown_value(value)} ({kind})")
 
 
 def unknown_choice(name: str, value: str, choices: Iterable[str]) -> MisuseError:
@@ -382,52 +307,108 @@ def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
     return MisuseError(f"unknown {kind} {plain(name, 80)!r}; nearest known: {shown}")
 
 
+def is_number(value: Any, kind: type = Real) -> bool:
+    """Whether a value is a number of this kind, numpy's too; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as a message shows it: in one short line."""
+    try:
+        return plain(repr(value), _SHOWN)
+    except ValueError:  # a whole number of more digits than Python writes
+        return "so large a number"
+
+
 def _figure(value: float) -> str:
     return f"{value:.10g}"
 
 
-def _check(parameter: Parameter, value: Any) -> None:
-    option = parameter.option
-    if option.read is not None:  # a request made in code has passed no reader
-        option.read(value, spelled(parameter.name))
-    if option.choices and value not in option.choices:
-        raise unknown_choice(spelled(parameter.name), value, option.choices)
-    if parameter.kind not in {int, float}:
-        return
-    try:
-        finite = math.isfinite(value)
-        within = (
-            finite
-            and (option.above is None or value > option.above)
-            and (option.least is None or value >= option.least)
-            and (option.below is None or value < option.below)
-            and (option.most is None or value <= option.most)
-        )
-        shown = _figure(value)
-    except OverflowError:  # a whole number beyond every float
-        finite, within, shown = False, False, "so large a number"
-    if not within:
-        limits = (option.limits if finite else f"a finite number {option.limits}").rstrip()
-        raise MisuseError(f"{spelled(parameter.name)} {shown} must be {limits}")
-
-
-# --- words -------------------------------------------------------------------------------------------------
-
-
-def help_of(parameter: Parameter) -> str:
-    """Return what is said of an option in one line, with its default; of a range those are its ends."""
-    default = parameter.default
-    if isinstance(default, tuple) and not parameter.many:
-        return help_text(parameter.option, f"{_figure(default[0])}-{_figure(default[-1])}")
-    if isinstance(default, str):
-        return help_text(parameter.option, default)
-    number = is_number(default)
-    return help_text(parameter.option, _figure(default) if number else None)
-
-
-def help_text(option: Option, default: str | None = None) -> str:
+def help_of(each: Parameter) -> str:
     """Return help, choices, limits and default of an option in one line."""
-    choices = f" [{'|'.join(option.choices)}]" if option.choices else ""
-    limits = f" ({option.limits})" if option.limits else ""
-    default = option.default or default
-    return f"{option.help}{choices}{limits}{f' [default: {default}]' if default else ''}"
+    unsaid = each.base is bool or each.initial in (None, msgspec.NODEFAULT)
+    default = each.default or ("" if unsaid else _word(each.initial))
+    choices = f" [{'|'.join(each.choices)}]" if each.choices else ""
+    limits = f" ({each.limits})" if each.limits else ""
+    return f"{each.help}{choices}{limits}{f' [default: {default}]' if default else ''}"
+
+
+def words_of(request: msgspec.Struct) -> tuple[str, ...]:
+    """Return the words of a command line that ask for this request again; an unasked default stays unsaid.
+
+    Relative paths stay relative, so the words hold in the folder that they were first typed in.
+    """
+    words: list[str] = []
+    for each in parameters_of(type(request)):
+        value = getattr(request, each.field)
+        asked = each.name in getattr(request, _ASKED, ())
+        if (value == each.initial and not asked) or value is None or each.python_only:
+            continue
+        if each.base is bool:
+            words += [spelled(each.name)] if value == (each.sets or True) else []
+        else:
+            words += chain(*((spelled(each.name), _word(one)) for one in (value if each.many else (value,))))
+    return tuple(words)
+
+
+def _word(value: Any) -> str:
+    """Write one value as ``read`` and the parser take it."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_word(share)}" for key, share in value.items())
+    if isinstance(value, tuple):
+        known = list(map(_word, value))
+        return "-".join(known[:1] if len(set(known)) == 1 else known)
+    if isinstance(value, float):  # never as 1e-05: its dash would part a range
+        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+    return str(value)
+
+
+# --- a Python function -------------------------------------------------------------------------------------
+
+
+def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Callable[..., T]]:
+    """Let a function of a request be called with the request's options by name.
+
+    The function still takes a request, alone. Its signature and docstring list the options.
+    """
+
+    def decorate(function: Callable[[R], T]) -> Callable[..., T]:
+        call = function.__name__
+        parameters = sorted(parameters_of(request_type), key=lambda each: not each.place)
+        returns = function.__annotations__["return"]
+        signature = inspect.Signature([_taken(each) for each in parameters], return_annotation=returns)
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **options: Any) -> T:
+            if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
+                return function(arguments[0])
+            shown = {name: value for name, value in options.items() if name in signature.parameters}
+            try:
+                named = signature.bind_partial(*arguments, **shown).arguments
+            except TypeError as error:
+                raise WrongArgumentError(f"{call}(): {error}") from None
+            return function(request_from(request_type, options | named, call))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__doc__ = _with_arguments(inspect.getdoc(function) or "", parameters)
+        return called
+
+    return decorate
+
+
+def _taken(each: Parameter) -> inspect.Parameter:
+    """Return what a signature shows of an option: its name, its type, and its default as it is typed."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if each.place else inspect.Parameter.KEYWORD_ONLY
+    initial = tuple(each.initial) if isinstance(each.initial, tuple) else each.initial
+    default = inspect.Parameter.empty if initial is msgspec.NODEFAULT else initial
+    return inspect.Parameter(each.name, kind, default=default, annotation=each.python)
+
+
+def _with_arguments(doc: str, parameters: Iterable[Parameter]) -> str:
+    """Put the options into a docstring: after its text, before what it returns or raises."""
+    import textwrap
+
+    fill = functools.partial(textwrap.fill, width=100, initial_indent="    ", subsequent_indent=" " * 8)
+    arguments = "\n".join(fill(f"{each.name}: {help_of(each)}") for each in parameters)
+    before, rest = re.split(r"(?m)(?=^(?:Returns|Raises|Example):|\Z)", doc, maxsplit=1)
+    return f"{before.rstrip()}\n\nArgs:\n{arguments}\n\n{rest}".rstrip() if arguments else doc

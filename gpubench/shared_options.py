@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import date
 from numbers import Integral
 from pathlib import Path
@@ -12,22 +11,9 @@ import msgspec
 
 from gpubench import executions, precisions
 from gpubench.errors import MisuseError
-from gpubench.options import Flag, Option, said, shown_value
-from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
+from gpubench.options import Option, shown_value, with_help
+from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, WeightType
 from gpubench.units import plain
-
-
-def read_workload(value: str | os.PathLike[str], name: str) -> str:
-    """Return the name of a workload; a path of the user's own model may be a ``Path``.
-
-    Raises:
-        TypeError: If it is neither.
-    """
-    del name
-    path = os.fspath(value)
-    if not isinstance(path, str):  # a path may be of bytes
-        raise TypeError
-    return path
 
 
 def read_day(value: date | str, name: str) -> date | str:
@@ -53,8 +39,7 @@ CLASSIC = ("cnn", "lstm", "vgg16")
 """Measured and ranked by where no workload is named."""
 WORKLOAD = Option(
     name="workload",
-    place=1,
-    read=read_workload,
+    place=True,
     takes="a name or a path",
     python="str | Path",
     metavar="NAME|FILE[:NAME]",
@@ -116,15 +101,17 @@ AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=tup
 GPU = Option("GPU key or name.", name="gpu", commas=True)
 PROVIDER = Option("Provider.", name="provider", commas=True)
 REGION = Option("Region, or its first letters.", name="region")
-GPU_COUNT = Option("Exact number of GPUs.", least=1)
-MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].", least=0)
+GPU_COUNT = Option("Exact number of GPUs.")
+MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].")
 """0 keeps what is free."""
 GpuBatch: TypeAlias = Annotated[
     int | Literal["max"] | None,
-    said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
+    with_help(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
 ]
 
 
+Chunks: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
 RECIPE = "Language models"
 _OWN = "the workload's own"
 
@@ -148,42 +135,23 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     loss_chunks: Annotated[
-        int | None,
-        Option("Chunks of tokens that the loss is computed in.", RECIPE, least=1, most=65_536, default=_OWN),
+        Chunks | None, Option("Chunks of tokens that the loss is computed in.", RECIPE, default=_OWN)
     ] = None
     prompt_tokens: Annotated[
-        int | None,
-        Option(
-            "Tokens of a prompt, of a workload that generates.", RECIPE, least=1, most=2**24, default=_OWN
-        ),
+        Tokens | None, Option("Tokens of a prompt, of a workload that generates.", RECIPE, default=_OWN)
     ] = None
     new_tokens: Annotated[
-        int | None,
-        Option("Tokens generated after the prompt.", RECIPE, least=2, most=2**24, default=_OWN),
+        Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
+        Option("Tokens generated after the prompt.", RECIPE, default=_OWN),
     ] = None
     context_tokens: Annotated[
-        int | None,
-        Option(
-            "Tokens of one sequence that is trained on.",
-            RECIPE,
-            name="context",
-            least=1,
-            most=2**24,
-            default=_OWN,
-        ),
+        Tokens | None,
+        Option("Tokens of one sequence that is trained on.", RECIPE, name="context", default=_OWN),
     ] = None
     trainable: Annotated[
         str | None,
-        Option(
-            "What is trained: everything, or adapters over a frozen base.",
-            RECIPE,
-            choices=tuple(Trainable),
-            flags=(
-                Flag("lora", "lora", "Train adapters over a frozen base."),
-                Flag("qlora", "qlora", "Train adapters over a frozen base in 4 bits."),
-            ),
-            default=_OWN,
-        ),
+        Option("Train adapters over a frozen base.", RECIPE, name="lora", sets="lora"),
+        Option("Train adapters over a frozen base in 4 bits.", RECIPE, name="qlora", sets="qlora"),
     ] = None
 
 
@@ -196,4 +164,4 @@ def asked_recipe(request: RecipeRequest) -> dict[str, Any]:
 class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a function that only reads stored results."""
 
-    results: Annotated[Path | None, said(RESULTS, place=1)] = None
+    results: Annotated[Path | None, with_help(RESULTS, place=True)] = None

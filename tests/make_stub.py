@@ -7,16 +7,20 @@ down here, from their signatures: ``python tests/make_stub.py``. ``test_api.py``
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import gpubench
 
 STUB = Path(gpubench.__file__).with_suffix(".pyi")
+WIDTH = 110
 
 HEAD = '''"""The public API as type checkers see it; made by tests/make_stub.py, not by hand."""
 
+# fmt: off
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -36,8 +40,8 @@ def stub() -> str:
         homes.setdefault(gpubench._HOMES[name], []).append(name)
     imports = "".join(_imports(home, sorted(given)) for home, given in sorted(homes.items()))
     functions = "\n".join(_function(name) for name in names if name not in types)
-    every = "".join(f'    "{name}",\n' for name in sorted(gpubench.__all__, key=_constants_first))
-    return f"{HEAD}{imports}\n__version__: str\n__all__ = [\n{every}]\n\n{functions}"
+    every = _filled(", ".join(f'"{name}"' for name in sorted(gpubench.__all__, key=_constants_first)))
+    return f"{HEAD}{imports}\n__version__: str\n__all__ = [\n{every},\n]\n\n{functions}"
 
 
 def _constants_first(name: str) -> tuple[bool, str]:
@@ -46,18 +50,26 @@ def _constants_first(name: str) -> tuple[bool, str]:
 
 def _imports(home: str, names: list[str]) -> str:
     line = f"from {home} import {', '.join(names)}\n"
-    if len(line) <= 110:
+    if len(line) <= WIDTH:
         return line
     return f"from {home} import (\n{''.join(f'    {name},{chr(10)}' for name in names)})\n"
 
 
+def _filled(words: str) -> str:
+    indent = " " * 4
+    return textwrap.fill(
+        words, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
 def _function(name: str) -> str:
-    function = getattr(gpubench, name)
+    """Return a function with what it takes; what is said of each option stands in its docstring at run time."""
+    function = getattr(import_module(gpubench._HOMES[name]), name)
     signature = inspect.signature(function)
-    returns = str(signature.return_annotation)
-    doc = (inspect.getdoc(function) or "").replace("\n", "\n    ").replace("    \n", "\n")
+    doc = (inspect.getdoc(function.__wrapped__) or "").replace("\n", "\n    ").replace("    \n", "\n")
     close = '"""' if "\n" not in doc else '\n    """'
-    return f'def {name}({"".join(_parameters(signature))}) -> {returns}:\n    """{doc}{close}\n'
+    taken = f"\n{_filled(', '.join(_parameters(signature)))},\n" if signature.parameters else ""
+    return f'def {name}({taken}) -> {signature.return_annotation}:\n    """{doc}{close}\n'
 
 
 def _parameters(signature: inspect.Signature) -> Iterator[str]:
@@ -65,11 +77,9 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
     for each in signature.parameters.values():
         if each.kind is inspect.Parameter.KEYWORD_ONLY and not by_name:
             by_name = True
-            yield "\n    *,"
+            yield "*"
         required = each.default is inspect.Parameter.empty
-        yield f"\n    {each.name}: {each.annotation}{'' if required else f' = {_shown(each.default)}'},"
-    if signature.parameters:
-        yield "\n"
+        yield f"{each.name}: {each.annotation}{'' if required else f' = {_shown(each.default)}'}"
 
 
 def _shown(default: Any) -> str:

@@ -66,9 +66,9 @@ def test_signature_and_help_are_the_same_whatever_was_imported_before(before: st
     assert after == fresh
     assert [line.split()[0] for line in fresh] == list(FUNCTIONS)
     lines = dict(line.split(maxsplit=1) for line in fresh)
-    assert "workload: str | Path | WorkloadProfile, *, gpu: str | Sequence[str] = ()" in lines["predict"]
-    assert "-> ProbeReport" in lines["probe"]
-    assert "(output: str | Path | None = None, results: str | Path | None = None, *" in lines["report"]
+    assert "workload: 'str | Path | WorkloadProfile', *, gpu: 'str | Sequence[str]' = ()" in lines["predict"]
+    assert "-> 'ProbeReport'" in lines["probe"]
+    assert "(output: 'str | Path | None' = None, results: 'str | Path | None' = None, *" in lines["report"]
 
 
 def said(code: str) -> list[str]:

@@ -157,17 +157,16 @@ import msgspec
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json
-from gpubench.options import Option, check_fields
+from gpubench.options import AtLeastOne, Option
 
 
 class DoubleRequest(msgspec.Struct, frozen=True, kw_only=True):
-    number: Annotated[int, Option("What is doubled.", place=1, bare=True, metavar="NUMBER")]
-    times: Annotated[int, Option("How often.", least=1)] = 1
+    number: Annotated[int, Option("What is doubled.", place=True, bare=True, metavar="NUMBER")]
+    times: Annotated[AtLeastOne, Option("How often.")] = 1
 
 
 def verb(request: DoubleRequest, *, as_json: bool) -> None:
     """Double a number."""
-    check_fields(request)
     print_json({"doubled": request.number * 2**request.times, "as_json": as_json})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Part, held_together, printable, told
+from gpubench.blocks.parts import Part, held_together, printable
 from gpubench.folders import package_path
 from gpubench.units import isolated
 
@@ -56,7 +56,6 @@ def environment() -> Environment:
     )
     made.filters |= {
         "kind": lambda part: type(part).__name__,
-        "told": told,
         "sort_value": sort_value,
         "held_together": held_together,
     }

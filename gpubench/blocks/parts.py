@@ -196,7 +196,7 @@ def held_together(cell: str) -> str:
     return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
 
 
-def told(shown: Table) -> Table:
+def drop_empty_columns(shown: Table) -> Table:
     """Leave out the columns that say nothing of any row; the first names the rows, and stays."""
     kept = [
         i

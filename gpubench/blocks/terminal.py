@@ -25,9 +25,9 @@ from gpubench.blocks.parts import (
     Paragraph,
     Part,
     Table,
+    drop_empty_columns,
     held_together,
     printable,
-    told,
 )
 from gpubench.units import UNKNOWN
 
@@ -122,7 +122,7 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    fitting, widths, hidden = fitted(told(table), console.width)
+    fitting, widths, hidden = fitted(drop_empty_columns(table), console.width)
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for column, width in zip(fitting.columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.numeric else "left"

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import keyword
-import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, Parameter, check_fields, help_of, parameters_of, request_from, spelled
+from gpubench.options import Parameter, help_of, parameters_of, request_from, spelled
 from gpubench.units import plain
-
-_PARSED: dict[Any, Any] = {bool: bool, int: int, float: float, Path: Path}
-"""What the parser reads itself; everything else is text until ``request_from`` reads it."""
-
-_BY_PLACE = "_by_place"
-"""Ends the name of the argument that stands for an option given without its name."""
-
 
 Action: TypeAlias = Callable[..., int | None]
 
-
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What every verb is asked: how to print its answer."""
-
-    json: Annotated[bool, Option("Print one JSON document on stdout.")] = False
+_JSON = typer.Option("--json", help="Print one JSON document on stdout.", metavar="")
+_SHOWN: dict[Any, str] = {bool: "", int: "N", float: "NUMBER", Path: "PATH"}
+"""What the help shows for a value, where an option has no better word; a switch takes none."""
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -58,143 +46,92 @@ def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[...
     """Return what the parser calls: with an option for each field of the requests, and ``--json``."""
     asked = inspect.signature(action, eval_str=True).parameters.values()
     offered = {
-        each.annotation: [
-            parameter
-            for parameter in parameters_of(each.annotation)
-            if not parameter.option.python_only and (not only or parameter.name in only)
+        request.annotation: [
+            each
+            for each in parameters_of(request.annotation)
+            if not each.python_only and (not only or each.name in only)
         ]
-        for each in asked
-        if each.name != "as_json"
+        for request in asked
+        if request.name != "as_json"
     }
 
-    @functools.wraps(action)
-    def called(**given: Any) -> None:
-        requests = [check_fields(request_from(kind, _given_of(offered[kind], given))) for kind in offered]
-        output = request_from(Output, _given_of(parameters_of(Output), given))
-        code = action(*requests, as_json=output.json)
-        if code:
+    def called(as_json: bool, **given: Any) -> None:
+        requests = [request_from(kind, _given_of(offered[kind], given)) for kind in offered]
+        if code := action(*requests, as_json=as_json):
             raise typer.Exit(code)
 
-    del called.__wrapped__  # typer reads the signature of what is wrapped, where it is told of it
-    laid_out = [
-        made
-        for each in chain(*offered.values(), parameters_of(Output))
-        for made in _laid_out(each, only.get(each.name, each.option.panel))
-    ]
+    laid_out = [made for each in chain(*offered.values()) for made in _laid_out(each, only)]
+    laid_out.append(_parameter("as_json", bool, _JSON, default=False))
+    called.__doc__ = action.__doc__
     called.__signature__ = inspect.Signature(laid_out)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in laid_out}
     return called
 
 
-# --- laid out for the parser ------------------------------------------------------------------------------
-
-
-def _laid_out(each: Parameter, panel: str | None) -> Iterator[inspect.Parameter]:
-    """Yield what the parser is told of an option: its switches, its place, its name, its earlier names."""
-    option = each.option
-    if option.flags:
-        for flag in option.flags:
-            switch = typer.Option(spelled(flag.name), help=flag.help, rich_help_panel=panel)
-            yield _parameter(flag.name, bool, switch, default=False)
-        return
-    kind = _PARSED.get(str if option.read else each.kind, str)
-    if each.many:
-        kind = types.GenericAlias(list, (kind,))
-    by_place = option.bare or (option.place and (each.many or each.default is msgspec.NODEFAULT))
+def _laid_out(each: Parameter, only: Mapping[str, str | None]) -> Iterator[inspect.Parameter]:
+    """Yield what the parser is told of an option: its place, its name, its earlier names."""
+    kind = bool if each.base is bool else list[str] if each.many else str
+    must_be = each.initial is msgspec.NODEFAULT
+    by_place = each.bare or (each.place and (each.many or must_be))
+    names = _names_for(each)
     if by_place:
         argument = typer.Argument(
             help=help_of(each),
-            metavar=option.metavar if option.bare else each.name.upper(),
+            metavar=each.metavar if each.bare else each.name.upper(),
             show_default=False,
-            autocompletion=_completion(_names_for(each)),
+            autocompletion=names,
         )
-        must_be = option.bare and each.default is msgspec.NODEFAULT
-        default = inspect.Parameter.empty if must_be else None
-        yield _parameter(f"{each.name}{_BY_PLACE}", kind if must_be else kind | None, argument, default)
-    if option.bare:
+        required = each.bare and must_be
+        yield _parameter(f"place_{each.name}", kind, argument, inspect.Parameter.empty if required else None)
+    if each.bare:
         return
     named = typer.Option(
         spelled(each.name),
-        *((option.short,) if option.short else ()),
+        *([each.short] if each.short else []),
         help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
-        metavar=option.metavar or ("TEXT,..." if option.commas else None),
-        rich_help_panel=panel,
-        autocompletion=_completion(option.choices or _names_for(each)),
+        metavar=each.metavar or ("TEXT,..." if each.commas else _SHOWN.get(each.base, "TEXT")),
+        rich_help_panel=only.get(each.name, each.panel),
+        autocompletion=names,
     )
-    if kind is bool:
-        yield _parameter(each.name, kind, named, default=False)
-    else:  # None where it is not given, so that the request knows what was
-        yield _parameter(each.name, kind | None, named)
-    for old in option.old:
-        yield _parameter(old, kind | None, typer.Option(spelled(old), hidden=True))
+    yield _parameter(f"name_{each.name}", kind, named, default=False if kind is bool else None)
+    for old in each.old:
+        yield _parameter(f"name_{old}", kind, typer.Option(spelled(old), hidden=True))
 
 
 def _parameter(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Parameter:
-    annotation = Annotated[kind, info]
-    return inspect.Parameter(
-        _as_parameter(name), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+    annotation = Annotated[kind, info] if default is not None else Annotated[kind | None, info]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _as_parameter(name: str) -> str:
-    """Return what an option is called among Python's parameters, where ``--from`` cannot be one."""
-    return f"{name}_" if keyword.iskeyword(name) else name
-
-
-def _given_of(parameters: Sequence[Parameter], given: dict[str, Any]) -> dict[str, Any]:
+def _given_of(offered: Iterable[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given of a request, by option; what was given by place joins what it stands for."""
     found: dict[str, Any] = {}
-    for each in parameters:
-        for name in (each.name, *each.option.old, *(flag.name for flag in each.option.flags)):
-            value = given.get(_as_parameter(name))
-            if value is not None and value is not False:
-                found[name] = value
-        by_place = given.get(f"{each.name}{_BY_PLACE}")
-        if by_place is None:
-            continue
-        if each.many:
-            found[each.name] = [*by_place, *found.get(each.name, ())]
-        elif each.name in found:
+    for each in offered:
+        named = {name: given.get(f"name_{name}") for name in (each.name, *each.old)}
+        found |= {name: value for name, value in named.items() if value not in (None, False)}
+        by_place = given.get(f"place_{each.name}")
+        if by_place is not None and each.name in found and not each.many:
             twice = f"{plain(by_place)} and {plain(found[each.name])}"
             raise MisuseError(f"{spelled(each.name)} is given twice: {twice}")
-        else:
-            found[each.name] = by_place
+        if by_place is not None:
+            found[each.name] = [*by_place, *found.get(each.name, ())] if each.many else by_place
     return found
 
 
 # --- read by the parser -----------------------------------------------------------------------------------
 
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number"}
-_SHOWN = {bool: "", str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
-"""What the help shows for a value, where an option has no better word; a switch takes none."""
 
+class _Text:
+    """Leaves what was typed as it is, for ``request_from`` to read.
 
-class _Plainly:
-    """Reads a parameter as typer does, without pydantic, whose import takes a third of the start of a verb.
-
-    typer makes its own reader of each parameter when the first is read, given or not, unless there is one.
+    typer would make a reader of pydantic of each parameter, given or not, and importing pydantic takes a
+    third of the start of a verb.
     """
 
-    def __init__(self, kind: Callable[[str], Any]) -> None:
-        self._kind = kind
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        many = param.multiple or param.nargs == -1
-        if value is None:
-            return () if many else None
-        return [self._read(each, param, ctx) for each in value] if many else self._read(value, param, ctx)
-
-    def _read(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return self._kind(value)
-        except ValueError:
-            words = f"{value!r} is not {_WORDS[self._kind]}."
-            raise typer.BadParameter(words, ctx=ctx, param=param) from None
-
-
-def _nothing(ctx: Any) -> str:
-    del ctx
-    return ""
+    @staticmethod
+    def coerce(value: Any, param: Any, ctx: Any) -> Any:
+        del ctx
+        return () if value is None and (param.multiple or param.nargs == -1) else value
 
 
 def read_plainly(command: Any) -> None:
@@ -204,14 +141,11 @@ def read_plainly(command: Any) -> None:
     def get_params(ctx: Any) -> list[Any]:
         parameters: list[Any] = laid_out(ctx)
         for each in parameters:
-            annotation = each.type_descriptor.annotation
-            (kind,) = get_args(annotation) or (annotation,)
-            if kind in _SHOWN:
-                each._runtime_param = _Plainly(kind)  # noqa: SLF001 - typer has no public place for a reader
-                if each.param_type_name == "argument":
-                    each.display_type_rich = _nothing  # its name is enough
-                elif each.metavar is None:
-                    each.metavar = _SHOWN[kind]
+            each._runtime_param = _Text  # noqa: SLF001 - typer has no public place for a reader
+            if each.param_type_name == "argument":
+                each.display_type_rich = lambda ctx: ""  # noqa: ARG005 - its name is enough
+            elif each.metavar is None:  # one of typer's own, which are switches
+                each.metavar = ""
         return parameters
 
     command.get_params = get_params
@@ -220,16 +154,21 @@ def read_plainly(command: Any) -> None:
 # --- completed by the shell -------------------------------------------------------------------------------
 
 
-def _completion(
-    choices: Sequence[str] | Callable[[], Iterable[str]] | None,
-) -> Callable[[str], Sequence[str]] | None:
-    if not choices:
+def _names_for(each: Parameter) -> Callable[[str], Sequence[str]] | None:
+    """Return what completes a value of an option; it looks for names only where a shell asks."""
+    of_names = {
+        "workload": _workloads,
+        "gpu": _gpus_and_families,
+        "reference": _gpus,
+        "provider": _providers,
+    }.get(each.name)
+    if not (of_names or each.choices):
         return None
 
     def completions(incomplete: str) -> Sequence[str]:
-        known = choices() if callable(choices) else choices
-        spelled_so = dict.fromkeys(_as_typed(choice, incomplete) for choice in known)
-        return [choice for choice in spelled_so if choice.lower().startswith(incomplete.lower())]
+        known = of_names() if of_names else each.choices
+        typed = dict.fromkeys(_as_typed(choice, incomplete) for choice in known)
+        return [choice for choice in typed if choice.lower().startswith(incomplete.lower())]
 
     return completions
 
@@ -248,27 +187,10 @@ def _as_typed(choice: str, incomplete: str) -> str:
     return choice.lower() if incomplete == incomplete.lower() else choice
 
 
-def _names_for(each: Parameter) -> Callable[[], Iterable[str]] | None:
-    """Return what finds the names that an option takes; it runs only where a shell asks."""
-    return {
-        "workload": _workloads,
-        "precision": _precisions,
-        "gpu": _gpus_and_families if each.many else _gpus,
-        "reference": _gpus,
-        "provider": _providers,
-    }.get(each.name)
-
-
 def _workloads() -> Iterable[str]:
     from gpubench.discovery import workload_names
 
     return (*workload_names(), "all")
-
-
-def _precisions() -> Iterable[str]:
-    from gpubench.precisions import Precision
-
-    return (*(precision.value for precision in Precision), "amp")
 
 
 def _gpus() -> Iterable[str]:

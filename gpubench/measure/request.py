@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
+
 from gpubench import executions, precisions
 from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
-from gpubench.options import Flag, Option, said
+from gpubench.options import AtLeastOne, Option, Positive, with_help
 from gpubench.recipes import ParallelMode
 from gpubench.shared_options import (
     BATCH,
@@ -21,7 +23,6 @@ from gpubench.shared_options import (
     RecipeRequest,
     Results,
 )
-from gpubench.units import Seconds
 
 MicroWish = Literal["also", "only", "none"]
 MOST_SEED = 2**31 - 1
@@ -51,7 +52,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
 
     workloads: Annotated[
         tuple[str, ...],
-        said(
+        with_help(
             WORKLOAD,
             help="Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or MODULE:NAME.",
             default=" ".join(CLASSIC),
@@ -69,7 +70,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = ()
     executions: Annotated[
         tuple[str, ...],
-        said(
+        with_help(
             EXECUTION,
             name="execution",
             choices=executions.CHOICES,
@@ -85,21 +86,20 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             choices=tuple(Framework),
             commas=True,
         ),
-    ] = (Framework.TORCH,)
+    ] = (Framework.TORCH.value,)
     task: AnyTask = "train"
     batch_size: Annotated[
-        int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")
+        int | Literal["max"] | None,
+        with_help(BATCH, help="Samples per step; max searches the largest that fits."),
     ] = None
     device: Device = "auto"
     gpus: Annotated[
-        int,
-        Option(
-            "Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs.", least=1, metavar="N"
-        ),
+        AtLeastOne,
+        Option("Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),
     ] = 1
     jobs: Annotated[
         str | None,
-        said(
+        with_help(
             JOBS,
             help="With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or "
             "one on each at once.",
@@ -113,8 +113,8 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         bool, Option("Share the batch out over the GPUs of the job, instead of a batch for each.")
     ] = False
     nnodes: Annotated[
-        int,
-        Option("Machines of the job, --gpus on each; give the same command on all.", least=1, metavar="N"),
+        AtLeastOne,
+        Option("Machines of the job, --gpus on each; give the same command on all.", metavar="N"),
     ] = 1
     rdzv_endpoint: Annotated[
         str | None,
@@ -125,32 +125,23 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     budget: Annotated[
         BudgetName | None,
-        Option(
-            flags=(
-                Flag("quick", "quick", "One launch, 2 % intervals. The default on a CPU."),
-                Flag("publish", "publish", "Five launches, 0.5 % intervals, and torch.compile."),
-            ),
-        ),
+        Option("One launch, 2 % intervals. The default on a CPU.", name="quick", sets="quick"),
+        Option("Five launches, 0.5 % intervals, and torch.compile.", name="publish", sets="publish"),
     ] = None
     time_limit_s: Annotated[
-        Seconds | None,
-        Option(
-            "Time for the whole run, shared out over its cases [s].", name="time_limit", above=0, metavar="S"
-        ),
+        Positive | None,
+        Option("Time for the whole run, shared out over its cases [s].", name="time_limit", metavar="S"),
     ] = None
     seed: Annotated[
-        int, Option("Fixes weights, inputs and the order of the cases.", least=0, most=MOST_SEED)
+        Annotated[int, msgspec.Meta(ge=0, le=MOST_SEED)],
+        Option("Fixes weights, inputs and the order of the cases."),
     ] = 0
     allow_shared: Annotated[bool, Option("Measure although something else uses the GPU.")] = False
     allow_throttled: Annotated[bool, Option("Let rows be ranked although the GPU throttled.")] = False
     micro: Annotated[
         MicroWish,
-        Option(
-            flags=(
-                Flag("micro_only", "only", "Only micro-benchmarks."),
-                Flag("no_micro", "none", "No micro-benchmarks."),
-            ),
-        ),
+        Option("Only micro-benchmarks.", name="micro_only", sets="only"),
+        Option("No micro-benchmarks.", name="no_micro", sets="none"),
     ] = "also"
     to_quality: Annotated[
         bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, said, shown_value
+from gpubench.options import AtLeastOne, NotNegative, Option, shown_value, with_help
 from gpubench.pricings import Pricing
 from gpubench.shared_options import DAY, GPU, GPU_COUNT, MOST_USD_PER_HOUR, PROVIDER, REGION, Day, Results
 
@@ -37,20 +37,24 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
         spot: One word for the pricing ``spot``.
     """
 
-    providers: Annotated[tuple[str, ...], said(PROVIDER, help="Only this provider.")] = ()
+    providers: Annotated[tuple[str, ...], with_help(PROVIDER, help="Only this provider.")] = ()
     regions: Annotated[
-        tuple[str, ...], said(REGION, help="Only this region; any where the source gives none.")
+        tuple[str, ...], with_help(REGION, help="Only this region; any where the source gives none.")
     ] = ()
-    gpus: Annotated[tuple[str, ...], said(GPU, help="Only this GPU: key, name, or part of it (h100).")] = ()
-    count: Annotated[int | None, GPU_COUNT] = None
-    max_usd_per_hour: Annotated[float | None, MOST_USD_PER_HOUR] = None
+    gpus: Annotated[
+        tuple[str, ...], with_help(GPU, help="Only this GPU: key, name, or part of it (h100).")
+    ] = ()
+    count: Annotated[AtLeastOne | None, GPU_COUNT] = None
+    max_usd_per_hour: Annotated[NotNegative | None, MOST_USD_PER_HOUR] = None
     spot: Annotated[bool, Option("Only spot prices.")] = False
     pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=TO_RENT)] = ()
     kinds: Annotated[tuple[str, ...], Option("Only this kind.", name="kind", choices=KINDS)] = ()
     offers: Annotated[
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
     ] = None
-    as_of: Annotated[Day | None, said(DAY, help="List as of this day; later prices are left out.")] = None
+    as_of: Annotated[Day | None, with_help(DAY, help="List as of this day; later prices are left out.")] = (
+        None
+    )
     results: Results = None
 
 
@@ -64,7 +68,7 @@ class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     providers: Annotated[
         tuple[str, ...],
-        said(PROVIDER, help="Only this cloud or price source; may be repeated."),
+        with_help(PROVIDER, help="Only this cloud or price source; may be repeated."),
     ] = ()
     accept_outliers: AcceptOutliers = False
     url: Annotated[
@@ -99,7 +103,9 @@ def read_price_date(value: Any, name: str) -> str:
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A price table of somebody else's, and what it does not say of itself."""
 
-    file: Annotated[Path, Option("CSV, or JSON in gpubench's columns.", place=1, bare=True, metavar="FILE")]
+    file: Annotated[
+        Path, Option("CSV, or JSON in gpubench's columns.", place=True, bare=True, metavar="FILE")
+    ]
     format: Annotated[
         Format | None, Option("Whose columns the table has.", default="recognized by its columns")
     ] = None

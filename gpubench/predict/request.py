@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from gpubench.options import Option, said
+from gpubench.options import AtLeastOne, Option, with_help
 from gpubench.shared_options import (
     GPU,
     JOBS,
@@ -19,7 +19,6 @@ from gpubench.shared_options import (
     GpuBatch,
     RecipeRequest,
     Results,
-    read_workload,
 )
 
 if TYPE_CHECKING:
@@ -32,8 +31,9 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
     Raises:
         TypeError: If it is neither.
     """
+    del name
     if isinstance(value, str | os.PathLike):
-        return read_workload(value, name)
+        return os.fsdecode(value)
     from gpubench.models import WorkloadProfile
 
     if not isinstance(value, WorkloadProfile):
@@ -41,7 +41,7 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
     return value
 
 
-_ANY = said(
+_ANY = with_help(
     WORKLOAD,
     read=read_workload_or_profile,
     takes="a workload's name or path, as in vgg16",
@@ -55,9 +55,9 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
 
     workload: Annotated[
         Any,
-        said(_ANY, help="A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME."),
+        with_help(_ANY, help="A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME."),
     ]
-    gpus: Annotated[tuple[str, ...], said(GPU, default="every GPU known")] = ()
+    gpus: Annotated[tuple[str, ...], with_help(GPU, default="every GPU known")] = ()
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
@@ -71,27 +71,27 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
 
     workloads: Annotated[
         tuple[Any, ...],
-        said(
+        with_help(
             _ANY,
             help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
             default="every standard one, in short",
         ),
     ] = ()
-    gpus: Annotated[tuple[str, ...], said(GPU, default="every NVIDIA GPU, by size")] = ()
+    gpus: Annotated[tuple[str, ...], with_help(GPU, default="every NVIDIA GPU, by size")] = ()
     batch_size: Annotated[
-        int | None,
-        Option("Samples per step on one GPU.", least=1, default="the main batch"),
+        AtLeastOne | None,
+        Option("Samples per step on one GPU.", default="the main batch"),
     ] = None
     accumulate: Annotated[
-        int,
-        Option("Micro-batches that the batch is cut into, whose gradients are summed.", least=1),
+        AtLeastOne,
+        Option("Micro-batches that the batch is cut into, whose gradients are summed."),
     ] = 1
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
-    count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
+    count: Annotated[Annotated[int, msgspec.Meta(ge=1, le=2**20)], Option("GPUs of one job.", SEVERAL)] = 1
     jobs: Annotated[
-        str | None, said(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
+        str | None, with_help(JOBS, help="All weights on each GPU, or a share of them.", panel=SEVERAL)
     ] = None
     results: Results = None
     asked: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     file: Annotated[
         Path,
-        Option("CSV with the columns of the shipped measurements.", place=1, bare=True, metavar="FILE"),
+        Option("CSV with the columns of the shipped measurements.", place=True, bare=True, metavar="FILE"),
     ]
 
 

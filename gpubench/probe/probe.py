@@ -16,10 +16,10 @@ from msgspec import structs
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import load_plugin
+from gpubench.options import takes_options_of
 from gpubench.probe import amd, apple, cpu, nvidia, opencl, system
 from gpubench.probe.backend import Backend, BackendReport, Host, ProbeReport, Problem
 from gpubench.probe.torch_problems import torch_build, torch_problem
-from gpubench.signatures import takes_options_of
 
 ENTRY_POINT_GROUP = "gpubench.backends"
 

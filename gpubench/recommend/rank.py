@@ -24,6 +24,7 @@ from gpubench.models import (
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable, newest_day
+from gpubench.options import takes_options_of
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.buying import at_work
 from gpubench.recommend.contradictions import check
@@ -34,7 +35,6 @@ from gpubench.recommend.ownership import Ownership, offer_of, ownerships, unpric
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.recommend.tokens import generation_times, token_costs
-from gpubench.signatures import takes_options_of
 from gpubench.specs import require_spec
 from gpubench.today import day_of
 from gpubench.units import count, plain

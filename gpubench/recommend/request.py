@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import Flag, Option, is_number, parameters_of, said
+from gpubench.options import AtLeastOne, NotNegative, Option, Positive, is_number, parameters_of, with_help
 from gpubench.recipes import ParallelMode
 from gpubench.shared_options import (
     CLASSIC,
@@ -147,7 +147,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     workloads: Annotated[
         tuple[str, ...],
-        said(
+        with_help(
             WORKLOAD,
             help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
             default=" ".join(CLASSIC),
@@ -168,20 +168,19 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     task: AnyTask = "train"
     batch_size: GpuBatch = None
     max_latency_ms: Annotated[
-        float | None,
+        Positive | None,
         Option(
             "With --task infer: choose the batch whose pessimistic step time meets it; of a generation the "
             "time of each token after the first [ms].",
-            above=0,
         ),
     ] = None
 
-    samples: Annotated[float | None, Option("Samples to train on, in all.", JOB, above=0)] = None
-    epochs: Annotated[float | None, Option("Epochs; with --dataset-size.", JOB, above=0)] = None
-    dataset_size: Annotated[float | None, Option("Samples per epoch.", JOB, above=0)] = None
+    samples: Annotated[Positive | None, Option("Samples to train on, in all.", JOB)] = None
+    epochs: Annotated[Positive | None, Option("Epochs; with --dataset-size.", JOB)] = None
+    dataset_size: Annotated[Positive | None, Option("Samples per epoch.", JOB)] = None
     jobs: Annotated[
         str | None,
-        said(
+        with_help(
             JOBS,
             help="One data-parallel job over all GPUs (ddp), or one job per GPU.",
             panel=JOB,
@@ -191,56 +190,56 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     deadline_hours: Annotated[
-        float | None, Option("Keep offers whose pessimistic estimate meets it.", JOB, above=0)
+        Positive | None, Option("Keep offers whose pessimistic estimate meets it.", JOB)
     ] = None
     budget_usd: Annotated[
-        float | None, Option("Keep offers whose pessimistic cost stays within it.", JOB, above=0)
+        Positive | None, Option("Keep offers whose pessimistic cost stays within it.", JOB)
     ] = None
     startup_minutes: Annotated[
-        float | None,
+        NotNegative | None,
         Option(
             "Billed before the first step [min].",
             JOB,
-            least=0,
             default=f"{STARTUP_MINUTES:g}, of what is rented",
         ),
     ] = None
     billing_minutes: Annotated[
-        float | None, Option("Billing increment [min].", JOB, above=0, default="by the second")
+        Positive | None, Option("Billing increment [min].", JOB, default="by the second")
     ] = None
     spot_lost: Annotated[
-        float,
-        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=10),
+        Annotated[float, msgspec.Meta(ge=0, lt=10)],
+        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB),
     ] = 0.0
-    storage_usd_per_month: Annotated[float, Option("Storage while the job runs.", JOB, least=0)] = 0.0
-    egress_usd: Annotated[float, Option("Egress of the job.", JOB, least=0)] = 0.0
-    tax: Annotated[float, Option("Tax as a share, for example 0.19.", JOB, least=0)] = 0.0
+    storage_usd_per_month: Annotated[NotNegative, Option("Storage while the job runs.", JOB)] = 0.0
+    egress_usd: Annotated[NotNegative, Option("Egress of the job.", JOB)] = 0.0
+    tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB)] = 0.0
 
     relative: Annotated[
         bool,
         Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
     ] = False
 
-    gpus: Annotated[tuple[str, ...], said(GPU, help="GPU key, name, or part of it (h100).", panel=WHICH)] = ()
-    providers: Annotated[tuple[str, ...], said(PROVIDER, panel=WHICH)] = ()
-    regions: Annotated[tuple[str, ...], said(REGION, panel=WHICH)] = ()
+    gpus: Annotated[
+        tuple[str, ...], with_help(GPU, help="GPU key, name, or part of it (h100).", panel=WHICH)
+    ] = ()
+    providers: Annotated[tuple[str, ...], with_help(PROVIDER, panel=WHICH)] = ()
+    regions: Annotated[tuple[str, ...], with_help(REGION, panel=WHICH)] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
-    count: Annotated[int | None, said(GPU_COUNT, panel=WHICH)] = None
-    max_usd_per_hour: Annotated[float | None, said(MOST_USD_PER_HOUR, panel=WHICH)] = None
+    count: Annotated[AtLeastOne | None, with_help(GPU_COUNT, panel=WHICH)] = None
+    max_usd_per_hour: Annotated[NotNegative | None, with_help(MOST_USD_PER_HOUR, panel=WHICH)] = None
     max_price_age_days: Annotated[
-        int | None, Option("Leave out older prices [days].", WHICH, name="max_price_age", least=0)
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        Option("Leave out older prices [days].", WHICH, name="max_price_age"),
     ] = None
 
-    min_memory_gib: Annotated[float | None, Option("Least memory of one GPU [GiB].", CARD, above=0)] = None
+    min_memory_gib: Annotated[Positive | None, Option("Least memory of one GPU [GiB].", CARD)] = None
     memory_type: Annotated[str | None, Option("HBM, GDDR, GDDR6 ...", CARD)] = None
-    min_bandwidth_gbps: Annotated[float | None, Option("Least memory bandwidth [GB/s].", CARD, above=0)] = (
-        None
-    )
+    min_bandwidth_gbps: Annotated[Positive | None, Option("Least memory bandwidth [GB/s].", CARD)] = None
     min_cores: Annotated[
-        int | None, Option("Least number of CUDA cores or stream processors.", CARD, least=1)
+        AtLeastOne | None, Option("Least number of CUDA cores or stream processors.", CARD)
     ] = None
-    min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, least=1)] = None
+    min_tensor_cores: Annotated[AtLeastOne | None, Option("Least number of tensor cores.", CARD)] = None
     lines: Annotated[
         tuple[str, ...],
         Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line", commas=True),
@@ -248,7 +247,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     architectures: Annotated[
         tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True)
     ] = ()
-    max_watts: Annotated[float | None, Option("Highest board power of one GPU [W].", CARD, above=0)] = None
+    max_watts: Annotated[Positive | None, Option("Highest board power of one GPU [W].", CARD)] = None
     ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD)] = False
     fp64: Annotated[bool, Option("Only GPUs with FP64 at a quarter of FP32 or better.", CARD)] = False
     nvlink: Annotated[bool, Option("Only GPUs with NVLink or a similar link.", CARD)] = False
@@ -258,14 +257,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     rent_or_buy: Annotated[
         str | None,
-        Option(
-            panel=BUYING,
-            choices=("rent", "buy"),
-            flags=(
-                Flag("rent", "rent", "Only offers to rent."),
-                Flag("buy", "buy", "Only hardware that is owned or for sale."),
-            ),
-        ),
+        Option("Only offers to rent.", BUYING, name="rent", sets="rent"),
+        Option("Only hardware that is owned or for sale.", BUYING, name="buy", sets="buy"),
     ] = None
     own: Annotated[
         tuple[str, ...],
@@ -274,60 +267,58 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = ()
     max_purchase_usd: Annotated[
-        float | None,
-        Option("Buy the best one or two cards for at most this, host included [USD].", BUYING, above=0),
+        Positive | None,
+        Option("Buy the best one or two cards for at most this, host included [USD].", BUYING),
     ] = None
     jobs_per_month: Annotated[
-        float | None,
-        Option("Jobs a month that owned hardware does: gives utilization and cards needed.", BUYING, above=0),
+        Positive | None,
+        Option("Jobs a month that owned hardware does: gives utilization and cards needed.", BUYING),
     ] = None
     host_usd: Annotated[
-        float | None,
+        NotNegative | None,
         Option(
             "Price of the host, 0 where there is one [USD].",
             BUYING,
-            least=0,
             default=f"{DEFAULT_HOST.price_usd:,.0f} for cards to buy, none for --own",
         ),
     ] = None
     psu_watts: Annotated[
-        float | None,
+        Positive | None,
         Option(
             "Power supply of the host [W].",
             BUYING,
-            above=0,
             default=f"{DEFAULT_HOST.psu_w:,.0f} of a host to buy",
         ),
     ] = None
     slots: Annotated[
-        int | None,
+        AtLeastOne | None,
         Option(
             "Slots that the cards may take.",
             BUYING,
-            least=1,
             default=f"{DEFAULT_HOST.slots} of a host to buy",
         ),
     ] = None
-    years: Annotated[float, Option("Service life [years].", BUYING, above=0)] = 3.0
+    years: Annotated[Positive, Option("Service life [years].", BUYING)] = 3.0
     utilization: Annotated[
-        Range, said(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",))
+        Range, with_help(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",))
     ] = Range(0.25, 0.5, 0.9)
     resale: Annotated[
-        Range, said(SHARE, help="Resale value as a share of the price, for example 0.2-0.5.")
+        Range, with_help(SHARE, help="Resale value as a share of the price, for example 0.2-0.5.")
     ] = Range(0.15, 0.3, 0.5)
     tariff: Annotated[
-        Range, said(SHARE, help="Electricity price [USD/kWh], for example 0.15 or 0.1-0.3.")
+        Range, with_help(SHARE, help="Electricity price [USD/kWh], for example 0.15 or 0.1-0.3.")
     ] = Range(0.10, 0.15, 0.35)
     pue: Annotated[
-        float, Option("Power usage effectiveness: facility power over IT power.", BUYING, least=1)
+        Annotated[float, msgspec.Meta(ge=1)],
+        Option("Power usage effectiveness: facility power over IT power.", BUYING),
     ] = 1.0
-    circuit_watts: Annotated[float | None, Option("Power available to the GPUs [W].", BUYING, above=0)] = None
+    circuit_watts: Annotated[Positive | None, Option("Power available to the GPUs [W].", BUYING)] = None
     own_fan: Annotated[bool, Option("Only cards with their own fan.", BUYING)] = False
 
     offers: Annotated[Path | None, Option("Your own price table (CSV or JSON).", EVIDENCE)] = None
     results: Results = None
     as_of: Annotated[
-        Day | None, said(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
+        Day | None, with_help(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
         bool, Option("Also rank prices far below those of every other provider.", EVIDENCE)
@@ -339,7 +330,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         str, Option("Order of the rows; value is cost where there is a job.", OUTPUT, choices=SORTS)
     ] = "value"
     limit: Annotated[
-        int | None, Option("Number of rows.", OUTPUT, least=1, default="20 in a terminal, all in JSON")
+        AtLeastOne | None, Option("Number of rows.", OUTPUT, default="20 in a terminal, all in JSON")
     ] = None
     one_a_gpu: Annotated[
         bool,
@@ -349,10 +340,12 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             python_only=True,
         ),
     ] = False
-    draws: Annotated[
-        int, Option("Joint draws behind P(best) and ties.", OUTPUT, least=1, python_only=True)
-    ] = 2000
-    seed: Annotated[int, Option("Fixes the draws.", OUTPUT, least=0, python_only=True)] = 0
+    draws: Annotated[AtLeastOne, Option("Joint draws behind P(best) and ties.", OUTPUT, python_only=True)] = (
+        2000
+    )
+    seed: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)], Option("Fixes the draws.", OUTPUT, python_only=True)
+    ] = 0
     asked: tuple[str, ...] = ()
 
     @property
@@ -404,10 +397,10 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: Annotated[
         tuple[str, ...],
-        said(GPU, help="GPU to feed: key or name.", default="the one here, else examples"),
+        with_help(GPU, help="GPU to feed: key or name.", default="the one here, else examples"),
     ] = ()
     workers: Annotated[
-        int | None, Option("DataLoader workers.", least=1, metavar="N", default="one per CPU")
+        AtLeastOne | None, Option("DataLoader workers.", metavar="N", default="one per CPU")
     ] = None
     clips: Annotated[
         bool,

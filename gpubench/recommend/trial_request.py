@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option
+from gpubench.options import AtLeastOne, Option, Positive
 from gpubench.recommend.request import OUTPUT, TRY_MINUTES
 
 
@@ -22,8 +22,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     count: Annotated[
-        int | None,
-        Option("Write SkyPilot tasks that measure the best N; with --out.", OUTPUT, name="try", least=1),
+        AtLeastOne | None,
+        Option("Write SkyPilot tasks that measure the best N; with --out.", OUTPUT, name="try"),
     ] = None
     folder: Annotated[Path | None, Option("Folder of the task files.", OUTPUT, name="out")] = None
     gpu: Annotated[
@@ -35,8 +35,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         Option("Measure at this provider; the ranking stays the same.", OUTPUT, name="try_provider"),
     ] = None
     minutes: Annotated[
-        float,
-        Option("Time limit of each task [min].", OUTPUT, name="try_minutes", above=0),
+        Positive,
+        Option("Time limit of each task [min].", OUTPUT, name="try_minutes"),
     ] = TRY_MINUTES
     wheel: Annotated[
         Path | None, Option("Wheel of gpubench that they install.", OUTPUT, default="the running one")

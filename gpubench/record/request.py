@@ -46,10 +46,12 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     a: Annotated[
         str,
         Option(
-            "The baseline: a run file, the start of a run id, or latest.", place=1, bare=True, metavar="A"
+            "The baseline: a run file, the start of a run id, or latest.", place=True, bare=True, metavar="A"
         ),
     ]
-    b: Annotated[str, Option("The run or folder that is compared with A.", place=2, bare=True, metavar="B")]
+    b: Annotated[
+        str, Option("The run or folder that is compared with A.", place=True, bare=True, metavar="B")
+    ]
     fail_over: Annotated[
         float | None,
         Option(
@@ -70,6 +72,6 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     sources: Annotated[
         tuple[Path, ...],
-        Option("Run files, or folders of them.", place=1, bare=True, metavar="DIR|FILE ..."),
+        Option("Run files, or folders of them.", place=True, bare=True, metavar="DIR|FILE ..."),
     ]
     results: Results = None

@@ -18,7 +18,7 @@ from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
 from gpubench.folders import package_text
-from gpubench.options import check_fields, parameters_of
+from gpubench.options import check_fields, parameters_of, takes_options_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
@@ -26,7 +26,6 @@ from gpubench.sections.data import ReportData, gather
 from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 
 MOST_OFFERS = 1000

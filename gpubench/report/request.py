@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, said
+from gpubench.options import Option, with_help
 from gpubench.recommend.request import RankRequest
 from gpubench.shared_options import RESULTS, WORKLOAD
 from gpubench.units import plain
@@ -21,10 +21,10 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
     output: Annotated[
         Path | None,
         Option(
-            "File to write.", place=1, short="-o", default="a dated file in reports/ of the results folder"
+            "File to write.", place=True, short="-o", default="a dated file in reports/ of the results folder"
         ),
     ] = None
-    results: Annotated[Path | None, said(RESULTS, place=2)] = None
+    results: Annotated[Path | None, with_help(RESULTS, place=True)] = None
     format: Annotated[
         str | None,
         Option(
@@ -36,7 +36,8 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
         Option("Run whose device the report is about: a path, an id or latest.", default="the newest usable"),
     ] = None
     workloads: Annotated[
-        tuple[str, ...], said(WORKLOAD, help="Rank by this workload, or by a model of your own.", place=0)
+        tuple[str, ...],
+        with_help(WORKLOAD, help="Rank by this workload, or by a model of your own.", place=False),
     ] = ()
     data: Annotated[
         Any,

@@ -58,7 +58,6 @@ def test_every_gpu_that_completion_names_is_taken_by_that_name(many):
     [
         (("benchmark",), "Did you mean 'run'? (see gpubench --help)"),
         (("offers", "list", "--bogus"), "(see gpubench offers list --help)"),
-        (("rank", "--limit", "x"), "'x' is not a whole number. (see gpubench rank --help)"),
         (("rank", "--gpu"), "(see gpubench rank --help)"),
     ],
 )

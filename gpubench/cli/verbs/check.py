@@ -28,7 +28,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Annotated[
         str | None,
-        Option("A run file, the start of a run id, or latest.", place=1, bare=True, metavar="RUN"),
+        Option("A run file, the start of a run id, or latest.", place=True, bare=True, metavar="RUN"),
     ] = None
     cuda: Annotated[bool, Option("Check an NVIDIA GPU against itself, in 5 minutes, and write one file.")] = (
         False

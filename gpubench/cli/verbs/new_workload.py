@@ -20,7 +20,7 @@ class NewWorkloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is called."""
 
     name: Annotated[
-        str, Option("Name of the model; the file is ./NAME.py.", place=1, bare=True, metavar="NAME")
+        str, Option("Name of the model; the file is ./NAME.py.", place=True, bare=True, metavar="NAME")
     ]
 
 
