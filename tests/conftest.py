@@ -14,8 +14,9 @@ from typing import Any
 # Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
 # processors, and its threads would wait, spinning, for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Each process that a test starts would otherwise compile the package anew.
+# Each process that a test starts would otherwise compile the package anew, and each run the asserts of every test.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # xdist tells its workers the width of a terminal that their output never reaches.
 os.environ.pop("COLUMNS", None)
 

@@ -68,10 +68,12 @@ class WorkloadContract:
         assert self.workload.source
         assert self.workload.summary
 
-    @property
-    def half_on_cpu(self) -> bool:
-        """Whether a CPU runs it at fp16: oneDNN has no LSTM of that type."""
-        return not any(isinstance(module, torch.nn.LSTM) for module in self.tiny().model.modules())
+    def runs_here_at(self, precision: Precision) -> bool:
+        """Whether this CPU runs it: oneDNN has no LSTM in float16, and in bfloat16 for new processors alone."""
+        if precision is Precision.AMP_BF16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return True
+        recurrent = any(isinstance(module, torch.nn.LSTM) for module in self.tiny().model.modules())
+        return not recurrent or precision not in {Precision.AMP_FP16, Precision.AMP_BF16}
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -170,8 +172,8 @@ class WorkloadContract:
         if precision not in self.precisions:
             assert not precision.is_usual or self.workload.precisions
             return
-        if precision is Precision.AMP_FP16 and not self.half_on_cpu:
-            pytest.skip("oneDNN has no fp16 LSTM for this CPU; a GPU runs it")
+        if not self.runs_here_at(precision):
+            pytest.skip(f"oneDNN has no LSTM at {precision} for this CPU; a GPU runs it")
         case = self.case(precision)
         tiny = self.workload.at(case.recipe).tiny
         assert tiny is not None

@@ -64,7 +64,7 @@ def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-ONE = ("-k", "lstm and amp and not large and not stacked and not cell")
+ONE = ("-k", "lstm and fp32 and not large and not stacked and not cell")
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def measured(tmp_path_factory) -> Path:
 def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured):
     document = json.loads(measured.read_text())
     (bench,) = document["benchmarks"]
-    assert bench["name"] == "test_workload[lstm-amp-bf16-eager-batch64]"
-    assert bench["params"] == {"gpubench_case": "lstm-amp-bf16-eager-batch64"}
+    assert bench["name"] == "test_workload[lstm-fp32-eager-batch64]"
+    assert bench["params"] == {"gpubench_case": "lstm-fp32-eager-batch64"}
     info = bench["extra_info"]
     assert info["case"]["workload"] == "lstm"
     assert info["case"]["batch_size"] == 64
