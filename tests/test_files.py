@@ -31,7 +31,6 @@ from gpubench.record.store import read_run
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(os.name != "posix", reason="pipes and devices are of POSIX"),
 ]
 

@@ -19,8 +19,6 @@ from patience import wait_until
 from gpubench.models import Run, Status
 from gpubench.record import lock, store
 
-pytestmark = pytest.mark.timeout(180)
-
 PROGRAM = """
 import sys
 from gpubench.session import session

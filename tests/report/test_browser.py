@@ -24,9 +24,6 @@ CHROMIUM = next(
 )
 REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
-# plotly's page stays in memory between pages of one browser: one launch serves all tests of this file.
-pytestmark = pytest.mark.timeout(120)
-
 
 def stored(*runs, own_offers: int = 0):
     """What the page is made of where these runs are stored: the shipped offers ranked with them."""
@@ -49,6 +46,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def browser():
+    """Plotly's page stays in memory between pages of one browser: one launch serves all tests of this file."""
     if CHROMIUM is None:
         reason = (
             "no chromium on the path (apt install chromium); GPUBENCH_REQUIRE_BROWSER=1 makes this a failure"
@@ -62,10 +60,21 @@ def browser():
         browser.close()
 
 
+class Files(dict):
+    """The path of each page, written when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, name: str) -> str:
+        self[name] = report(self.folder / f"{name}.html", data=PAGES[name]())
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    return {name: report(folder / f"{name}.html", data=make()) for name, make in PAGES.items()}
+    return Files(tmp_path_factory.mktemp("pages"))
 
 
 class Visit:
