@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
@@ -24,6 +27,7 @@ from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F4
 from gpubench.discovery import workload_names
 from gpubench.measure.budget import QUICK, Budget
 
+sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts of every test anew
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
 settings.load_profile("gpubench")
@@ -31,9 +35,27 @@ settings.load_profile("gpubench")
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _light_collections() -> None:
+    """Keep what lived before a file of tests out of its collections: torch and all tests are a million objects.
+
+    Each trace of a model and each measured case collects. Anew for each file, as some import more.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of folders; mktemp would look through those of all earlier tests for the next number."""
+    root = tmp_path_factory.mktemp("homes")
+    return (root / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _private_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path_factory.mktemp("home")
+def _private_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    home = next(_homes)
+    home.mkdir()
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("GPUBENCH_RESULTS", str(home / "results"))

@@ -28,7 +28,6 @@ from gpubench.children import (
 )
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="process groups are of POSIX"),
     pytest.mark.usefixtures("heeded_signals"),
 ]

@@ -31,7 +31,6 @@ from tools.published import read_csv
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(os.name != "posix", reason="pipes and devices are of POSIX"),
 ]
 

@@ -19,7 +19,6 @@ from gpubench.errors import StorageError
 from gpubench.files import create_file, write_file
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX"),
 ]
 

@@ -13,8 +13,6 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.record import store
 
-pytestmark = pytest.mark.timeout(120)
-
 # The installed torch under the version file of a CUDA build; opening CUDA fails with the words of a test.
 TORCH = """
 import importlib, sys

@@ -11,8 +11,6 @@ import subprocess
 import pytest
 from command import gpubench
 
-pytestmark = pytest.mark.timeout(120)
-
 INSTALL = "pip install 'torch>=2.4'"
 
 

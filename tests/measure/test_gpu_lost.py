@@ -20,7 +20,6 @@ from gpubench.probe import nvidia
 from gpubench.record import store
 from gpubench.session import session
 
-pytestmark = pytest.mark.timeout(60)
 LOST = (Fault("*", code=15), Fault("nvmlDeviceGetHandleByIndex", code=15))
 
 

@@ -63,7 +63,6 @@ def measured(monkeypatch, script: dict) -> tuple[Run, Launcher]:
     return samples.h200_run(device=cpu(4), measurements=tuple(rows.values()), micro=()), launcher
 
 
-@pytest.mark.timeout(60)
 def test_each_row_tells_its_threads_and_the_run_those_of_the_whole_cpu(monkeypatch):
     label = "cnn fp32 eager batch 64"
     steps = {f"{label}, CPU threads: 1": 0.04, f"{label}, CPU threads: 2": 0.025}
@@ -81,7 +80,6 @@ def test_each_row_tells_its_threads_and_the_run_those_of_the_whole_cpu(monkeypat
     assert len(THROUGHPUT.render(of_run(run)).brief[0].rows) == 1, "a row on fewer threads is of this section"
 
 
-@pytest.mark.timeout(60)
 def test_a_process_that_computes_on_other_threads_than_it_was_told_is_refused(monkeypatch):
     with pytest.raises(MisuseError, match=r"3 CPU threads where [12] were asked for|did on 3"):
         measured(monkeypatch, {"threads": 3})

@@ -47,7 +47,7 @@ def changes(ranking):
     return {each.kind: each for each in ranking.decision.changes}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(EXTRAS, st.floats(0.3, 6), st.floats(0.3, 6), st.floats(300, 5000), st.floats(300, 5000))
 def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
     extras, usd, other_usd, rate, other_rate
@@ -81,7 +81,7 @@ def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
 LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour": "expected_usd_per_hour"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(EXTRAS, st.floats(300, 5000), st.sampled_from(sorted(LIMITS)), st.floats(1.01, 3))
 def test_the_order_turns_at_the_latest_where_a_limit_is_missed(extras, rate, option, room):
     rates = {H100: rate, A100: 1700.0}

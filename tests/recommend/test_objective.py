@@ -190,21 +190,21 @@ def ranked(market, **options):
     return rank_of(offers_of(market), RATES, **{"width": 1.3, "draws": 60, "spot": True} | options)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.sampled_from(["value", "cost"]))
 def test_no_row_of_a_job_costs_less_than_the_one_above_it(market, job, sort):
     costs = [row.cost_usd for row in ranked(market, **job, sort=sort).rows]
     assert costs == sorted(costs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets, jobs)
 def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market, job):
     hours = [row.hours for row in ranked(market, **job, sort="time").rows]
     assert hours == sorted(hours)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets, jobs)
 def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
     rows = ranked(market, **job, width=None).rows
@@ -214,7 +214,7 @@ def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
     assert all((row.p_best > 0) == (row.cost_usd == pytest.approx(least, abs=0)) for row in rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time", "throughput"]), st.booleans())
 def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
     """Counted in the rows above it that are not spot: the others lose more too."""
@@ -233,7 +233,7 @@ def on_demand_above(rows, row):
     return sum(other.offer.pricing is Pricing.ON_DEMAND for other in rows[: rows.index(row)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time"]))
 def test_losing_more_never_raises_the_only_spot_row(market, job, more, sort):
     market = [(key, price, count, Pricing.ON_DEMAND) for key, price, count, _ in market]
@@ -248,7 +248,7 @@ def test_losing_more_never_raises_the_only_spot_row(market, job, more, sort):
     assert after.p_best <= before.p_best + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets, jobs)
 def test_the_pareto_set_is_of_hours_cost_and_memory_of_the_job(market, job):
     rows = ranked(market, **job).rows

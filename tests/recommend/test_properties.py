@@ -33,7 +33,7 @@ def ranked(offers, **options):
     return rank_of(offers, RATES, **OPTIONS | options).rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(markets, st.data())
 def test_cheaper_is_never_worse(market, data):
     offers = offers_of(market)
@@ -46,7 +46,7 @@ def test_cheaper_is_never_worse(market, data):
     assert places[1] <= places[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(markets, pairs)
 def test_adding_an_offer_never_worsens_the_best(market, extra):
     offers = offers_of(market)
@@ -54,7 +54,7 @@ def test_adding_an_offer_never_worsens_the_best(market, extra):
     assert ranked(more)[0].samples_per_usd >= ranked(offers)[0].samples_per_usd
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(markets)
 def test_removing_the_winner_promotes_the_second(market):
     offers = offers_of(market)
@@ -64,7 +64,7 @@ def test_removing_the_winner_promotes_the_second(market):
     assert [row.offer for row in rest] == [row.offer for row in rows[1:]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(markets, st.sampled_from([2, 4, 8]), st.sampled_from(["value", "cost", "throughput"]))
 def test_scaling_every_price_leaves_the_order(market, factor, sort):
     offers = offers_of(market)
@@ -75,7 +75,7 @@ def test_scaling_every_price_leaves_the_order(market, factor, sort):
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(markets, st.randoms())
 def test_row_order_does_not_matter(market, random):
     offers = offers_of(market)
@@ -83,7 +83,7 @@ def test_row_order_does_not_matter(market, random):
     assert ranked(mixed) == ranked(offers)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(markets)
 def test_ranks_and_ties_agree(market):
     rows = ranked(offers_of(market))
@@ -97,7 +97,7 @@ def test_ranks_and_ties_agree(market):
     assert [row.samples_per_usd for row in rows] == sorted((r.samples_per_usd for r in rows), reverse=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets)
 def test_tie_groups_are_symmetric(market):
     """Whoever ties with the leader of a rank has the leader tie with it: no row is tied alone."""
@@ -112,7 +112,7 @@ def test_tie_groups_are_symmetric(market):
 GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[:2]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(markets)
 def test_no_figure_that_the_fit_covers_stands_below_a_guess(market):
     """All else as without: ranks, chances, and the order of what the fit covers, and of what it does not."""

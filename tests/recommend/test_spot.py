@@ -39,7 +39,7 @@ def both(usd, on_demand_usd, *, count=1, **extras):
     return sorted(rows, key=lambda row: row.offer.pricing is Pricing.ON_DEMAND)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(EXTRAS, st.floats(0.3, 3), st.floats(0.8, 6), st.sampled_from([1, 8]), st.sampled_from([0.0, 0.3]))
 def test_spot_is_the_cheaper_up_to_its_break_even_and_no_longer(extras, usd, times, count, lost):
     row = both(usd, usd * times, count=count, spot_lost=lost, **extras)[0]

@@ -97,7 +97,7 @@ def decided(decision: Decision) -> Ranking:
     return msgspec.structs.replace(RANKED, decision=decision)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(decisions())
 def test_the_card_is_whole_in_sixty_words_whatever_was_decided(decision):
     assert_card_is_whole(decided(decision))

@@ -162,7 +162,7 @@ def _same(*renderings: list[dict[str, str]]) -> None:
             assert {title: one[title] for title in common} == {title: other[title] for title in common}
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(runs())
 def test_a_run_says_the_same_everywhere(run):
     terminal, page, markdown = shown(of_run(run), "throughput")
@@ -186,7 +186,7 @@ def test_a_run_says_the_same_everywhere(run):
     assert said == sorted(stored)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(runs())
 def test_every_doubt_of_a_run_is_named_on_terminal_and_page(run):
     kinds = {f.kind for f in run.findings} | {f.kind for m in run.measurements for f in m.findings}
@@ -201,7 +201,7 @@ def test_every_doubt_of_a_run_is_named_on_terminal_and_page(run):
         assert f"| {kind} |" in page
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(runs())
 def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
     data = of_run(run)
@@ -215,7 +215,7 @@ def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
         assert of_the_run <= set(row.get("Findings", "").split())
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rankings())
 def test_a_ranking_says_the_same_everywhere(ranking):
     data = of_ranking(ranking, every_offer=True)

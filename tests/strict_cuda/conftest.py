@@ -106,18 +106,9 @@ class Gpu:
             self.desk.tasks.clear()
 
 
-@pytest.fixture(autouse=True, scope="package")
-def _thawed_at_the_end() -> Iterator[None]:
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
-def _light_collections() -> None:
-    """Keep what lived before a test out of its collections: each case ends with one, and torch is a million objects.
-
-    Anew for each test, as some of them import more: torchao, kornia and the compiler are as much again.
-    """
+def _lighter_collections() -> None:
+    """Anew for each test, as some of them import more: torchao, kornia and the compiler are as much as torch."""
     gc.collect()
     gc.freeze()
 

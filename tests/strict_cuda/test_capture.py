@@ -154,10 +154,6 @@ def test_the_busy_share_is_that_of_the_kernels(make_gpu, kernel_s, share):
 def test_no_step_of_a_round_waits_for_the_device(make_gpu):
     """A step that waits, where the loop does not, takes the longer of both times and not the sum."""
     gpu = make_gpu(Machine(cost=lambda name: 5e-6))
-    for execution in (Execution.EAGER, Execution.GRAPH):
-        for precision in ANY_MODEL:
-            done = gpu.measure("cnn", precision=precision, execution=execution)
-            assert done.status is Status.OK
     waits = count_waits(gpu, lambda work: [work.step(i) for i in range(3)])
     assert waits == 0
 
@@ -181,7 +177,7 @@ def test_a_graph_holds_little_more_than_the_eager_step(gpu):
 
 def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached(gpu):
     """A cache serves the stream that filled it: 20 layers' activations twice would double what a step needs."""
-    layers, side, batch = 20, 64, 16384
+    layers, side, batch = 20, 16, 65536
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
         deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
@@ -192,7 +188,7 @@ def test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cach
 
 def test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed(gpu, monkeypatch):
     """It steps eagerly beside the graph; with that in the cache an H200 showed twice the memory that VGG16 needs."""
-    layers, side, batch = 20, 64, 16384
+    layers, side, batch = 20, 16, 65536
     held = {}
     send = gpu.line.send
 

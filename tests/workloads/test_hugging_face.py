@@ -103,7 +103,7 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
     assert peaks[1] <= peaks[0] <= 1.4 * peaks[1], "their norms are written out, ours are one kernel each"
 
 
-def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config):
+def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config, traced_here):
     """2,048 scores of 50,000 words, in float32 and more than once, are most of what so small a model holds."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
@@ -116,14 +116,14 @@ def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_th
     assert in_chunks.need.allocated == helps.fit.need.allocated
 
 
-def test_chunks_that_a_model_cannot_have_are_refused(config):
+def test_chunks_that_a_model_cannot_have_are_refused(config, traced_as_asked):
     sizes = LLAMA | {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
     assert memory(config(sizes), gpu="L4")[0].case.loss_chunks == 1
     with pytest.raises(MisuseError, match="8 chunks"):
         memory(config(sizes), gpu="L4", loss_chunks=8)
 
 
-def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config):
+def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config, traced_as_asked):
     reference = config()
     assert load_workload(reference).precisions == ("bf16",)
     (whole,), (amp,) = memory(reference, gpu="L4"), memory(reference, gpu="L4", precision="amp")

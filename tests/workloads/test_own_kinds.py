@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from command import gpubench
+from command import WITH_BF16, gpubench
 from own_kinds import HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS
-from processor import has_bf16, runs_lstm
+from processor import runs_lstm
 
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
@@ -144,17 +144,8 @@ def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
 def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path):
     (tmp_path / "mine.py").write_text(HEAD + KINDS["view"], encoding="utf-8")
     command = ("--workload", "./mine.py", "--json")
-    quick = (
-        "--device",
-        "cpu",
-        "--quick",
-        "--no-micro",
-        "--precision",
-        "amp" if has_bf16() else "fp32",
-        "--time-limit",
-        "60",
-    )
-    ran = gpubench(None, "run", *quick, *command, cwd=tmp_path)
+    quick = ("--device", "cpu", "--quick", "--no-micro", "--precision", "amp", "--time-limit", "60")
+    ran = gpubench(None, "run", *quick, *command, cwd=tmp_path, program=("-c", WITH_BF16))
     ranked = gpubench(None, "rank", *command, cwd=tmp_path)
     (row,) = json.loads(ran.stdout)["measurements"]
     assert (row["status"], row["case"]["memory_format"]) == ("ok", "contiguous")
