@@ -339,8 +339,7 @@ def rank(
         buy: Only hardware that is owned or for sale.
         own: Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.
         max_purchase_usd: Buy the best one or two cards for at most this, host included [USD]. (above 0)
-        jobs_per_month: Jobs a month that owned hardware does: gives utilization and cards needed.
-            (above 0)
+        jobs_per_month: Jobs a month that owned hardware does: gives its utilization. (above 0)
         host_usd: Price of the host, 0 where there is one [USD]. (at least 0) [default: 1,000 for cards
             to buy, none for --own]
         psu_watts: Power supply of the host [W]. (above 0) [default: 1,200 of a host to buy]
@@ -544,8 +543,7 @@ def report(
         buy: Only hardware that is owned or for sale.
         own: Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.
         max_purchase_usd: Buy the best one or two cards for at most this, host included [USD]. (above 0)
-        jobs_per_month: Jobs a month that owned hardware does: gives utilization and cards needed.
-            (above 0)
+        jobs_per_month: Jobs a month that owned hardware does: gives its utilization. (above 0)
         host_usd: Price of the host, 0 where there is one [USD]. (at least 0) [default: 1,000 for cards
             to buy, none for --own]
         psu_watts: Power supply of the host [W]. (above 0) [default: 1,200 of a host to buy]
