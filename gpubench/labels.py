@@ -5,7 +5,7 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
-from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, Choice, MicroResult, Offer, PriceCondition, Pricing, RankedOffer
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -66,18 +66,7 @@ def gpus(key: str, count: int) -> str:
     return f"{count}x {gpu_name(key)}"
 
 
-def machines(key: str, count: int, machine_count: int) -> str:
-    """Return what one machine has, and how many there are: "3 machines of 1x L4"."""
-    one = gpus(key, count)
-    return one if machine_count == 1 else f"{machine_count} machines of {one}"
-
-
-def hosts(machine_count: int) -> str:
-    """Return the computers around the cards: "a host", "3 hosts"."""
-    return "a host" if machine_count == 1 else f"{machine_count} hosts"
-
-
-def gpus_of(offer: Offer | BuyOrRent) -> str:
+def gpus_of(offer: Offer | BuyOrRent | Choice) -> str:
     """Return the GPUs of an offer, or of what is compared with rent: "8x H100 SXM5 80GB"."""
     return gpus(offer.gpu_key, offer.gpu_count)
 

@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a purchase pays off too soon, because tax is on the rent alone",
-        file="gpubench/recommend/buy_or_rent.py",
+        file="gpubench/recommend/owning.py",
         old="pair)[1] / (1 + request.tax)",
         new="pair)[1]",
         killer="recommend/test_owning.py::test_what_is_paid_before_the_first_step_counts_in_the_break_even",
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a commitment costs most where the machine is used most",
-        file="gpubench/recommend/buy_or_rent.py",
+        file="gpubench/recommend/owning.py",
         old="uses = owned.utilization if is_committed else owned.utilization[::-1]",
         new="uses = owned.utilization[::-1]",
         killer="recommend/test_owning.py::test_a_commitment_is_dear_where_it_is_little_used_and_cheap_where_it_is_used_much",

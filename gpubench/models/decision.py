@@ -76,8 +76,7 @@ class Choice(Record, frozen=True, kw_only=True):
             a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
         price_label: Its ``condition``: list, single host, new, used or launch price; quoted by the buyer is
             quote, and unstated is unlabeled.
-        machine_count: Of owned hardware: such machines that do the jobs of a month, 1 where none are told.
-        purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
+        purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
         assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
         price_doubt: How far a price that no other provider bears out stands from theirs; None where it is
@@ -114,7 +113,6 @@ class Choice(Record, frozen=True, kw_only=True):
     price_label: PriceLabel
     price_date: str
     price_age_days: int | None
-    machine_count: int = 1
     purchase_usd: float | None = None
     host_usd: float | None = None
     assumed: tuple[str, ...] = ()

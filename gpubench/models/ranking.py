@@ -245,52 +245,6 @@ _row_values, _offer_values, _estimate_values = (
 )
 
 
-class Purchase(Record, frozen=True, kw_only=True):
-    """A set of cards to buy, with the host around it, that keeps within what was asked.
-
-    Attributes:
-        condition: Of the price: new, used, unstated, the maker's launch price, or quoted by the buyer.
-        gpu_count: Of one machine; ``machine_count`` of them do the jobs of a month, 1 where none are told.
-        cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``, of all machines.
-        board_power_w, slots: What the cards draw at most and take in the host.
-        memory_free: Share of a card's memory that the workloads leave; None is unknown.
-        samples_per_s: Of the set; ``score`` is the same as a multiple of the reference GPU.
-        usd_per_hour: Cost of a useful hour.
-        hours: Of one job.
-        utilization: Share of all hours that it works: what the jobs of a month take, else assumed.
-        cards_needed: Such cards that do the jobs of a month; None where none are told.
-        extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
-        assumed: What was not given.
-    """
-
-    gpu_key: str
-    gpu_count: int
-    machine_count: int = 1
-    condition: PriceCondition
-    cards_usd: float
-    host_usd: float
-    purchase_usd: float
-    price_date: str
-    source: str
-    rank: int | None
-    p_best: float | None
-    board_power_w: float
-    slots: float
-    memory_free: float | None
-    samples_per_s: float
-    samples_per_s_low: float | None
-    samples_per_s_high: float | None
-    score: float | None
-    score_low: float | None
-    score_high: float | None
-    usd_per_hour: float
-    hours: float | None
-    utilization: float
-    cards_needed: int | None
-    extrapolated: bool = False
-    assumed: tuple[str, ...] = ()
-
-
 class BuyOrRent(Record, frozen=True, kw_only=True):
     """Owning one machine against the best rented offer at equal throughput.
 
@@ -303,8 +257,9 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
         break_even_hours: Useful hours after which owning is the cheaper.
         break_even_utilization: Those hours as a share of all hours of its life: what it must work at least.
         verdict: buy, rent, or depends.
-        quoted: Whether the price is the buyer's own; else a dated one of a card, new or used (``condition``).
+        condition, price_date: Of the price of the cards: dated and new or used, or quoted by the buyer.
         host_usd: The share of the purchase that is the machine around the cards.
+        power_w: What its GPUs draw at work.
         years, utilization: Its life, and the likely share of hours at work, that the figures hold for.
     """
 
@@ -313,7 +268,6 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     instance: str
     purchase_usd: float
     power_w: float
-    power_basis: str
     usd_per_hour: float
     usd_per_hour_low: float
     usd_per_hour_high: float
@@ -327,12 +281,12 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     break_even_utilization_low: float | None
     break_even_utilization_high: float | None
     verdict: Literal["buy", "rent", "depends"]
-    quoted: bool = False
-    condition: PriceCondition = PriceCondition.QUOTED
-    host_usd: float = 0.0
-    assumed: tuple[str, ...] = ()
-    years: float | None = None
-    utilization: float | None = None
+    condition: PriceCondition
+    host_usd: float
+    assumed: tuple[str, ...]
+    years: float
+    utilization: float
+    price_date: str
 
     @property
     def hourly_usd(self) -> Interval:
@@ -381,7 +335,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
         throughput_unit, value_unit: Units of what those two return.
-        max_purchase_usd: The limit of a purchase, where one was given; ``purchases`` are the sets within it.
+        max_purchase_usd: The limit of a purchase, where one was given.
         offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
         sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
             alone. ``verdict`` is their text.
@@ -410,7 +364,6 @@ class Ranking(Record, frozen=True, kw_only=True):
     best_to_own_use: float | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
-    purchases: tuple[Purchase, ...] = ()
     notes: tuple[str, ...] = ()
     decisive_notes: int = 0
 

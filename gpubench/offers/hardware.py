@@ -7,7 +7,7 @@ hour is arithmetic of ``recommend``; here it is only read and checked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from functools import cache
 
@@ -17,7 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.folders import data_rows
 from gpubench.models import PriceCondition
 from gpubench.offers.dates import price_day
-from gpubench.specs import load_specs, require_spec
+from gpubench.specs import find_spec, load_specs, require_spec
 from gpubench.units import plain
 
 # --- prices of cards -------------------------------------------------------------------------------------
@@ -66,50 +66,6 @@ def card_prices() -> tuple[CardPrice, ...]:
 # --- a machine in one line -------------------------------------------------------------------------------
 
 
-class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine with its GPUs, and what it costs to have and to run.
-
-    Attributes:
-        purchase_usd: All the GPUs together, without the host.
-        host_usd: Share of the host machine that is counted.
-        resale_usd: What GPUs and host share bring at the end.
-        years: Life.
-        utilization: Share of all hours at work, above 0 to 1.
-        power_w: Mean power of one GPU at work; None takes a measurement, else the board power.
-        idle_w: Power of one GPU when idle.
-        pue: Energy drawn over energy used by the machine, at least 1.
-        tariff_usd_per_kwh: Price of energy.
-        upkeep_usd_per_hour: Rent of the place, staff, per hour at work.
-        assumed: Names of the fields above that were not given and hold the default.
-    """
-
-    gpu_key: str
-    gpu_count: int = 1
-    purchase_usd: float
-    host_usd: float = 0.0
-    resale_usd: float = 0.0
-    years: float = 3.0
-    utilization: float = 0.5
-    power_w: float | None = None
-    idle_w: float = 0.0
-    pue: float = 1.0
-    tariff_usd_per_kwh: float = 0.15
-    upkeep_usd_per_hour: float = 0.0
-    assumed: tuple[str, ...] = ()
-
-
-ASSUMABLE = (
-    "years",
-    "utilization",
-    "power_w",
-    "pue",
-    "tariff_usd_per_kwh",
-    "resale_usd",
-    "host_usd",
-    "idle_w",
-)
-"""Fields that a description may leave open."""
-
 _NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
 _FORMS: tuple[tuple[str, str, float], ...] = (
     # field, pattern of a whole part, factor; a named sum comes before the bare one
@@ -143,12 +99,19 @@ _EXAMPLE = (
 )
 
 
-def parse_owned(spec: str) -> Owned:
+def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, dict[str, float]]:
     """Read one ``--own`` description.
 
     Args:
         spec: Parts between commas: the GPU (``2x NAME`` for two), then in any order its price in USD and, as
             wanted, ``host``, ``resale`` and ``upkeep`` sums, years, percent of hours used, W, PUE, USD/kWh.
+        own_keys: Devices that only the user's own runs know: ``cpu``, a Mac.
+
+    Returns:
+        Key and number of the GPUs, and what was given: ``purchase_usd`` of all of them without the host,
+        ``host_usd``, ``resale_usd`` of both at the end, ``years`` of life, ``utilization`` as a share of all
+        hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``, ``tariff_usd_per_kwh``, and
+        ``upkeep_usd_per_hour`` at work.
 
     Raises:
         MisuseError: If the GPU is unknown, the price is missing, or a part is not understood; the message
@@ -159,10 +122,14 @@ def parse_owned(spec: str) -> Owned:
         raise MisuseError(f"--own names no GPU; write it like {_EXAMPLE}")
     counted = re.fullmatch(r"(?P<count>\d{1,3}) ?[xX] ?(?P<name>.+)", parts[0])
     gpu_count = int(counted["count"]) if counted else 1
-    gpu = require_spec(counted["name"] if counted else parts[0])
-    if gpu.variants or gpu.not_ranked_because:
-        why = gpu.not_ranked_because or f"its form factor is open: name one of {', '.join(gpu.variants)}"
-        raise MisuseError(f"--own: {gpu.short_name} cannot be ranked: {why}")
+    name = counted["name"] if counted else parts[0]
+    known = find_spec(name)
+    key = name.casefold() if known is None else known.key
+    if key not in own_keys:
+        gpu = require_spec(name)
+        if gpu.variants or gpu.not_ranked_because:
+            why = gpu.not_ranked_because or f"its form factor is open: name one of {', '.join(gpu.variants)}"
+            raise MisuseError(f"--own: {gpu.short_name} cannot be ranked: {why}")
     if not 1 <= gpu_count <= 64:
         raise MisuseError(f"--own: {gpu_count} GPUs; give 1 to 64")
     values: dict[str, float] = {}
@@ -176,8 +143,7 @@ def parse_owned(spec: str) -> Owned:
     total = values["purchase_usd"] + values.get("host_usd", 0.0)
     if values.get("resale_usd", 0.0) > total:
         raise MisuseError(f"--own: resale {values['resale_usd']:g} USD is above the {total:g} USD paid")
-    assumed = tuple(field for field in ASSUMABLE if field not in values)
-    return Owned(gpu_key=gpu.key, gpu_count=gpu_count, assumed=assumed, **values)
+    return key, gpu_count, values
 
 
 def _read(part: str) -> tuple[str, float]:

@@ -23,13 +23,12 @@ from gpubench.models import (
 from gpubench.offers.columns import kinds_of
 from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
-from gpubench.recommend.buy_or_rent import SESSION_HOURS, pays
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.changes import changes_of, finding_out
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
-from gpubench.recommend.ownership import Ownership
+from gpubench.recommend.owning import SESSION_HOURS, Ownership, pays
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import largest_of
 from gpubench.specs import load_specs
@@ -70,7 +69,7 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
     return Choice(
         **{name: getattr(offer, name) for name in _OF_OFFER},
         **{name: getattr(row, name) for name in _OF_ROW},
-        **({} if machine is None else {name: getattr(machine, of) for name, of in _OF_MACHINE.items()}),
+        **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
         rank=row.rank,
         p_best_of_gpu=rows.p_best_of_gpu(offer) if row.rank else None,
         p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if row.rank else None,
@@ -107,12 +106,7 @@ _OF_ROW = (
     "fits_memory",
     "findings",
 )
-_OF_MACHINE = {
-    "machine_count": "machine_count",
-    "purchase_usd": "in_all_usd",
-    "host_usd": "hosts_usd",
-    "assumed": "assumed",
-}
+_OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 
 
 def _photographs_per_s(found: Eligible, row: RankedOffer) -> float | None:

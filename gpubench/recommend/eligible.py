@@ -27,7 +27,6 @@ from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import objective, prices
-from gpubench.recommend.buying import purchase_filters, within_the_sum
 from gpubench.recommend.candidates import Candidates, Work, candidates_of, share_of, work_of
 from gpubench.recommend.chances import Chances, chances_of
 from gpubench.recommend.evidence import Evidence, Refuser
@@ -39,8 +38,9 @@ from gpubench.recommend.filters import (
     leave_out_doubted,
     nothing_left,
     payment_filters,
+    within_the_sum,
 )
-from gpubench.recommend.ownership import Ownership, card_share
+from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
@@ -111,7 +111,7 @@ def sift(
     hosts = every.where(every.kind.equals("marketplace"))  # whatever else the buyer rules out
     asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
     market = prices.Market(today, asks, drift, shares)
-    filters = [*filters_of(request, every, market, machines), *purchase_filters(request, machines)]
+    filters = list(filters_of(request, every, market, machines))
     possible, fallen = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     sold, _ = apply(filters, [offer for offer, each in for_sale.items() if each.purchase_usd <= most_usd])

@@ -5,6 +5,7 @@ What a filter drops is listed, never lost: an empty answer says which option rem
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 
 from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
-from gpubench.labels import gpus_of, offer_name
+from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
@@ -26,14 +27,21 @@ from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import unknown_name
 from gpubench.recommend.factors import cooling_of, factor_filters
-from gpubench.recommend.ownership import QUOTED, UNPRICED_KIND, Ownership
+from gpubench.recommend.owning import (
+    PSU_SHARE,
+    QUOTED,
+    UNKNOWN_SLOTS,
+    Ownership,
+    is_a_computer,
+)
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import HOST_PSU_W, HOST_SLOTS, RankRequest
 from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
-from gpubench.units import format_usd, listing, plain
+from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
 
-NO_PRICE = "having no price"
+_ROUNDING = 1e-9
+BUY = "--buy"
 NO_FIGURE = "no reliable throughput estimate"
 NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks it)"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
@@ -42,7 +50,7 @@ PURCHASE = "--max-purchase-usd"
 NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
 WITHOUT_A_FAN = "a card without a fan"
-HOST_LIMITS = ("--psu-watts", "--slots", WITHOUT_A_FAN)
+HOST_LIMITS = ("--circuit-watts", "--psu-watts", "--slots", WITHOUT_A_FAN, "--jobs-per-month")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +162,8 @@ def _fix(fallen: Sequence[Exclusion]) -> str:
         return f"the nearest, {_with_reason(last)}"
     if of_hosts := [each for each in fallen if each.option in HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
-    unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
-    if unpriced:
-        others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
-        return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
+    if to_rent := [each for each in fallen if each.option == BUY]:
+        return f"quote one with --own '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
     if without := [each for each in fallen if each.option == NO_KERNELS]:
         return f"among them, {_with_reason(without[-1])}"
     if last is not None and last.option == NO_FIGURE:
@@ -194,24 +200,14 @@ def filters_of(
     )
     yield Filter(
         "a price of 0 or less",
-        lambda offer, _: (
-            None
-            if offer.kind == UNPRICED_KIND
-            else f"price {offer.price_usd_per_hour} USD/h cannot be ranked"
-        ),
+        lambda offer, _: f"price {offer.price_usd_per_hour} USD/h cannot be ranked",
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
-    yield from _owned_filters(request, machines)
     yield from _place_filters(request, offers)
     yield from _figure_filters(request, market)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
     yield _software_filter(request, offers)
-    if request.buys:
-        yield Filter(
-            NO_PRICE,
-            lambda offer, _: offer.note or "no price is known",
-            suspects=lambda offers: offers.kind.equals(UNPRICED_KIND),
-        )
+    yield from host_filters(request, machines)
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
@@ -223,7 +219,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
     """
     unwanted: dict[Pricing, tuple[str, str]] = {}
     if request.buys:
-        unwanted = dict.fromkeys(Pricing, ("--buy", "to rent, not to buy"))
+        unwanted = dict.fromkeys(Pricing, (BUY, "to rent, not to buy"))
         del unwanted[Pricing.OWNED]
     if request.rent_or_buy == "rent":
         unwanted[Pricing.OWNED] = ("--rent", "to buy, not to rent")
@@ -329,23 +325,67 @@ def _without_kernels(spec: GpuSpec) -> str:
     )
 
 
-def _owned_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
-    """Yield what the place allows: the watts of its circuit, and cards that cool themselves."""
-    if (most := request.circuit_watts) is not None:
+def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
+    """Yield what a machine must keep within: power, slots, air, and the hours of a month."""
+    for limit in HOST_LIMITS:
 
-        def too_much(offer: Offer, _: GpuSpec | None) -> str | None:
-            power_w = machines[offer].power_w if offer in machines else 0.0
-            return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
+        def reason(offer: Offer, spec: GpuSpec | None, limit: str = limit) -> str | None:
+            return _misfits(request, machines[offer], spec).get(limit) if offer in machines else None
 
-        yield Filter("--circuit-watts", too_much, owned=True)
-    if request.own_fan:
+        yield Filter(limit, reason, owned=True)
 
-        def no_fan(_: Offer, spec: GpuSpec | None) -> str | None:
-            if spec is None or cooling_of(spec) == "active":
-                return None
-            return "it has no fan of its own: it needs a server's air or a module board"
 
-        yield Filter("--own-fan", no_fan, owned=True)
+def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
+    """Return the limits that a machine exceeds, each with the reason; a limit that nobody knows has none."""
+    circuit_w = request.circuit_watts or math.inf
+    psu_w = HOST_PSU_W if "psu_watts" in machine.assumed else request.psu_watts or math.inf
+    room = HOST_SLOTS if "slots" in machine.assumed else request.slots or math.inf
+    in_a_desktop = "host_usd" in machine.assumed and machine.host_usd > 0
+    has_fan = spec is None or cooling_of(spec) == "active"
+    fan_words = " (--own-fan)" if request.own_fan else ": give the price of a server for it with --host-usd"
+    board_w = None if spec is None else spec.board_power_w
+    cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
+    width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
+    slots = 0.0 if is_a_computer(spec) else width * machine.gpu_count
+    months = machine.utilization.likely
+    reasons = {
+        "--circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
+        WITHOUT_A_FAN: f"it has no fan of its own{fan_words}",
+        "--psu-watts": (
+            f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
+            f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (--psu-watts)"
+        ),
+        "--slots": f"its cards take {slots:g} slots, above {room} (--slots)",
+        "--jobs-per-month": (
+            f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work for "
+            f"it: {math.ceil(months - _ROUNDING)} such machines do them"
+        ),
+    }
+    is_beyond = {
+        "--circuit-watts": machine.power_w > circuit_w,
+        WITHOUT_A_FAN: not has_fan and (in_a_desktop or request.own_fan),
+        "--psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
+        "--slots": slots > room,
+        "--jobs-per-month": months > 1 + _ROUNDING,
+    }
+    return {limit: why for limit, why in reasons.items() if is_beyond[limit]}
+
+
+def within_the_sum(
+    request: RankRequest, offers: Offers, machines: Mapping[Offer, Ownership]
+) -> tuple[Offers, list[Exclusion]]:
+    """Part offers into those that the sum buys, and the others with what they cost, the cheapest last."""
+    most = math.inf if request.max_purchase_usd is None else request.max_purchase_usd
+    owned = {at: machines.get(offers[at]) for at in np.flatnonzero(offers.is_owned).tolist()}
+    dear = {at: each for at, each in owned.items() if each is not None and each.purchase_usd > most}
+    fallen = []
+    for at, machine in sorted(dear.items(), key=lambda each: -each[1].purchase_usd):
+        host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
+        price = f"{format_price(machine.purchase_usd)}{host}"
+        fallen.append(Exclusion(offers, at, PURCHASE, f"{price}, above {format_price(most)}"))
+    is_kept = np.ones(len(offers), dtype=bool)
+    is_kept[list(dear)] = False
+    return offers.where(is_kept), fallen
 
 
 def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:

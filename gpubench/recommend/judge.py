@@ -11,14 +11,13 @@ from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Choice, Job, Ranking
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
-from gpubench.recommend.buy_or_rent import against_rent
-from gpubench.recommend.buying import purchases_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.decision import beside, choice_of, decide, likely_use
 from gpubench.recommend.eligible import Eligible, Sifted, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import excluded
 from gpubench.recommend.notes import decisive_notes, how_to_measure, notes_of, on_the_choice
+from gpubench.recommend.owning import against_rent
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.recommend.speeds import Drawer
@@ -99,7 +98,6 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
         best_to_own_use=likely_use(decision.best_to_own, left.machines),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
-        purchases=purchases_of(rows.at(list(owned)), left.owned),
     )
 
 

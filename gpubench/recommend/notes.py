@@ -16,12 +16,12 @@ from gpubench.offers.outliers import ADMITTED_BY, AskedPrices, name_of
 from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
-from gpubench.recommend.buy_or_rent import assumed_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.decision import second_best, to_pay
 from gpubench.recommend.eligible import Eligible, Sifted
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, Exclusion
+from gpubench.recommend.owning import assumed_of
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import batches_of

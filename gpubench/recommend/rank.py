@@ -26,12 +26,11 @@ from gpubench.offers.dates import drift_of
 from gpubench.offers.table import OfferTable, newest_day
 from gpubench.options import takes_options_of
 from gpubench.profile import load_profiles, traced_once
-from gpubench.recommend.buying import at_work
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.eligible import Sifted, sift
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.judge import first_choice, judge_offers
-from gpubench.recommend.ownership import Ownership, offer_of, ownerships, unpriced_offers
+from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.recommend.tokens import generation_times, token_costs
@@ -80,11 +79,10 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         today = newest
     runs, problems = _runs(request)
     machines, for_sale = _machines(request, runs, today)
-    unpriced = unpriced_offers([each.gpu_key for each in machines]) if request.buys else []
 
     def left(asked: RankRequest) -> Sifted:
         owned = {offer_of(machine): machine for machine in machines}
-        offers = Offers.joined(Offers.of(table.offers), Offers.of([*owned, *unpriced]))
+        offers = Offers.joined(Offers.of(table.offers), Offers.of(owned))
         drift = drift_of(table.changes)
         return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
 
@@ -229,7 +227,6 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "excluded": ranking.excluded,
         "buy_or_rent": ranking.buy_or_rent,
         "max_purchase_usd": ranking.max_purchase_usd,
-        "purchases": ranking.purchases,
     }
 
 

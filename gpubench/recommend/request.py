@@ -39,15 +39,7 @@ JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 
 
-class Host(NamedTuple):
-    """The machine around the cards: its price, its power supply, and the slots that the cards may take."""
-
-    price_usd: float
-    psu_w: float
-    slots: int
-
-
-DEFAULT_HOST = Host(price_usd=1000.0, psu_w=1200.0, slots=6)
+HOST_USD, HOST_PSU_W, HOST_SLOTS = 1000.0, 1200.0, 6
 """Assumed where cards are to be bought and no host is given: a desktop, room for two cards of three slots."""
 
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
@@ -272,14 +264,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     jobs_per_month: Annotated[
         Positive | None,
-        Option("Jobs a month that owned hardware does: gives utilization and cards needed.", BUYING),
+        Option("Jobs a month that owned hardware does: gives its utilization.", BUYING),
     ] = None
     host_usd: Annotated[
         NotNegative | None,
         Option(
             "Price of the host, 0 where there is one [USD].",
             BUYING,
-            default=f"{DEFAULT_HOST.price_usd:,.0f} for cards to buy, none for --own",
+            default=f"{HOST_USD:,.0f} for cards to buy, none for --own",
         ),
     ] = None
     psu_watts: Annotated[
@@ -287,7 +279,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Power supply of the host [W].",
             BUYING,
-            default=f"{DEFAULT_HOST.psu_w:,.0f} of a host to buy",
+            default=f"{HOST_PSU_W:,.0f} of a host to buy",
         ),
     ] = None
     slots: Annotated[
@@ -295,7 +287,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Slots that the cards may take.",
             BUYING,
-            default=f"{DEFAULT_HOST.slots} of a host to buy",
+            default=f"{HOST_SLOTS} of a host to buy",
         ),
     ] = None
     years: Annotated[Positive, Option("Service life [years].", BUYING)] = 3.0

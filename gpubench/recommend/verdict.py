@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +27,13 @@ from gpubench.models import (
     Sureness,
 )
 from gpubench.offers.dates import STALE_AFTER_DAYS
-from gpubench.recommend.buy_or_rent import buying_words, how_long_it_pays
 from gpubench.recommend.chances import NEAR
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.objective import is_a_guess, time_and_cost
+from gpubench.recommend.owning import must_work, payback
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
 from gpubench.units import (
@@ -196,7 +196,7 @@ def rather_rent(ranking: Ranking) -> str:
         if rent.cost_usd is None
         else f"{format_usd(rent.cost_usd)} a job"
     )
-    return f"{name} at {plain(rent.provider, 30)}, {usd}; buying {how_long_it_pays(weighed)}"
+    return f"{name} at {plain(rent.provider, 30)}, {usd}; buying {payback(weighed)}"
 
 
 def _who(row: RankedOffer) -> str:
@@ -461,20 +461,20 @@ def _work(case: Case) -> str:
     return f"{case.precision} {case.execution}, batch {case.batch_size:,}"
 
 
-def _buying(decisions: Sequence[BuyOrRent]) -> list[str]:
-    """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
+def _buying(decisions: Sequence[BuyOrRent]) -> Iterator[str]:
+    """Yield a sentence for the best machines: buy or rent, from how many hours on, and against what."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
-    by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
-    sentences = []
+    by_the_hour.sort(
+        key=lambda each: each.condition is not PriceCondition.QUOTED
+    )  # what was asked about first
     for each in by_the_hour[:MOST_MACHINES]:
-        said = card_condition(each.condition)
-        condition = f" ({said})" if said else ""
+        condition = card_condition(each.condition)
         host = " with a host" if each.host_usd else ""
-        machine = f"{gpus_of(each)}{condition}{host} for {format_price(each.purchase_usd)}"
+        name = f"{gpus_of(each)} ({condition})" if condition else gpus_of(each)
+        machine = f"{name}{host} for {format_price(each.purchase_usd)}"
         against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
         advice = _ADVICE[each.verdict].format(machine=machine, against=against)
-        sentences.append(f"{advice}: {buying_words(each)}.")
-    return sentences
+        yield f"{advice}: it must work {must_work(each)}, and {payback(each)}."
 
 
 _ADVICE = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubench import labels
 from gpubench.blocks.parts import Fact, Facts
 from gpubench.findings import FindingKind
-from gpubench.labels import CONDITION_WORDS, HOSTS_ASK, card_condition, gpu_name
+from gpubench.labels import CONDITION_WORDS, HOSTS_ASK, card_condition, gpu_name, gpus_of
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking
 from gpubench.models.memory import fits_text, without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, dated
@@ -71,12 +70,7 @@ def fits_in_short(choice: Choice) -> Iterator[str]:
 
 def gpus_and_where(choice: Choice) -> str:
     """Return what to get and from whom: "1x L4 at gcp", "2x RTX 5070 (used) with a host for $2,114"."""
-    return f"{machines(choice)} {_where(choice)}"
-
-
-def machines(choice: Choice) -> str:
-    """What one machine has, and how many of them the jobs of a month take: "3 machines of 1x L4"."""
-    return labels.machines(choice.gpu_key, choice.gpu_count, choice.machine_count)
+    return f"{gpus_of(choice)} {_where(choice)}"
 
 
 def _where(choice: Choice) -> str:
@@ -93,8 +87,7 @@ def _where(choice: Choice) -> str:
 
 def beside_words(choice: Choice) -> str:
     """What a winner is, where, and what the job costs there; all else stands below the table."""
-    alone = choice.gpu_count == choice.machine_count == 1
-    name = gpu_name(choice.gpu_key) if alone else machines(choice)
+    name = gpu_name(choice.gpu_key) if choice.gpu_count == 1 else gpus_of(choice)
     where = [] if choice.source == "own" else [plain(choice.provider, 30)]
     return ", ".join([name, *where, *([] if choice.cost_usd is None else [format_usd(choice.cost_usd)])])
 
@@ -104,7 +97,7 @@ def rival_words(choice: Choice) -> str:
     if choice.source != "own" or choice.purchase_usd is None:
         return beside_words(choice)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
-    return f"{machines(choice)} for {format_price(choice.purchase_usd)}{cost}"
+    return f"{gpus_of(choice)} for {format_price(choice.purchase_usd)}{cost}"
 
 
 def if_bought(choice: Choice, use: float | None) -> str:
@@ -167,15 +160,13 @@ def winners_in_full(ranking: Ranking) -> Facts:
 
 def _in_full(choice: Choice, use: float | None) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
-    what = machines(choice)
+    what = gpus_of(choice)
     read = dated(plain(choice.price_date, 20), choice.price_age_days)
     if choice.source == "own":
         paid = ""
         if choice.purchase_usd is not None:
             host_usd = choice.host_usd or 0.0
-            host = (
-                f" and {labels.hosts(choice.machine_count)} for {format_price(host_usd)}" if host_usd else ""
-            )
+            host = f" and a host for {format_price(host_usd)}" if host_usd else ""
             cards = f"{format_price(choice.purchase_usd - host_usd)} {CONDITION_WORDS[choice.condition]}"
             paid = f"{cards}{host} ({read}), "
         price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(use)}"

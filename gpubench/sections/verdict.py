@@ -199,10 +199,9 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
 
 def _against_buying(decision: Decision, weighed: BuyOrRent) -> Iterator[_Line]:
     """From which use on a purchase pays at the end that favors it, and at the likely one."""
-    share, planned = weighed.break_even_utilization_low, weighed.utilization
-    use = "" if planned is None else f"; planned {format_percent(planned)}"
+    share, planned = weighed.break_even_utilization_low, format_percent(weighed.utilization)
     pays = "never pays" if share is None else f"pays from {format_percent(share)} use"
-    yield _promised(Fact(term=SURENESS, value=f"at best, buying {pays}{use}"))
+    yield _promised(Fact(term=SURENESS, value=f"at best, buying {pays}; planned {planned}"))
     likely = weighed.break_even_utilization
     change = "never pays" if likely is None else f"better above {format_percent(likely)} use"
     yield _promised(Fact(term=RUNNER_UP, value=rival_words(decision.choice), detail=change))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from decimal import Decimal
 
 import pytest
 
@@ -15,11 +14,9 @@ from gpubench.labels import gpu_name
 from gpubench.models import PriceCondition
 from gpubench.offers.columns import Offers
 from gpubench.offers.hardware import card_prices
-from gpubench.recommend.buy_or_rent import assumed_of
-from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.filters import apply
-from gpubench.recommend.ownership import offer_of, ownerships
+from gpubench.recommend.filters import apply, host_filters, within_the_sum
+from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.sections import verdict
 from gpubench.sections.data import of_ranking
@@ -27,7 +24,7 @@ from gpubench.sections.verdict import after_the_headline, headline
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 
-from .builders import L4, TODAY, estimate, offer, rank_of
+from .builders import L4, TODAY, offer
 from .cards import assert_card_is_whole
 from .test_owning import machine, weigh
 
@@ -41,6 +38,9 @@ EVERYTHING = (
     "resale_usd",
     "host_usd",
     "idle_w",
+    "psu_watts",
+    "host_w",
+    "slots",
 )
 
 
@@ -53,16 +53,22 @@ def cards(count=1, **changes):
     return machine(**fields | changes)
 
 
-def left_out(given, **options):
+def given(one, *names):
+    """Return a machine of which these are given, and not assumed; by default the limits of its host."""
+    names = names or ("psu_watts", "slots")
+    return replace(one, assumed=tuple(name for name in one.assumed if name not in names))
+
+
+def left_out(one, **options):
     """Return the option that a machine falls to and why; None where it may be bought."""
-    owned = {offer_of(given): given}
-    _, fallen = apply(purchase_filters(RankRequest(**options), owned), owned)
+    owned = {offer_of(one): one}
+    _, fallen = apply(list(host_filters(RankRequest(**options), owned)), owned)
     return (fallen[0].option, fallen[0].reason) if fallen else None
 
 
-def too_dear(*given, **options):
+def too_dear(*machines, **options):
     """Return what a sum does not buy: why, the cheapest last."""
-    owned = {offer_of(each): each for each in given}
+    owned = {offer_of(each): each for each in machines}
     return [each.reason for each in within_the_sum(RankRequest(**options), Offers.of(owned), owned)[1]]
 
 
@@ -76,44 +82,36 @@ def test_the_sum_is_that_of_cards_and_host():
     ]
 
 
-def test_jobs_for_more_than_one_machine_cost_as_many():
-    """2.4 months of work for one machine of 2,207 USD take three: 6,621."""
-    assert too_dear(cards(use=2.4), jobs_per_month=9, max_purchase_usd=6621) == []
-    (reason,) = too_dear(cards(use=2.4), jobs_per_month=9, max_purchase_usd=6620)
-    assert "need 3 such cards" in reason
-    assert "$6,621, above $6,620" in reason
-
-
 def test_cards_and_host_draw_at_most_four_fifths_of_the_power_supply():
     """2 x 350 + 150 = 850 W: within 0.8 x 1,200 = 960 of a new host and 0.8 x 1,063 = 850.4, above 0.8 x 1,062."""
-    assert left_out(cards(2)) is None
-    assert left_out(cards(2), psu_watts=1063) is None
-    assert left_out(cards(2), psu_watts=1062)[0] == "--psu-watts"
-    option, reason = left_out(cards(3, gpu_count=3), slots=9)  # 1,050 + 150 = 1,200
+    two, three = cards(2, host_w=150.0), cards(3, host_w=150.0)
+    assert left_out(two) is None
+    assert left_out(given(two), psu_watts=1063) is None
+    assert left_out(given(two), psu_watts=1062)[0] == "--psu-watts"
+    option, reason = left_out(given(three, "slots"), slots=9)  # 1,050 + 150 = 1,200
     assert option == "--psu-watts"
     assert "1,050 W" in reason
 
 
 def test_cards_take_slots():
     """Two RTX 3090 take 6; of a card whose width is not known 3 are counted."""
-    assert left_out(cards(2), slots=6) is None
-    assert left_out(cards(2), slots=5)[0] == "--slots"
+    assert left_out(given(cards(2)), slots=6) is None
+    assert left_out(given(cards(2)), slots=5)[0] == "--slots"
     wide = "nvidia-geforce-rtx-5060-ti-16gb"
     assert load_specs()[wide].slot_count is None
-    assert left_out(cards(2, gpu_key=wide), slots=6) is None
-    assert left_out(cards(2, gpu_key=wide), slots=5)[0] == "--slots"
+    assert left_out(given(cards(2, gpu_key=wide)), slots=6) is None
+    assert left_out(given(cards(2, gpu_key=wide)), slots=5)[0] == "--slots"
 
 
 def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
     passive = cards(gpu_key=L4)
     assert "fan" in left_out(passive)[0]
-    named = replace(passive, assumed=tuple(name for name in EVERYTHING if name != "host_usd"))
-    assert left_out(named) is None
+    assert left_out(given(passive, "host_usd")) is None
 
 
 def test_of_what_is_quoted_only_given_limits_hold():
     """Whoever owns four cards has a host for them."""
-    quoted = cards(4, condition=PriceCondition.QUOTED, source="own")
+    quoted = given(cards(4, condition=PriceCondition.QUOTED, source="own"))
     assert left_out(quoted) is None
     assert left_out(quoted, psu_watts=1600)[0] == "--psu-watts"
 
@@ -124,13 +122,13 @@ def test_of_what_is_quoted_only_given_limits_hold():
 class Row:
     """The two fields of a row that are looked at: a job of 73 h."""
 
-    def __init__(self, given):
-        self.offer, self.hours = offer_of(given), 73.0
+    def __init__(self, one):
+        self.offer, self.hours = offer_of(one), 73.0
 
 
-def used(given, **options):
+def used(one, **options):
     request = RankRequest(**{"samples": 1e6, "jobs_per_month": 4, "max_purchase_usd": 1e4} | options)
-    (found,) = at_work([given], [Row(given)], request)
+    (found,) = at_work([one], [Row(one)], request)
     return found
 
 
@@ -141,21 +139,14 @@ def test_the_jobs_of_a_month_say_how_much_a_machine_works():
     assert "utilization" not in used(cards(2)).assumed
 
 
-@pytest.mark.parametrize(
-    ("use", "count", "needed"), [(0.4, 1, 1), (1.0, 1, 1), (1.4, 1, 2), (0.4, 2, 1), (0.6, 2, 2)]
-)
-def test_so_many_cards_do_them(use, count, needed):
-    """1.4 months of work for one card take two; 0.6 of two cards are 1.2 cards."""
-    assert cards_needed(cards(count, use=use)) == needed
-
-
-def test_machines_share_the_jobs_of_a_month_alike():
-    """30 jobs of 73 h are 3 months of work: three machines all the time; 31 take four, at work 77.5 %."""
-    assert (used(cards(), jobs_per_month=30).machine_count, cards_needed(cards(use=3.0))) == (3, 3)
-    busy = used(cards(2), jobs_per_month=31)
-    assert busy.machine_count == 4
-    assert busy.utilization == Range.of(pytest.approx(0.775))
-    assert cards_needed(busy) == 8
+def test_jobs_for_more_than_one_machine_say_how_many_do_them():
+    """30 jobs of 73 h are 3 months of work, 31 take a fourth machine, and 10 are all the hours of one."""
+    assert left_out(used(cards(), jobs_per_month=10), jobs_per_month=10) is None
+    for jobs, needed in ((30, 3), (31, 4)):
+        option, reason = left_out(used(cards(), jobs_per_month=jobs), jobs_per_month=jobs)
+        assert option == "--jobs-per-month"
+        assert f"{jobs} jobs" in reason
+        assert re.search(rf"\b{needed} such machines", reason)
 
 
 def test_what_a_useful_hour_costs_follows_from_the_jobs():
@@ -163,8 +154,8 @@ def test_what_a_useful_hour_costs_follows_from_the_jobs():
     request = check(
         RankRequest(workloads=("vgg16",), samples=1e6, jobs_per_month=1, own=("RTX 3090, 1 USD",))
     )
-    given = cards(resale_usd=Range.of(0.3 * 2207), tariff=Range.of(0.15), pue=1.0)
-    (found,) = at_work([given], [Row(given)], request)
+    one = cards(resale_usd=Range.of(0.3 * 2207), tariff=Range.of(0.15), pue=1.0)
+    (found,) = at_work([one], [Row(one)], request)
     assert float(offer_of(found).price_usd_per_hour) == pytest.approx(0.6404, abs=1e-4)
 
 
@@ -248,7 +239,7 @@ def test_what_was_given_is_not_called_assumed_be_it_the_default(given, field):
     assert set(bare.assumed) - set(told.assumed) == {field}
 
 
-OF_A_HOST = {"psu_watts", "psu_share", "host_w", "slots", "card_slots"}
+OF_A_HOST = {"psu_watts", "host_w", "slots"}
 
 
 def limits_assumed(**given):
@@ -258,56 +249,39 @@ def limits_assumed(**given):
 
 
 def test_the_limits_of_a_host_are_assumed_where_they_count():
-    """With a power supply given, still 80 % of the rating; with a host at hand, only what it draws at work."""
+    """With a host at hand, only what it draws at work is assumed."""
     assert limits_assumed() == OF_A_HOST
-    assert limits_assumed(psu_watts=850.0, slots=4) == {"psu_share", "host_w", "card_slots"}
+    assert limits_assumed(psu_watts=850.0, slots=4) == {"host_w"}
     assert limits_assumed(host_usd=0.0) == {"host_w"}
-    assert limits_assumed(host_usd=0.0, psu_watts=850.0) == {"psu_share", "host_w"}
 
 
 def test_a_host_at_another_price_has_the_same_power_supply():
     """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W; of a host that is there already nobody knows."""
-    at_800 = cards(3, gpu_count=3, host_usd=800.0, purchase_usd=3 * 1207 + 800)
-    named = replace(at_800, assumed=tuple(name for name in EVERYTHING if name != "host_usd"))
-    assert left_out(named, slots=9)[0] == "--psu-watts"
-    assert left_out(replace(named, host_usd=0.0, purchase_usd=3 * 1207.0), slots=9) is None
+    fields = {"gpu_count": 3, "purchase_usd": 3621.0, "power_w": 1050.0, "host_w": 150.0}
+    for host_usd, falls_to in ((800.0, "--psu-watts"), (0.0, None)):
+        bought = ownerships(RankRequest(rent_or_buy="buy", count=3, host_usd=host_usd, slots=9), {}, TODAY)
+        one = next(each for each in bought if each.gpu_key == RTX3090 and each.condition == "used")
+        assert {name: getattr(one, name) for name in fields} == fields | {"purchase_usd": one.purchase_usd}
+        assert (left_out(one, slots=9) or (None,))[0] == falls_to
 
 
 def test_every_assumption_is_said_with_its_value():
-    bought = weigh(
-        [cards(resale_usd=Range.of(600.0), assumed=(*EVERYTHING, *sorted(OF_A_HOST)))],
-        [],
-        {RTX3090: 500},
-        rent_or_buy="buy",
-    ).purchases
+    bought = weigh([cards(resale_usd=Range.of(600.0))], [offer(RTX3090, 1.0)], {RTX3090: 500}).buy_or_rent
     assert assumed_of(bought) == [
         "$0.15 a kWh ($0.10 to 0.35)",
         "$1,000 for the host",
         "150 W for the host",
-        "3 slots for a card of unknown width",
         "50 % of all hours at work (25 to 90 %)",
-        "6 slots for cards",
+        "6 slots for cards (3 for a card of unknown width)",
         "PUE 1",
         "a life of 3 years",
-        "a power supply loaded to 80 % at most",
-        "a power supply of 1,200 W",
+        "a power supply of 1,200 W (loaded to 80 % at most)",
         "board power as the power at work",
         "no power when idle",
         "resale at 30 % of the price (15 to 50 %)",
     ]
-    quoted = weigh(
-        [machine(assumed=("host_usd",))], [], {machine().gpu_key: 500}, rent_or_buy="buy"
-    ).purchases
-    assert len(assumed_of(quoted)) == 1
-
-
-def test_memory_that_a_card_leaves_is_told_of_memory_in_use_alone():
-    """A card of 24 GiB of which 6 are in use leaves three quarters; of its tensors alone nobody knows."""
-    spec = load_specs()[L4]
-    for device_bytes, free in ((6 * 2**30, 0.75), (None, None)):
-        known = estimate(L4, 500.0, peak_memory_bytes=5 * 2**30, device_bytes=device_bytes)
-        (row,) = rank_of([offer(L4, 0.4)], {L4: known}).rows
-        assert memory_free(row, spec) == free
+    owned = machine(assumed=("host_usd",))
+    assert len(assumed_of(weigh([owned], [offer(L4, 1.0)], {owned.gpu_key: 500, L4: 100}).buy_or_rent)) == 1
 
 
 # --- the whole answer -------------------------------------------------------------------------------------
@@ -316,30 +290,33 @@ def test_memory_that_a_card_leaves_is_told_of_memory_in_use_alone():
 def test_three_thousand_dollars_and_a_desk(tmp_path):
     """On the shipped tables: every set keeps within the sum, one card and two, new and used, and none is rented."""
     ranking = gpubench.rank("vgg16", max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path, draws=50)
-    bought = ranking.purchases
+    bought = [each for each in ranking.buy_or_rent if each.against_pricing == "on_demand"]
     assert len(bought) == len(ranking.rows) > 5
     assert {each.gpu_count for each in bought} == {1, 2}
     assert {"new", "used"} <= {each.condition for each in bought}
     for each, row in zip(bought, ranking.rows, strict=True):
-        assert each.cards_usd + each.host_usd == each.purchase_usd <= 3000
-        assert each.board_power_w + 150 <= 960
-        assert each.slots <= 6
-        assert Decimal(str(each.usd_per_hour)) == row.offer.price_usd_per_hour
-        assert 0 < each.memory_free < 1
+        spec = load_specs()[each.gpu_key]
+        assert each.host_usd < each.purchase_usd <= 3000
+        assert spec.board_power_w * each.gpu_count + 150 <= 960
+        assert (spec.slot_count or 3) * each.gpu_count <= 6
+        assert each.usd_per_hour == pytest.approx(float(row.offer.price_usd_per_hour), abs=1e-6)
     assert any("above $3,000" in each.reason for each in ranking.excluded)
 
 
 @pytest.mark.parametrize("job", [{"samples": 2e8}, {}], ids=["a job", "the default job"])
-def test_the_cards_that_the_jobs_of_a_month_need(tmp_path, job):
+def test_the_jobs_of_a_month_give_the_use_of_each_set(tmp_path, job):
     """Of each set utilization is jobs x hours / 730; DDP: the whole set works on one job."""
     ranking = gpubench.rank(
         "vgg16", **job, jobs_per_month=5, max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path,
         draws=50,
     )  # fmt: skip
-    assert ranking.purchases
-    for each in ranking.purchases:
-        assert each.utilization == pytest.approx(5 * each.hours / 730, rel=1e-6)
-        assert 1 <= each.cards_needed <= each.gpu_count
+    job_hours = {
+        (row.offer.instance, row.offer.gpu_key, row.offer.gpu_count): row.hours for row in ranking.rows
+    }
+    assert job_hours
+    for each in ranking.buy_or_rent:
+        hours = job_hours[each.instance, each.gpu_key, each.gpu_count]
+        assert each.utilization == pytest.approx(5 * hours / 730, rel=1e-6)
         assert "utilization" not in each.assumed
 
 
@@ -363,7 +340,7 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
         r"Own [12]x RTX [\w ]+ \((new|used)\) .* \$[12],\d{3} \([\d-]+\)\.\n",
         shown,
     )
-    assert "best first" in shown
+    assert "Best within $3,000" in shown
     assert "$1,000 for the host" in " ".join(shown.split())
 
 

@@ -16,7 +16,7 @@ from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_e
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.notes import on_the_choice
-from gpubench.recommend.ownership import offer_of, ownerships
+from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.frontier import frontier
 from gpubench.sections.offer_table import rank_words

@@ -15,7 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh
 from gpubench.offers.sources import Quote
-from gpubench.recommend.ownership import offer_of
+from gpubench.recommend.owning import offer_of
 from gpubench.recommend.request import Range
 from gpubench.report.page import render
 from gpubench.sections import verdict

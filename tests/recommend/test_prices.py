@@ -14,7 +14,7 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.refresh import refresh
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.offers.sources import Quote
-from gpubench.recommend.ownership import card_share, offer_of
+from gpubench.recommend.owning import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
 

@@ -140,7 +140,7 @@ def test_three_thousand_dollars_and_a_desk():
         (each["gpu_key"], each["condition"]): float(each["price_usd"]) for each in table("card_prices.csv")
     }
     watts = {each["key"]: float(each["tdp_w"] or 0) for each in table("gpus.csv")}
-    sets = ask("--max-purchase-usd", "3000")["purchases"]
+    sets = ask("--max-purchase-usd", "3000")["buy_or_rent"]
     assert sets
     for each in sets:
         cards = prices[each["gpu_key"], each["condition"]] * each["gpu_count"]
@@ -164,15 +164,16 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
 
 
 def test_so_many_jobs_a_month_take_so_many_machines():
-    """N x hours of a job / 730 on each; where the sum does not buy them, the cheapest that does the jobs is named."""
-    for each in ask("--buy", "--line", "geforce", "--jobs-per-month", "60")["purchases"]:
-        use = 60 * each["hours"] / 730
-        assert each["machine_count"] == math.ceil(use)
-        assert each["utilization"] == pytest.approx(use / each["machine_count"])
-        assert each["cards_needed"] >= each["machine_count"]
-        assert each["purchase_usd"] == pytest.approx(each["cards_usd"] + 1000 * each["machine_count"])
-    asked = ["rank", "--max-purchase-usd", "1500", "--jobs-per-month", "60", "--as-of", AS_OF.isoformat()]
-    with pytest.raises(MisuseError, match=r"60 jobs .* \d+ .*cards, \d+ machines .* above \$1,500"):
+    """N x hours of a job / 730 on each; what one machine does not do is left out, with how many would."""
+    answer = ask("--buy", "--line", "geforce", "--jobs-per-month", "25")
+    hours = {(row["instance"], row["gpu_key"], row["gpu_count"]): row["hours"] for row in answer["rows"]}
+    assert hours
+    for each in answer["buy_or_rent"]:
+        use = 25 * hours[each["instance"], each["gpu_key"], each["gpu_count"]] / 730
+        assert each["utilization"] == pytest.approx(use)
+        assert use <= 1
+    asked = ["rank", "--buy", "--jobs-per-month", "600", "--as-of", AS_OF.isoformat()]
+    with pytest.raises(MisuseError, match=r"600 jobs .* \d+ such machines"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
 
 

@@ -27,6 +27,7 @@ from gpubench.models import (
     MicroResult,
     Offer,
     Precision,
+    PriceCondition,
     Pricing,
     RankedOffer,
     Ranking,
@@ -447,7 +448,7 @@ def ranking(**changes) -> Ranking:
 def buy_or_rent(**changes) -> BuyOrRent:
     fields = {
         "gpu_key": "nvidia-geforce-rtx-4090-24gb", "gpu_count": 1, "instance": "3 years at 50 %", "purchase_usd": 1900.0, "power_w": 450.0,
-        "power_basis": "board power, assumed", "usd_per_hour": 0.169, "usd_per_hour_low": 0.085, "usd_per_hour_high": 0.403,
+        "condition": PriceCondition.USED, "host_usd": 0.0, "price_date": "2026-08-01", "years": 3.0, "utilization": 0.5, "usd_per_hour": 0.169, "usd_per_hour_low": 0.085, "usd_per_hour_high": 0.403,
         "against": "1x RTX 3090 at vast RTX 3090", "against_pricing": Pricing.ON_DEMAND, "equivalent_usd_per_hour": 0.168, "break_even_hours": 13267.0,
         "break_even_hours_low": 4019.0, "break_even_hours_high": None, "break_even_utilization": 0.505, "break_even_utilization_low": 0.153,
         "break_even_utilization_high": None, "verdict": "depends", "assumed": ("utilization", "power_w"),
@@ -536,5 +537,5 @@ def hostile_data() -> ReportData:
         objective=text,
         excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text),),
     )
-    owned = buy_or_rent(gpu_key=text, instance=text, against=text, power_basis=text, assumed=(text,))
+    owned = buy_or_rent(gpu_key=text, instance=text, against=text)
     return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,), buy_or_rent=(owned,))

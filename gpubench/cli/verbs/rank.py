@@ -95,7 +95,7 @@ def ranking_parts(
     rows = shown_rows(data, ranking)
     beside = [factor_table(rows)] if shown.factors else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
-    return [*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out]
+    return [*brief(data, "verdict", "value", "owning"), *beside, *left_out]
 
 
 VERB = Verb(verb, place=120, also_called=("recommend", "best", "buy", "rent", "choose"))

@@ -1,0 +1,458 @@
+"""Owning: what a machine costs to buy and to run, and after how many hours at work it is cheaper than rent.
+
+Terminal, page and verdict all word it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from gpubench.arrays import Floats
+from gpubench.errors import MisuseError
+from gpubench.labels import card_condition, gpu_name, gpus_of, offer_name
+from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, RankedOffer
+from gpubench.offers.columns import kinds_of
+from gpubench.offers.hardware import CardPrice, card_prices, parse_owned
+from gpubench.recommend import economics
+from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.economics import HOURS_PER_MONTH
+from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
+from gpubench.recommend.request import HOST_PSU_W, HOST_SLOTS, HOST_USD, Range, RankRequest
+from gpubench.specs import load_specs
+from gpubench.units import UNKNOWN, format_percent, format_price
+
+HOST_W = 150.0
+"""What the machine around the cards draws at work [W], whether it is bought with them or there already."""
+
+PSU_SHARE = 0.8
+"""Share of its rating that a power supply is loaded to: cards exceed their board power for milliseconds."""
+
+UNKNOWN_SLOTS = 3.0
+"""Slots that a card takes whose width is not in the table: most large ones take as many."""
+
+SESSION_HOURS = 1.0
+"""Shorter jobs are held against rent by an hour of them, for which a rented machine is started once."""
+
+QUOTED = "own"
+"""The source of the buyer's own quote; other sources are those of the dated prices of cards."""
+
+_LEAST_USD = Decimal("0.000001")
+_INTERVAL = (0.05, 0.95)
+
+_DEFAULTS = RankRequest()
+
+
+def _percent(shares: Range, whole: str) -> str:
+    low, likely, high = (f"{100 * share:.0f}" for share in shares)
+    return f"{likely} % of {whole} ({low} to {high} %)"
+
+
+_ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
+    "years": (f"a life of {_DEFAULTS.years:g} years", "years"),
+    "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
+    "power_w": ("board power as the power at work", None),
+    "pue": (f"PUE {_DEFAULTS.pue:g}", "pue"),
+    "tariff_usd_per_kwh": ("${1:.2f} a kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
+    "resale_usd": (f"resale at {_percent(_DEFAULTS.resale, 'the price')}", "resale"),
+    "host_usd": (f"{format_price(HOST_USD)} for the host", "host_usd"),
+    "idle_w": ("no power when idle", None),
+    "psu_watts": (
+        f"a power supply of {HOST_PSU_W:,.0f} W (loaded to {format_percent(PSU_SHARE)} at most)",
+        "psu_watts",
+    ),
+    "host_w": (f"{HOST_W:.0f} W for the host", None),
+    "slots": (
+        f"{HOST_SLOTS} slots for cards ({UNKNOWN_SLOTS:g} for a card of unknown width)",
+        "slots",
+    ),
+}
+"""What is assumed where it is not given: in words, and the field of the request that gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """One machine that is owned or could be bought; a range is low, likely, high.
+
+    Attributes:
+        purchase_usd: GPUs and the counted share of the host.
+        host_usd: That share.
+        condition: Of the price of the cards.
+        resale_usd: What they bring at the end.
+        power_w, idle_w: All GPUs at work, and idle.
+        host_w: The machine around them at work; none where what is owned is the whole machine.
+        assumed: What was not given and holds a default.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    purchase_usd: float
+    resale_usd: Range
+    years: float
+    utilization: Range
+    power_w: float
+    idle_w: float
+    pue: float
+    tariff: Range
+    upkeep_usd_per_hour: float
+    price_date: str
+    source: str
+    host_usd: float = 0.0
+    host_w: float = 0.0
+    condition: PriceCondition = PriceCondition.QUOTED
+    assumed: tuple[str, ...] = ()
+
+
+# --- what an hour at work costs --------------------------------------------------------------------------
+
+
+def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
+    """Return what a useful hour costs [USD], capital and running cost, at one resale, utilization and tariff.
+
+    30,000 USD, resale 9,000, 4 years at 0.5, 650 W, PUE 1.3, 0.15 USD/kWh: 17,520 useful hours, capital
+    21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
+    """
+    useful = economics.useful_hours(owned.years, utilization)
+    power_w = owned.power_w + owned.host_w
+    energy = economics.energy_usd_per_hour(power_w, owned.pue, tariff, owned.idle_w, utilization)
+    capital = economics.capital_usd_per_hour(owned.purchase_usd, resale, useful)
+    return capital, energy + owned.upkeep_usd_per_hour
+
+
+def hourly_range(owned: Ownership) -> Range:
+    """Return what a useful hour costs [USD] at the best, likely and worst of resale, use and tariff."""
+    corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
+    return Range(*(sum(hourly(owned, *corner)) for corner in corners))
+
+
+def card_share(owned: Ownership) -> float:
+    """Return the share of a useful hour's cost that goes with the price of the cards, at the likely values.
+
+    Two cards of 600 USD and a host of 800: 0.6 of the capital, and none of the energy. A quote is certain: 0.
+    """
+    if owned.condition is PriceCondition.QUOTED:
+        return 0.0
+    likely = owned.resale_usd.likely, owned.utilization.likely, owned.tariff.likely
+    capital, running = hourly(owned, *likely)
+    return (1 - owned.host_usd / owned.purchase_usd) * capital / (capital + running)
+
+
+def offer_of(owned: Ownership) -> Offer:
+    """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
+    years = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
+    return Offer(
+        provider=QUOTED if owned.source == QUOTED else "buy",
+        instance=", ".join(filter(None, (card_condition(owned.condition), years))),
+        region=None,
+        gpu_key=owned.gpu_key,
+        gpu_count=owned.gpu_count,
+        vcpus=None,
+        ram_bytes=None,
+        price_usd_per_hour=Decimal(str(hourly_range(owned).likely)).quantize(_LEAST_USD),
+        pricing=Pricing.OWNED,
+        kind="owned",
+        price_date=owned.price_date,
+        source=owned.source,
+    )
+
+
+# --- what could be owned ---------------------------------------------------------------------------------
+
+
+def ownerships(
+    request: RankRequest, power_w: Mapping[str, float], today: date, own_keys: Collection[str] = ()
+) -> list[Ownership]:
+    """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every card with a dated price.
+
+    A quote for a GPU stands in place of those prices. Under a limit of the purchase, or for so many jobs a
+    month, one card and two of each are weighed, otherwise as many as asked for.
+
+    Args:
+        request: Holds the quotes and the ranges of what they leave open.
+        power_w: Measured mean power of one GPU at work, by GPU key.
+        today: The date of a quote.
+        own_keys: Devices that the user measured and the table does not know: ``cpu``, a Mac.
+
+    Raises:
+        MisuseError: If a quote is not understood, or the power of its GPU is not known.
+    """
+    quotes = [parse_owned(text, own_keys) for text in request.own]
+    found = [
+        _machine(
+            request,
+            power_w,
+            CardPrice(
+                gpu_key=gpu_key,
+                condition=PriceCondition.QUOTED,
+                price_usd=Decimal(str(given["purchase_usd"] / count)),
+                price_date=today.isoformat(),
+                source=QUOTED,
+            ),
+            count,
+            given,
+        )
+        for gpu_key, count, given in quotes
+    ]
+    several = request.max_purchase_usd is not None or request.jobs_per_month is not None
+    counts = (1, 2) if several else (1,)
+    if request.count is not None:
+        counts = (request.count,)
+    quoted = {gpu_key for gpu_key, *_ in quotes}
+    for each in (price for price in card_prices() if request.buys and price.gpu_key not in quoted):
+        is_kit = is_a_computer(load_specs()[each.gpu_key])
+        given = {"host_usd": 0.0} if is_kit else {}
+        found += [_machine(request, power_w, each, count, given) for count in ((1,) if is_kit else counts)]
+    return found
+
+
+def is_a_computer(spec: GpuSpec | None) -> bool:
+    """Return whether what is sold is a computer, and no card for one: the developer kit of a Jetson."""
+    return spec is not None and spec.line == "Jetson"
+
+
+def _machine(
+    request: RankRequest,
+    power_w: Mapping[str, float],
+    price: CardPrice,
+    gpu_count: int,
+    given: Mapping[str, float],
+) -> Ownership:
+    """Fill what a description leaves open: from the request's ranges, a measurement, the data sheet."""
+    gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
+    is_quoted = price.condition is PriceCondition.QUOTED  # what is owned has a host, cards to buy need one
+    usual_usd = 0.0 if is_quoted else HOST_USD
+    host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
+    purchase_usd = given.get("purchase_usd", float(price.price_usd) * gpu_count) + host_usd
+    board_w = None if spec is None else spec.board_power_w
+    one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
+    if one_gpu_w is None:
+        raise MisuseError(f"--own {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
+    is_whole = spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
+    certain = {field: Range.of(value) for field, value in given.items()}
+    told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
+    if is_quoted or not host_usd:
+        told |= {"psu_watts", "slots"}
+    return Ownership(
+        gpu_key=gpu_key,
+        gpu_count=gpu_count,
+        purchase_usd=purchase_usd,
+        resale_usd=certain.get("resale_usd", Range(*(share * purchase_usd for share in request.resale))),
+        years=given.get("years", request.years),
+        utilization=certain.get("utilization", request.utilization),
+        power_w=one_gpu_w * gpu_count,
+        idle_w=given.get("idle_w", 0.0) * gpu_count,
+        pue=given.get("pue", request.pue),
+        tariff=certain.get("tariff_usd_per_kwh", request.tariff),
+        upkeep_usd_per_hour=given.get("upkeep_usd_per_hour", 0.0),
+        price_date=price.price_date,
+        source=price.source,
+        host_usd=host_usd,
+        host_w=0.0 if is_whole else HOST_W,
+        condition=price.condition,
+        assumed=tuple(
+            name
+            for name, (_, field) in _ASSUMABLE.items()
+            if not (name in told or (field and request.was_given(field)))
+        ),
+    )
+
+
+def at_work(
+    machines: Iterable[Ownership], rows: Iterable[RankedOffer], request: RankRequest
+) -> list[Ownership]:
+    """Return the machines, each used for as much of its life as the jobs of a month take on it.
+
+    4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
+    cards they are 20 %. 14 jobs are 140 %, more than one machine does.
+
+    Args:
+        machines: At any utilization.
+        rows: Their ranking, with the hours of one job.
+        request: The jobs of a month.
+    """
+    assert request.jobs_per_month is not None  # what is bought is compared at so many jobs
+    job_hours = {row.offer: row.hours for row in rows}
+    found = []
+    for machine in machines:
+        one_job_hours = job_hours.get(offer_of(machine))
+        if one_job_hours is None:
+            found.append(machine)
+            continue
+        at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
+        use = Range.of(request.jobs_per_month * one_job_hours / HOURS_PER_MONTH / at_once)
+        told = tuple(name for name in machine.assumed if name != "utilization")
+        found.append(replace(machine, utilization=use, assumed=told))
+    return found
+
+
+# --- buy or rent -----------------------------------------------------------------------------------------
+
+
+def break_even(
+    owned: Ownership, rent_usd_per_hour: float, resale: float, utilization: float, tariff: float
+) -> float | None:
+    """Return the useful hours after which owning is the cheaper, at one rent and corner; None is never.
+
+    30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh against 2.99 USD/h: the running cost is
+    0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
+    """
+    _, running = hourly(owned, resale, utilization, tariff)
+    return economics.break_even_hours(owned.purchase_usd, resale, rent_usd_per_hour, running)
+
+
+def against_rent(
+    request: RankRequest, pool: Candidates, owned: Mapping[Offer, Ownership]
+) -> tuple[BuyOrRent, ...]:
+    """Weigh each owned row of the pool against the cheapest work on demand and of each commitment.
+
+    Args:
+        request: What was asked, the job among it.
+        pool: Owned and rented offers; the rivals are its rented rows.
+        owned: What owning each owned offer means, in the order of the answer.
+    """
+    row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
+    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
+    found = []
+    for offer, machine in owned.items():
+        session = _session(request, pool, row_of[offer])
+        _, money = time_and_cost(*session, slice(None))
+        for code, (pricing, _) in enumerate(paid.values):
+            if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
+                rival = int(np.argmin(np.where(paid.codes == code, money, np.inf)))
+                found.append(_weigh(*session, machine, row_of[offer], rival))
+    return tuple(found)
+
+
+def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[RankRequest, Candidates]:
+    """Return the question of so many jobs, one after the other, as take an owned machine an hour at least."""
+    one, work = np.array([machine]), pool.work
+    many = 1.0 if work is None else SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
+    if work is None or many <= 1:
+        return request, pool
+    drawn, independent = (
+        None if each is None else each * many for each in (work.drawn, work.drawn_independent)
+    )
+    work = replace(work, samples=work.samples * many, drawn=drawn, drawn_independent=independent)
+    together = msgspec.structs.replace(request, egress_usd=request.egress_usd * many)
+    return together, replace(pool, work=work)
+
+
+def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
+    offer = pool.offers[rival]
+    is_committed = offer.pricing is Pricing.RESERVED
+    # From the corner that favors owning to that which favors renting. A commitment is paid day and night, so
+    # that little use makes its useful hour dear: there, little use favors owning, else much use does.
+    uses = owned.utilization if is_committed else owned.utilization[::-1]
+    rents = [
+        economics.committed_usd_per_useful_hour(usd, use) if is_committed else usd
+        for usd, use in zip(_rent_for_an_hour(request, pool, machine, rival)[::-1], uses, strict=True)
+    ]
+    corners = zip(rents, owned.resale_usd[::-1], uses, owned.tariff, strict=True)
+    pays_after = [break_even(owned, *corner) for corner in corners]
+    shares = [economics.break_even_utilization(each, owned.years) for each in pays_after]
+    pays_there = [share is not None and share <= use for share, use in zip(shares, uses, strict=True)]
+    verdict: Literal["buy", "rent", "depends"] = "depends" if pays_there[0] else "rent"
+    low, likely, high = hourly_range(owned)
+    return BuyOrRent(
+        gpu_key=owned.gpu_key,
+        gpu_count=owned.gpu_count,
+        instance=pool.offers[machine].instance,
+        condition=owned.condition,
+        purchase_usd=owned.purchase_usd,
+        host_usd=owned.host_usd,
+        price_date=owned.price_date,
+        power_w=owned.power_w,
+        usd_per_hour=likely,
+        usd_per_hour_low=low,
+        usd_per_hour_high=high,
+        against=f"{gpus_of(offer)} at {offer_name(offer)}",
+        against_pricing=offer.pricing,
+        equivalent_usd_per_hour=rents[1],
+        break_even_hours=pays_after[1],
+        break_even_hours_low=pays_after[0],
+        break_even_hours_high=pays_after[2],
+        break_even_utilization=shares[1],
+        break_even_utilization_low=shares[0],
+        break_even_utilization_high=shares[2],
+        verdict="buy" if pays_there[2] else verdict,
+        assumed=owned.assumed,
+        years=owned.years,
+        utilization=owned.utilization.likely,
+    )
+
+
+def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
+    """Return what the work of an hour of an owned machine costs rented [USD], before tax.
+
+    Of a job, or a session of short ones, all is counted that its cost has: start-up, billing increments,
+    storage and egress. Tax is on both, so that it leaves the break-even alone. The ends are those of the
+    ratio of the two throughputs.
+    """
+    pair = np.array([machine, rival])
+
+    def rent(rates: Floats) -> Floats:
+        """At (2, D) rates of the two: (D,)."""
+        if pool.work is None:
+            return np.asarray(pool.price[rival] * rates[0] / rates[1])
+        job_hours = hours(request, pool, rates, pair)
+        usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
+        at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
+        return np.asarray(at_once * usd / job_hours[0])
+
+    low, high = (float(x) for x in np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL))
+    likely = float(rent(pool.rate[pair][:, None])[0])
+    return Range(min(low, likely), likely, max(high, likely))
+
+
+# --- in words --------------------------------------------------------------------------------------------
+
+
+def pays(each: BuyOrRent) -> bool:
+    """Return whether a machine pays within its life at its likely use, and its ranges do not all deny it."""
+    share = each.break_even_utilization
+    return each.verdict != "rent" and share is not None and share <= each.utilization
+
+
+def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
+    """Say what was assumed of any of the machines, with its value; what was given is not among it."""
+    found = {
+        "no host to pay for" if name == "host_usd" and not each.host_usd else _ASSUMABLE[name][0]
+        for each in machines
+        for name in each.assumed
+    }
+    return sorted(found)
+
+
+def must_work(each: BuyOrRent) -> str:
+    """Return how much of all hours of its life a machine must work to pay, with the interval.
+
+    "41 % of all hours (24 % to more than all)". A commitment is paid day and night, so that against one the
+    hours at work decide nothing: unknown.
+    """
+    if each.against_pricing is Pricing.RESERVED:
+        return UNKNOWN
+    shares = (each.break_even_utilization, each.break_even_utilization_low, each.break_even_utilization_high)
+    likely, low, high = ("more than all" if share is None else format_percent(share) for share in shares)
+    words = f"{likely} hours" if shares[0] is None else f"{likely} of all hours"
+    return words if likely == low == high else f"{words} ({low} to {high})"
+
+
+def payback(each: BuyOrRent) -> str:
+    """Return whether a machine pays within its life, as the rest of a sentence about it.
+
+    "pays after 30 of 36 months at 50 %", "does not pay within 36 months at 50 %", "never pays".
+    """
+    if each.break_even_hours is None:
+        return "never pays"
+    life = f"{12 * each.years:.3g} months at {format_percent(each.utilization)}"
+    if each.break_even_hours > economics.useful_hours(each.years, each.utilization):
+        return f"does not pay within {life}"
+    months = each.break_even_hours / each.utilization / HOURS_PER_MONTH
+    return f"pays after {math.ceil(months - 1e-9)} of {life}"  # 36.0000000001 months are 36
