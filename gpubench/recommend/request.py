@@ -55,9 +55,6 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
-TRY_MINUTES = 15.0
-"""Time limit of the measurement of a trial, unless another is asked for [min]."""
-
 SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
 """Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
 
@@ -364,6 +361,16 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         """Whether a field holds what somebody gave, be it the default, and not what was assumed."""
         (parameter,) = (each for each in parameters_of(RankRequest) if each.field == field)
         return parameter.name in self.asked or getattr(self, field) != parameter.default
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """What was given, by option; ``options.request_from`` makes the same request of it."""
+        found: dict[str, Any] = {}
+        for each in filter(lambda each: self.was_given(each.field), parameters_of(RankRequest)):
+            value = getattr(self, each.field)
+            flag = next((flag.name for flag in each.option.flags if flag.value == value), None)
+            found |= {each.name: value} if flag is None else {flag: True}
+        return found
 
     @property
     def job_samples(self) -> float | None:
