@@ -24,7 +24,6 @@ from gpubench.offers.importing import read_table
 from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.predict.calibration import read_calibration
-from gpubench.recommend.skypilot import write_task_files
 from gpubench.record.store import read_run
 from tools.published import read_csv
 
@@ -154,14 +153,6 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
 # --- out -------------------------------------------------------------------------------------------------
 
 
-def _trial(path: Path) -> None:
-    from gpubench.recommend.rank import rank
-    from gpubench.recommend.request import RankRequest
-
-    request = RankRequest(limit=20, workloads=("cnn",), results=path.parent / "none")
-    write_task_files(rank(request).rows, request, 1, path.parent, minutes=1)
-
-
 def _report(path: Path) -> None:
     from gpubench.report.page import report
 
@@ -177,7 +168,6 @@ def _calibrate(path: Path) -> None:
 
 WRITERS = {
     "page": ("report.json", _report),
-    "script of a trial": ("try.sh", _trial),
     "price snapshot": ("20261120T000000Z.json", lambda p: write_json(p, Snapshot(retrieved_at="2026-11-20"))),
     "calibration": ("calibration.json", _calibrate),
 }
@@ -340,7 +330,7 @@ BESIDE = {
     },  # gpuhunt reads a folder; the gate writes into it
     "probe/amd.py": {"read_text"},  # that of probe/system.py, for the compute topology below /sys
     "probe/system.py": {"read_text"},  # /proc and /sys
-    "recommend/workdir.py": {"read_text"},  # what an installed distribution says of itself
+    "recommend/trial.py": {"read_text"},  # what an installed distribution says of itself
     "record/lock.py": {"open"},  # the open descriptor is the lock
 }
 _METHODS = frozenset(

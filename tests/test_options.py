@@ -26,7 +26,6 @@ from gpubench.options import Parameter, check_fields, parameters_of, request_fro
 from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recipes import TaskKind
 from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
-from gpubench.recommend.trial_request import TrialRequest
 from gpubench.report.request import ReportRequest
 
 REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
@@ -45,7 +44,8 @@ def asked_of_verbs() -> list[type]:
     )
 
 
-NEEDED = {PredictRequest: {"workload": "cnn"}}
+TRY = inspect.signature(load_verb("try").run, eval_str=True).parameters["request"].annotation
+NEEDED = {PredictRequest: {"workload": "cnn"}, TRY: {"answer": Path("answer.json")}}
 MOST_LINE = 300
 
 
@@ -327,7 +327,7 @@ def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
 @pytest.mark.parametrize("name", [*VERBS, "report"])
 def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
     of_command_line = {"--json", "--help", "--report"} | {
-        spelled(each.name) for kind in (ShownRequest, TrialRequest) for each in parameters_of(kind)
+        spelled(each.name) for each in parameters_of(ShownRequest)
     }
     signature = inspect.signature(getattr(gpubench, name))
     known = {spelled(each) for each in signature.parameters} | of_command_line

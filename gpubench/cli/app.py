@@ -6,6 +6,7 @@ is called or its help is asked for.
 
 from __future__ import annotations
 
+import csv
 import errno
 import gc
 import re
@@ -27,6 +28,7 @@ from gpubench.cli.last_words import last_words
 from gpubench.cli.options import Verb, read_plainly, with_options
 from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
+from gpubench.folders import package_text
 from gpubench.units import listing, plain
 
 MESSAGE_LIMIT = 2000
@@ -184,6 +186,10 @@ def _misuse(error: typer.TyperException) -> str:
     if context is None and not names and sys.argv[1:2] and sys.argv[1] in verb_names():
         names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
+    option = getattr(error, "option_name", None)
+    for gone in csv.DictReader(package_text("data/gone_options.csv").splitlines()):
+        if (gone["verb"], gone["option"]) == (" ".join(names), option):
+            return f"{path} has no {option} any more: {gone['instead']}"
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)
     asked = " ".join([*names, unknown[1]]) if unknown else ""

@@ -86,9 +86,8 @@ class Choice(Record, frozen=True, kw_only=True):
         needs_quota: Whether a new account must ask for a quota first.
         samples_per_s: Of the whole instance, where its vCPUs feed less than its GPUs do as they feed it.
         hours, cost_usd: Of the job, start-up and everything else included.
-        p_best: Probability of being the best; ``_independent`` counts the error of each GPU as its own.
+        p_best: Probability of being the best.
         p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
-        p_near_best: Probability of coming within 10 % of the best.
         parallel_mode: How its GPUs share the job.
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
@@ -134,10 +133,7 @@ class Choice(Record, frozen=True, kw_only=True):
     cost_usd_low: float | None = None
     cost_usd_high: float | None = None
     p_best: float | None = None
-    p_best_independent: float | None = None
     p_best_of_gpu: float | None = None
-    p_best_of_gpu_independent: float | None = None
-    p_near_best: float | None = None
     parallel_mode: ParallelMode = ParallelMode.SINGLE
     fits_memory: bool | None = None
     memory_text: str | None = None
@@ -204,51 +200,18 @@ class Sureness(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """One thing that would make the runner-up the better: a figure, and where it would have to go.
+    """What would make the runner-up the better: a figure of the choice, and where it would have to go.
 
     Attributes:
-        kind: ``price`` of the choice [USD/h], ``throughput`` of the choice [samples/s], or the ``spot`` work
-            that is lost [share].
+        kind: ``price`` [USD/h], or, where no price turns the order, ``throughput`` [samples/s].
         value: As it stands.
         threshold: Where the order turns: there the two are equal, or the choice misses a limit that was
             asked for.
     """
 
-    kind: Literal["price", "throughput", "spot"]
-    gpu_key: str
-    provider: str
+    kind: Literal["price", "throughput"]
     value: float
     threshold: float
-
-
-class FindingOut(Record, frozen=True, kw_only=True):
-    """What it would be worth to measure one GPU before choosing.
-
-    Attributes:
-        gpu_key: The GPU whose measurement is worth most.
-        saving_usd: Expected saving on this job.
-        cost_usd: Of measuring: the machine for ``minutes``.
-        net_usd: What is left; measuring is advised where it is above 0.
-        command: What measures it.
-    """
-
-    gpu_key: str
-    provider: str
-    instance: str
-    saving_usd: float
-    cost_usd: float
-    minutes: float
-    command: str
-
-    @property
-    def net_usd(self) -> float:
-        """Expected saving less the cost of measuring [USD]."""
-        return self.saving_usd - self.cost_usd
-
-    @property
-    def is_advised(self) -> bool:
-        """Whether the saving is above the cost."""
-        return self.net_usd > 0
 
 
 class UsageLine(Record, frozen=True, kw_only=True):
@@ -267,9 +230,8 @@ class Decision(Record, frozen=True, kw_only=True):
         job: What hours and dollars are of; None with ``--relative`` and where no job can be made.
         choice: The first row of the ranking.
         runner_up: The best offer of another GPU; where all are of one, of another provider, else the next.
-        sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
-            ``sureness_at_these_prices`` takes every price as it is expected, for certain.
-        changes: What would make the runner-up the better.
+        sureness: Of the choice.
+        change: What would make the runner-up the better; None where nothing would, or there is none.
         rather_rent: Where the choice is to buy hardware that does not pay within its life: the rent, on
             demand, that does the same work for less.
         best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
@@ -278,7 +240,6 @@ class Decision(Record, frozen=True, kw_only=True):
         by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
             apart.
         lines: The best offer for each kind of work, where none was named.
-        finding_out: The measurement that is worth most; None where nothing is left to measure.
         unfitted: Why a prediction that decides rests on no fit, in words.
     """
 
@@ -286,14 +247,11 @@ class Decision(Record, frozen=True, kw_only=True):
     choice: Choice
     runner_up: Choice | None
     sureness: Sureness
-    sureness_independent: Sureness
-    sureness_at_these_prices: Sureness
-    changes: tuple[Change, ...] = ()
+    change: Change | None = None
     rather_rent: Choice | None = None
     best_cloud: Choice | None = None
     best_marketplace: Choice | None = None
     best_to_own: Choice | None = None
     by_gpu: tuple[Choice, ...] = ()
     lines: tuple[UsageLine, ...] = ()
-    finding_out: FindingOut | None = None
     unfitted: str | None = None

@@ -103,10 +103,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
             row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
         tie: Whether the row cannot be told from the first of its band.
-        p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
-            None where it is not worked out: of a fourth offer of a machine below the first 1,000 rows.
-        p_best_independent: The first where the error of each GPU is its own and none cancels.
-        p_near_best: Probability of coming within 10 % of the best.
+        p_best: Probability of being the best offer, over joint draws. None where it is not worked out: of a
+            fourth offer of a machine below the first 1,000 rows.
         hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
@@ -141,9 +139,6 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hours: float | None = None
     cost_usd: float | None = None
     p_best: float | None = None
-    p_best_independent: float | None = None
-    p_near_best: float | None = None
-    p_top3: float | None = None
     pareto: bool | None = None
     tie: bool = False
     fits_memory: bool | None = None
@@ -311,8 +306,6 @@ class SentenceKind(StrEnum):
     SURENESS = "sureness"
     CAUTION = "caution"
     """What the answer rests on and should not."""
-    ADVICE = "advice"
-    """What to do before paying, that the choice be surer."""
     BESIDE = "beside"
     """All else: ties, the fastest, what buying takes."""
 

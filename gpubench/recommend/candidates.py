@@ -57,7 +57,7 @@ class Work:
 
     Attributes:
         samples: At the likely speeds.
-        drawn, drawn_independent: (D,) where it is given in hours of a reference GPU: what that GPU does in
+        drawn: (D,) where it is given in hours of a reference GPU: what that GPU does in
             them in each draw. None where it is a number of samples, which is certain.
         reference: Row of the reference GPU among the speeds.
     """
@@ -65,7 +65,6 @@ class Work:
     job: Job
     samples: float
     drawn: Floats | None = None
-    drawn_independent: Floats | None = None
     reference: int | None = None
 
 
@@ -112,7 +111,6 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
         ),
         samples=samples,
         drawn=seconds * speeds.draws[row],
-        drawn_independent=seconds * speeds.independent_draws[row],
         reference=row,
     )
 
@@ -206,25 +204,16 @@ class Candidates:
         """Which have vCPUs that feed less than their GPUs do."""
         return self.fed < self.gpus_rate
 
-    def alone(
-        self,
-        row: int,
-        *,
-        rate: float | None = None,
-        price: float | None = None,
-        delivered: float | None = None,
-    ) -> Candidates:
+    def alone(self, row: int, *, rate: float | None = None, price: float | None = None) -> Candidates:
         """Return one offer by itself, its ends with it, where any of these were other than they are.
 
         Args:
             row: Which one.
             rate: Of the instance [samples/s].
             price: What is expected to be paid for it [USD/h].
-            delivered: The share of its throughput that it keeps; the rate follows.
         """
         one = np.array([row])
-        kept = 1.0 if delivered is None else delivered / self.delivered[row]
-        faster = kept if rate is None else rate / self.rate[row]
+        faster = 1.0 if rate is None else rate / self.rate[row]
         expected = self.price[one] if price is None else np.array([price])
         prices = replace(
             self.prices, expected=expected, sigma=self.prices.sigma[one], group=self.prices.group[one]
@@ -235,8 +224,7 @@ class Candidates:
             offers=self.offers.take(one),
             price=expected,
             prices=prices,
-            fed=self.fed[one] * kept,
-            **columns | {"delivered": columns["delivered"] * kept},
+            **columns,
             **{name: getattr(self, name)[one] * faster for name in _RATES},
         )
 
@@ -245,7 +233,7 @@ class Candidates:
         return self.scalings[int(self.machine[row])]
 
 
-_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "pace", "delivered", "spread")
+_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "pace", "delivered", "spread", "fed")
 _RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 
@@ -349,16 +337,10 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 
 
-def drawn_rates(
-    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
-) -> Floats:
-    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw.
-
-    With ``independent`` the error of each GPU is its own: nothing is common to predictions of one anchor.
-    """
+def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw."""
     factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
-    draws = pool.speeds.independent_draws if independent else pool.speeds.draws
-    rate = draws[pool.gpu[rows]] * factor[:, None]
+    rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
     for gpu in np.unique(gpus[spread > 0]).tolist():  # one error of its scaling, whatever the count

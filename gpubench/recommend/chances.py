@@ -27,7 +27,6 @@ SURE = 0.5
 """The head of a ranking is a tie while its P(best) is below this."""
 
 _BLOCK = 64
-_THREE = 3
 
 
 class Leaders(NamedTuple):
@@ -62,26 +61,6 @@ def leaders_of(scores: Floats) -> Leaders:
     rows = np.flatnonzero((scores == best).any(axis=1))
     won = scores[rows] == best
     return Leaders(best, rows, won, won.sum(axis=0))
-
-
-def top_three(scores: Floats) -> Floats:
-    """Return P(among the best three) of each row: (N,); larger scores are better.
-
-    The third best of some rows is no better than that of all, and few come up to it: the rest is left out.
-
-    Args:
-        scores: (N, D) score of row i in joint draw d.
-    """
-    result = np.ones(len(scores))
-    if len(scores) > _THREE:
-        able = np.flatnonzero((scores >= _third(scores[:_BLOCK])).any(axis=1))
-        result[:] = 0.0
-        result[able] = (scores[able] >= _third(scores[able])).mean(axis=1)
-    return result
-
-
-def _third(scores: Floats) -> Floats:
-    return np.asarray(np.partition(scores, -_THREE, axis=0)[-_THREE])
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
@@ -139,19 +118,12 @@ _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
 _CHANCES = 3
-"""An offer behind three better ones of its own machine is hardly ever among the best three."""
+"""An offer behind three better ones of its own machine is hardly ever the best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
     """One figure a row, in the order of the rows, and how sure the first of them is.
-
-    Attributes:
-        scores: (N, D) merit of the first rows in every joint draw, larger is better.
-        sureness_independent: Where the error of each GPU is its own.
-        sureness_at_these_prices: If every price is the one expected, for certain.
-        p_best_independent: P(best) where the error of each GPU is its own, so that none cancels.
-        p_near_best: Probability of coming within 10 % of the best.
 
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
@@ -160,26 +132,19 @@ class Chances:
     ranks: list[int]
     ties: list[bool]
     p_best: Floats
-    p_best_independent: Floats
-    p_near_best: Floats
-    p_top3: Floats
     sureness: Sureness
-    sureness_independent: Sureness
-    sureness_at_these_prices: Sureness
-    scores: Floats
 
 
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` has them as ``objective.order`` does.
 
     Rank and tie are at the prices expected: they part what a measurement could tell apart. No guess beyond
-    the fit shares the rank of a row that the fit covers. The chances count
-    also how far prices may be off.
+    the fit shares the rank of a row that the fit covers. The chances count also how far prices may be off.
     """
     detailed = min(len(order), IN_DETAIL)
     able, unable = _able(request, pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
-    p_best, p_top3, p_near, p_independent = (np.where(unable, 0.0, np.nan) for _ in range(4))
+    p_best = np.where(unable, 0.0, np.nan)
 
     rows = order[able]
     together = drawn(request, pool, rows)
@@ -189,37 +154,22 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
         ranks.append(covered + rank)
         ties.append(tie)
-    at_these_prices = _sureness(request, expected[0], leaders_of(expected))
-    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
-    scores = drawn_merits(request, pool, rows, together, price=price)
-    leaders = leaders_of(scores)
-    p_best[able], p_top3[able] = leaders.wins(len(rows)), top_three(scores)
-    p_near[able] = [
-        np.count_nonzero(_losses(request, row, leaders.best) <= NEAR) / len(leaders.best) for row in scores
-    ]
-
-    apart = drawn(request, pool, rows, independent=True)
-    alone = drawn_merits(request, pool, rows, apart, price=price, out=expected)
-    leaders_alone = leaders_of(alone)
-    p_independent[able] = leaders_alone.wins(len(rows))
-    if at_these_prices.p_best < SURE:
+    if leaders_of(expected).wins(len(rows))[0] < SURE:
         ties[0] = True
+    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
+    scores = drawn_merits(request, pool, rows, together, price=price, out=expected)
+    leaders = leaders_of(scores)
+    p_best[able] = leaders.wins(len(rows))
     rest = range(detailed + 1, len(order) + 1)
     return Chances(
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
         p_best=p_best,
-        p_best_independent=p_independent,
-        p_near_best=p_near,
-        p_top3=p_top3,
         sureness=_sureness(request, scores[0], leaders),
-        sureness_independent=_sureness(request, alone[0], leaders_alone),
-        sureness_at_these_prices=at_these_prices,
-        scores=scores[:detailed],
     )
 
 
-def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:
+def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
     """Return what a row loses against the best of each draw, as a share: (D,), at least 0.
 
     Of cost and time it is how much more than the least; of value and throughput how much more the most is.
@@ -243,7 +193,7 @@ def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
-    """Return the positions that are drawn, and which of all are never among the best three nor near the best.
+    """Return the positions that are drawn, and which of all are never the best.
 
     Drawn are the detailed ones, and of those that may lead in a draw three of each machine. A machine is a
     GPU, its number, and how it is paid. Of two such the cheaper is the better as listed; of a single GPU and
@@ -263,23 +213,21 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
 
 
 def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
-    """Return which positions come in some draw among the best three, or ``NEAR`` the best; none else does.
+    """Return which positions may be the best of some draw; none else is.
 
     What a row is worth in its best draw is held against what others are in their worst: the ends of its
     GPU's draws, and ``_FARTHEST`` of what is drawn for each row.
     """
     speeds, price = pool.speeds, pool.price[order]
-    both = speeds.draws, speeds.independent_draws
-    slow = np.minimum(*(drawn.min(axis=1) for drawn in both))[pool.gpu[order]]
-    fast = np.maximum(*(drawn.max(axis=1) for drawn in both))[pool.gpu[order]]
+    slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))
     instance, fed = (pool.count * pool.pace * pool.delivered)[order], pool.fed[order]
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
     less = more = 1.0  # the ends of what drawn work makes of a rate: see ``objective.drawn_job_rates``
     work = pool.work
-    if work is not None and work.drawn is not None and work.drawn_independent is not None:
-        ratios = work.samples / np.concatenate([work.drawn, work.drawn_independent])
+    if work is not None and work.drawn is not None:
+        ratios = work.samples / work.drawn
         less, more = float(ratios.min()), float(ratios.max())
     at_best = merit(
         request, pool, np.minimum(fast * instance * error, fed * feed_error) * more, order, price / move
@@ -287,6 +235,4 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     at_worst = merit(
         request, pool, np.minimum(slow * instance / error, fed / feed_error) * less, order, price * move
     )
-    third = np.partition(at_worst, -_CHANCES)[-_CHANCES]
-    is_far = _losses(request, at_best, at_worst.max()) > NEAR
-    return np.asarray((at_best >= third) | ~is_far)
+    return np.asarray(at_best >= at_worst.max())

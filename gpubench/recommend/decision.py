@@ -25,7 +25,7 @@ from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
 from gpubench.recommend.chances import chances_of
-from gpubench.recommend.changes import changes_of, finding_out
+from gpubench.recommend.changes import change_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.owning import SESSION_HOURS, Ownership, pays
@@ -72,7 +72,6 @@ def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
         **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
         rank=row.rank,
         p_best_of_gpu=rows.p_best_of_gpu(offer) if row.rank else None,
-        p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if row.rank else None,
         source=source_of(offer.pricing, offer.kind),
         price_usd_per_hour=float(offer.price_usd_per_hour),
         price_label=condition.label,
@@ -99,8 +98,6 @@ _RANGES = ("expected_usd_per_hour", "samples_per_s", "hours", "cost_usd")
 _OF_ROW = (
     *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
     "p_best",
-    "p_best_independent",
-    "p_near_best",
     "price_age_days",
     "parallel_mode",
     "fits_memory",
@@ -178,15 +175,12 @@ def decide(found: Eligible, priced: Candidates, buy_or_rent: Sequence[BuyOrRent]
         choice=first,
         runner_up=runner_up,
         sureness=chances.sureness,
-        sureness_independent=chances.sureness_independent,
-        sureness_at_these_prices=chances.sureness_at_these_prices,
-        changes=tuple(changes_of(found)),
+        change=change_of(found),
         rather_rent=_rather_rent(first, to_rent, buy_or_rent),
         best_cloud=best("cloud"),
         best_marketplace=best("marketplace"),
         best_to_own=best("own"),
         by_gpu=by_gpu,
-        finding_out=finding_out(found),
         unfitted=_UNFITTED if is_unfitted else None,
     )
 
@@ -285,6 +279,4 @@ def best_to_rent_and_to_own(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
 
 def beside(row: RankedOffer) -> RankedOffer:
     """Return a row that stands beside the ranking: without rank and chances, which are of other rows."""
-    return msgspec.structs.replace(
-        row, rank=None, tie=False, p_best=None, p_best_independent=None, p_near_best=None, p_top3=None
-    )
+    return msgspec.structs.replace(row, rank=None, tie=False, p_best=None)

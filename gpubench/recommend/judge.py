@@ -16,7 +16,7 @@ from gpubench.recommend.decision import beside, choice_of, decide, likely_use
 from gpubench.recommend.eligible import Eligible, Sifted, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import excluded
-from gpubench.recommend.notes import decisive_notes, how_to_measure, notes_of, on_the_choice
+from gpubench.recommend.notes import decisive_notes, notes_of, on_the_choice
 from gpubench.recommend.owning import against_rent
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen
@@ -56,9 +56,8 @@ def judge_offers(
     decision, said = ranking.decision, verdict(found, ranking)
     decisive = (
         *(each.text for each in said.beside),
-        *how_to_measure(decision),
         *notes,
-        *decisive_notes(found, priced, decision),
+        *decisive_notes(found, priced),
     )
     return msgspec.structs.replace(
         ranking,

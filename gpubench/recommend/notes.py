@@ -25,27 +25,24 @@ from gpubench.recommend.owning import assumed_of
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import batches_of
-from gpubench.recommend.verdict import prices_decide
 from gpubench.specs import load_specs
 from gpubench.torch_builds import newest_release, other_build_for
 from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 
-def decisive_notes(found: Eligible, priced: Candidates, decision: Decision) -> Iterator[str]:
+def decisive_notes(found: Eligible, priced: Candidates) -> Iterator[str]:
     """Yield what to read before paying: prices that are doubted or old, and what is not as it was asked.
 
     Args:
         found: What can do the job.
         priced: The same, and all rent that owned hardware is held against.
-        decision: What to pay for.
     """
     left, offers = found.left, found.pool.offers
     yield from _left_out_as_outliers(left.doubted_as_asked)
     yield from _on_builds(offers)
     yield from _far_from_others(left.asked, left.taken.where(left.taken.by_user & left.taken.places(offers)))
     yield from _not_as_asked(found.request, found.pool)
-    if not prices_decide(decision):
-        yield from _on_ages(priced, left.market.today)
+    yield from _on_ages(priced, left.market.today)
 
 
 def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
@@ -91,17 +88,6 @@ def _not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
     of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
     if request.max_latency_ms is None and len({batches_of(p) for key, p in of_each if key in offered}) > 1:
         yield "Not every device was measured at the batch asked for: see the column batch."
-
-
-def how_to_measure(decision: Decision) -> Iterator[str]:
-    """Yield the command and the minutes of the measurement that is worth more than it costs."""
-    found = decision.finding_out
-    if found is not None and found.is_advised:
-        net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
-        yield (
-            f"Measuring {gpu_name(found.gpu_key)} at {plain(found.provider, 40)} takes {found.minutes:g} "
-            f"minutes and about {paid}, and saves {net} net of that on this job on average: {found.command}"
-        )
 
 
 def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
@@ -227,7 +213,7 @@ def _on_builds(offers: Offers) -> Iterator[str]:
     for needed, names in builds.items():
         yield (
             f"Torch as pip installs it has no kernels for {listing(names, most=3)}: install {needed}, as the "
-            "tasks of --try do."
+            "task of gpubench try does."
         )
 
 

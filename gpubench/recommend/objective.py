@@ -100,13 +100,13 @@ class Drawn(NamedTuple):
     which: Indices
 
 
-def drawn(request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False) -> Drawn:
-    """Draw what the merits of these rows rest on; with ``independent`` the error of each GPU is its own."""
+def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
+    """Draw what the merits of these rows rest on."""
     columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.fed, pool.is_owned)
     kinds = np.stack([column[rows] for column in columns], axis=1)  # all that parts rows but their price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
-    rate = drawn_job_rates(request, pool, machines, independent=independent)
+    rate = drawn_job_rates(request, pool, machines)
     return Drawn(_before_price(request, pool, rate, machines), which.reshape(-1))
 
 
@@ -137,17 +137,15 @@ def drawn_merits(
     return merits
 
 
-def drawn_job_rates(
-    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
-) -> Floats:
+def drawn_job_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rate of these rows at which the likely work takes its time in every joint draw.
 
     Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
     """
-    rate = drawn_rates(request, pool, rows, independent=independent)
+    rate = drawn_rates(request, pool, rows)
     work = pool.work
-    if work is not None and work.drawn is not None and work.drawn_independent is not None:
-        rate *= work.samples / (work.drawn_independent if independent else work.drawn)
+    if work is not None and work.drawn is not None:
+        rate *= work.samples / work.drawn
     return rate
 
 

@@ -336,10 +336,8 @@ def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[Rank
     many = 1.0 if work is None else SESSION_HOURS / float(hours(request, pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
         return request, pool
-    drawn, independent = (
-        None if each is None else each * many for each in (work.drawn, work.drawn_independent)
-    )
-    work = replace(work, samples=work.samples * many, drawn=drawn, drawn_independent=independent)
+    drawn = None if work.drawn is None else work.drawn * many
+    work = replace(work, samples=work.samples * many, drawn=drawn)
     together = msgspec.structs.replace(request, egress_usd=request.egress_usd * many)
     return together, replace(pool, work=work)
 

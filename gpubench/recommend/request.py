@@ -47,9 +47,6 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
-TRY_MINUTES = 15.0
-"""Time limit of the measurement of a trial, unless another is asked for [min]."""
-
 SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
 """Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
 
@@ -347,8 +344,18 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     def was_given(self, field: str) -> bool:
         """Whether a field holds what somebody gave, be it the default, and not what was assumed."""
-        (parameter,) = (each for each in parameters_of(RankRequest) if each.field == field)
-        return parameter.name in self.asked or getattr(self, field) != parameter.default
+        names = {each.name for each in parameters_of(RankRequest) if each.field == field}
+        return not names.isdisjoint(self.asked) or getattr(self, field) != getattr(RankRequest(), field)
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """What was given, by option; ``options.request_from`` makes the same request of it."""
+        found: dict[str, Any] = {}
+        for each in parameters_of(RankRequest):
+            value = getattr(self, each.field)
+            if self.was_given(each.field) and (not each.sets or value == each.sets):
+                found[each.name] = True if each.sets else value
+        return found
 
     @property
     def job_samples(self) -> float | None:

@@ -107,21 +107,15 @@ class Rows(Sequence[RankedOffer]):
         keys = self._pool.speeds.keys
         return {keys[gpu]: rows for gpu, rows in _alike(self._pool.gpu[self._order]).items()}
 
-    def for_rent(self, gpu_key: str) -> Indices:
-        """Return the rows of a GPU that are no hardware to own."""
-        return self.of_gpu[gpu_key][~self.is_owned[self.of_gpu[gpu_key]]]
-
-    def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
+    def p_best_of_gpu(self, offer: Offer) -> float:
         """Return the probability that an offer of this GPU is the best: of several, at most one is.
 
         Args:
             offer: An offer of the ranking: of hardware to own all such count, else all to rent.
-            independent: Where the error of each GPU is its own.
         """
-        chances = self._chances.p_best_independent if independent else self._chances.p_best
         same = self.of_gpu[offer.gpu_key]
         alike = same[self.is_owned[same] == (offer.pricing is Pricing.OWNED)]
-        return min(1.0, float(np.nansum(chances[alike])))
+        return min(1.0, float(np.nansum(self._chances.p_best[alike])))
 
     @cached_property
     def _dominators(self) -> Dominators:
@@ -294,7 +288,7 @@ class Rows(Sequence[RankedOffer]):
         return {
             "rank": [chances.ranks[at] for at in chosen.tolist()],
             "tie": [chances.ties[at] for at in chosen.tolist()],
-            **{name: _none_for_nan(getattr(chances, name)[chosen]) for name in _CHANCES},
+            "p_best": _none_for_nan(chances.p_best[chosen]),
             **_with_ends("expected_usd_per_hour", price, price / price_factor, price * price_factor),
             **_with_ends("samples_per_s", *rates),
             "gpus_samples_per_s": self._gpus_rate[rows].tolist(),
@@ -364,9 +358,6 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
     spec = load_specs().get(gpu_key)
     build = None if spec is None else other_build_for(spec.compute_capability)
     return () if build is None else (Finding(kind=FindingKind.NEEDS_TORCH_BUILD, value=str(build)),)
-
-
-_CHANCES = ("p_best", "p_best_independent", "p_near_best", "p_top3")
 
 
 def _with_ends(name: str, likely: Floats, low: Floats, high: Floats) -> dict[str, Sequence[float | None]]:

@@ -20,10 +20,8 @@ Answers = Mapping[str, Estimate | Refusal]
 class Drawer(Protocol):
     """``predict.answers.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s."""
 
-    def __call__(
-        self, estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None
-    ) -> Floats:
-        """Draw; ``common_share`` 0 makes errors of predictions independent, None takes the known share."""
+    def __call__(self, estimates: Sequence[Estimate], n: int, seed: int) -> Floats:
+        """Draw."""
 
 
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
@@ -39,7 +37,6 @@ class Speeds:
         parts: The estimates behind it, one for each workload.
         samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
         draws: (G, D) joint draws of it.
-        independent_draws: The same where the error of each GPU is its own.
         refusals: GPU key to the reason why there is no figure.
 
     Where a job fits on several of a GPU alone, throughput is of one of them as if it held everything.
@@ -52,7 +49,6 @@ class Speeds:
     low: Floats
     high: Floats
     draws: Floats
-    independent_draws: Floats
     refusals: dict[str, str]
 
     def row_of_one(self, key: str) -> int | None:
@@ -91,10 +87,6 @@ def combine(
         )
         for field in ("samples_per_s", "low", "high")
     )
-    drawn, independent = (
-        mean_of(np.array([drawer(row, draws, seed, common) for row in by_workload]), names, shares)
-        for common in (None, 0.0)
-    )
     return Speeds(
         keys=keys,
         estimates=tuple(
@@ -104,8 +96,7 @@ def combine(
         samples_per_s=point,
         low=low,
         high=high,
-        draws=drawn,
-        independent_draws=independent,
+        draws=mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares),
         refusals=refusals,
     )
 

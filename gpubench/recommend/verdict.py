@@ -26,7 +26,6 @@ from gpubench.models import (
     SortedBy,
     Sureness,
 )
-from gpubench.offers.dates import STALE_AFTER_DAYS
 from gpubench.recommend.chances import NEAR
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
@@ -37,7 +36,6 @@ from gpubench.recommend.owning import must_work, payback
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
 from gpubench.units import (
-    count,
     format_chance,
     format_duration,
     format_percent,
@@ -70,9 +68,6 @@ ONLY_OFFER = "the only offer left"
 
 CERTAIN = 0.99
 """A probability above this is not told apart from certainty."""
-
-PRICES_DECIDE = 0.1
-"""P(best) that today's prices could add before anything is measured."""
 
 MOST_MACHINES = 2
 """Machines that the verdict speaks of; the table has them all."""
@@ -114,8 +109,7 @@ def verdict(found: Eligible, ranking: Ranking) -> Said:
         _said(SentenceKind.ANSWER, _best(request, ranking, head)),
         _beside(f"{RATHER_RENT}: {rent}." if rent else ""),
         _beside(f"It is {ONLY_OFFER}.") if len(rows) == 1 else _said(SentenceKind.SURENESS, sure),
-        _said(SentenceKind.CAUTION, _doubts(ranking)),
-        _said(SentenceKind.ADVICE, _advice(ranking)),
+        _said(SentenceKind.CAUTION, caution(ranking)),
         *map(_beside, beside),
         *([] if is_enough else [cpu]),
         _beside(_against_the_cpu(request, speeds, head)),
@@ -274,17 +268,14 @@ def _regret(sure: Sureness) -> str:
 
 
 def sureness_note(ranking: Ranking) -> str:
-    """Return what the figures of ``how_sure`` mean, and what they are under independent errors."""
+    """Return what the figures of ``how_sure`` mean."""
     decision = ranking.decision
     if decision.sureness.p_best > CERTAIN:
         return ""
-    by = ranking.sorted_by
-    best = _best_of(by, decision)
-    alone = _sureness_words(decision.sureness_independent, best)
+    best = _best_of(ranking.sorted_by, decision)
     return (
         f"{SURENESS}: in joint draws of throughput and price, against the {best} of each draw; the "
-        f"expected regret is how far the choice falls short of it on average. "
-        f"With independent errors: {alone}."
+        f"expected regret is how far the choice falls short of it on average."
     )
 
 
@@ -297,11 +288,6 @@ def _tie(leading: Sequence[RankedOffer]) -> str:
     rivals = dict.fromkeys(gpus_of(row.offer) for row in tied)
     rivals.pop(gpus_of(leading[0].offer), None)
     return f"Statistically tied with {listing(rivals, most=2)}." if rivals else ""
-
-
-def caution(ranking: Ranking) -> str:
-    """Return the sentence to read before paying: a doubt that decides, else what makes the choice surer."""
-    return _doubts(ranking) or _advice(ranking)
 
 
 class Caution(NamedTuple):
@@ -325,8 +311,8 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
     ]
 
 
-def _doubts(ranking: Ranking) -> str:
-    """Flag all that is doubtful where it decides."""
+def caution(ranking: Ranking) -> str:
+    """Return the sentence to read before paying: all that is doubtful where it decides."""
     found = decisive_doubts(ranking.decision)
     return f"{CAUTION}: {'; '.join(each.text for each in found)}." if found else ""
 
@@ -342,37 +328,6 @@ def _feeds(vcpus: float | None, share: float | None) -> str:
 
 def _feed(share: float | None) -> str:
     return f"vCPUs feed {format_chance(share)}"
-
-
-def _advice(ranking: Ranking) -> str:
-    """Say what would make the choice surer: today's prices where their age decides, else a measurement."""
-    decision = ranking.decision
-    if prices_decide(decision):
-        age = count(decision.choice.price_age_days or 0, "day")
-        how = todays_price(decision.choice)
-        return f"Refresh the prices first ({how}): they decide, and this one is {age} old."
-    found = decision.finding_out
-    if found is None or not found.is_advised:
-        return ""
-    net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
-    return f"Measuring {gpu_name(found.gpu_key)} first saves {net} on average, net of its {paid}."
-
-
-def prices_decide(decision: Decision) -> bool:
-    """Return whether today's prices would make the choice much surer, and that of the choice is old."""
-    is_old = (decision.choice.price_age_days or 0) > STALE_AFTER_DAYS
-    return is_old and decision.sureness_at_these_prices.p_best - decision.sureness.p_best > PRICES_DECIDE
-
-
-def todays_price(choice: Choice) -> str:
-    """Return what tells the price of today: the command only where it reads that provider."""
-    if choice.source == "own":
-        return "ask a seller"
-    # Only where a price is old: the sources take time to load.
-    from gpubench.offers.sources import refreshed_providers
-
-    reads_it = choice.provider in refreshed_providers()
-    return "gpubench offers refresh" if reads_it else "see the provider's page"
 
 
 def _others(ranking: Ranking, found: Eligible) -> str:

@@ -91,7 +91,7 @@ def offers(
         number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
         *_paces(ranking, one_a_gpu=one_a_gpu),
-        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(ranking, one_a_gpu=one_a_gpu)),
+        number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, chance_of(ranking, one_a_gpu=one_a_gpu)),
         *_token_columns(rows),
         text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
         number("Batch", lambda r: " ".join(f"{batch:,}" for batch in batches_of(r.estimates)), optional=5)
@@ -148,34 +148,19 @@ def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
     return words
 
 
-def _chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], str]:
-    """Return what sets ``chances_of`` in a cell, that of independent errors in brackets."""
-    chances = chances_of(ranking, one_a_gpu=one_a_gpu)
-
-    def words(row: RankedOffer) -> str:
-        joint, *alone = chances(row)
-        return f"{joint} ({alone[0]})" if alone else joint
-
-    return words
-
-
-def chances_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], tuple[str, ...]]:
-    """Return what says how likely a row is the best, and then under independent errors, if unlike.
+def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], str]:
+    """Return what says how likely a row is the best.
 
     Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
     """
     best_of_each = ranking.decision.by_gpu if one_a_gpu else ()
-    of_gpu = {each.gpu_key: each for each in best_of_each if each.source != "own"}
+    of_gpu = {each.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
 
-    def chances(row: RankedOffer) -> tuple[str, ...]:
-        p_best, independent = row.p_best, row.p_best_independent
-        if row.offer.pricing is not Pricing.OWNED and row.offer.gpu_key in of_gpu:
-            best = of_gpu[row.offer.gpu_key]
-            p_best, independent = best.p_best_of_gpu, best.p_best_of_gpu_independent
-        joint, alone = format_chance(p_best), format_chance(independent)
-        return (joint,) if independent is None or joint == alone else (joint, alone)
+    def chance(row: RankedOffer) -> str:
+        own = row.offer.pricing is Pricing.OWNED
+        return format_chance(row.p_best if own else of_gpu.get(row.offer.gpu_key, row.p_best))
 
-    return chances
+    return chance
 
 
 _TOKENS = {

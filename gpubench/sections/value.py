@@ -30,7 +30,7 @@ from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.verdict import caution, sureness_note, underfed
 from gpubench.sections.choices import gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
-from gpubench.sections.offer_table import P_BEST, chances_of, filters_of, head_of, offers
+from gpubench.sections.offer_table import filters_of, head_of, offers
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import after_the_headline, beside_the_card
 from gpubench.sections.words import (
@@ -65,7 +65,6 @@ _P_OF_GPU = (
 _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
-_P_BESIDE = "In brackets if the errors of all GPUs were independent"
 _SHARED_RANK = (
     "=: a shared rank: the figures cannot tell it from another, or a more expensive offer of a GPU so tied"
 )
@@ -160,7 +159,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
         rest = count(len(others) + len(legend), "more note")
         items = [
             *said,
-            *_legend_in_short(ranking, rows, one_a_gpu=one_a_gpu),
+            *(["=: shared rank."] if _shares_a_rank(ranking, rows) else []),
             " ".join([*everyone, f"{rest}: {data.more_by}."]),
         ]
     winners = winners_in_full(ranking)
@@ -174,8 +173,8 @@ def _legend(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -
     legend += [f"{_FEED_BOUND}."] if bound else []
     legend += [f"{_NOT_DOMINATED}."] if any(row.pareto for row in rows) else []
     legend += [note] if (note := sureness_note(ranking)) else []
-    if any(row.p_best_independent is not None for row in rows):
-        legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}. {_P_BESIDE}.")
+    if any(row.p_best is not None for row in rows):
+        legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}.")
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     return legend
@@ -183,15 +182,6 @@ def _legend(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -
 
 def _shares_a_rank(ranking: Ranking, rows: Sequence[RankedOffer]) -> bool:
     return not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
-
-
-def _legend_in_short(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -> list[str]:
-    """The marks of the table that no heading explains, in a line."""
-    chances = chances_of(ranking, one_a_gpu=one_a_gpu)
-    marks = ["=: shared rank"] if _shares_a_rank(ranking, rows) else []
-    in_brackets = any(len(chances(row)) > 1 for row in rows)
-    marks += [f"{P_BEST} in brackets: with independent errors"] if in_brackets else []
-    return [f"{'; '.join(marks)}."] if marks else []
 
 
 def _other_work(ranking: Ranking) -> list[str]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
-from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
 from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
 from gpubench.recommend.verdict import (
@@ -22,8 +21,6 @@ from gpubench.recommend.verdict import (
     SURENESS,
     decisive_doubts,
     how_sure,
-    prices_decide,
-    todays_price,
     underfed,
     word_count,
 )
@@ -106,7 +103,7 @@ def _words(fact: Fact) -> int:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     decision = ranking.decision
-    on_the_card = {SentenceKind.CAUTION if decisive_doubts(decision) else SentenceKind.ADVICE}
+    on_the_card = {SentenceKind.CAUTION}
     if decision.rather_rent is None:
         on_the_card.add(SentenceKind.SURENESS)
     return [_printable(each) for each in ranking.sentences[1:] if each.kind not in on_the_card]
@@ -154,7 +151,6 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
     if measured is not None and measured.gpu_key not in shown:
         yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
-    yield from _first(decision)
     yield from _winners(ranking, decision)
 
 
@@ -189,7 +185,7 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
     other = decision.runner_up
     if other is not None:
         measured = ["measured"] if other.basis == "measured" else []
-        changes, few = _change(decision, other), underfed(other)
+        changes, few = _change(decision), underfed(other)
         known = ["; ".join([*measured, change]) for change in changes] or ["".join(measured)]
         details = [f"{each}; {few}" if each else few for each in known] if few else []
         details += [*known, *changes[-1:]]  # the longest names leave no room for how it is known
@@ -207,44 +203,15 @@ def _against_buying(decision: Decision, weighed: BuyOrRent) -> Iterator[_Line]:
     yield _promised(Fact(term=RUNNER_UP, value=rival_words(decision.choice), detail=change))
 
 
-def _first(decision: Decision) -> Iterator[_Line]:
-    """What to do before paying, where it would make the choice surer: read new prices, or measure."""
-    if decisive_doubts(decision):  # the card says these instead
-        return
-    if prices_decide(decision):
-        age_days = decision.choice.price_age_days or 0
-        wordings = [Fact(term=f"{age_days}-day-old prices", value=todays_price(decision.choice), tone="note")]
-    elif (found := decision.finding_out) is not None and found.is_advised:
-        measure, net = f"measure {gpu_name(found.gpu_key)}", f"saves {format_usd(found.net_usd)} net"
-        costs = f"costs {format_usd(found.cost_usd)}"
-        wordings = [
-            Fact(term="First", value=value, detail=detail, tone="note")
-            for value, detail in ((f"{measure}: {net}", costs), (f"{measure}: {net}", ""), (measure, ""))
-        ]
-    else:
-        return
-    yield _Line(_Tier.NEXT, tuple(wordings))
-
-
-def _change(decision: Decision, other: Choice) -> tuple[str, ...]:
-    """What would make the runner-up the better, in full and short; a price before all else, as that moves.
-
-    The price is the first's, called by its provider where the runner-up has another.
-    """
-    if not decision.changes:
+def _change(decision: Decision) -> tuple[str, ...]:
+    """What would make the runner-up the better, in full and short: a price of the choice, or its speed."""
+    change = decision.change
+    if change is None:
         return ()
-    change, choice = decision.changes[0], decision.choice
+    figure = f"below {format_number(change.threshold)} samples/s"
     if change.kind == "price":
-        usd = f"{format_usd(change.threshold)}/h{' of work' if choice.source == 'own' else ''}"
-        whose = "owning" if choice.source == "own" else plain(choice.provider, 30)
-        both_owned = choice.source == other.source == "own"
-        if both_owned or choice.provider == other.provider or " " in whose:
-            whose = "first"
-        return f"{whose} loses above {usd}", f"{whose} loses >{usd}"
-    if change.kind == "spot":
-        return (f"better if over {format_percent(change.threshold)} lost",)
-    speed = f"{format_number(change.threshold)} samples/s"
-    return f"first loses below {speed}", f"first loses <{speed}"
+        figure = f"above {format_usd(change.threshold)}/h"
+    return f"{figure} the runner-up wins", f"wins {figure}"
 
 
 def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:

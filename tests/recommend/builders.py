@@ -141,7 +141,7 @@ def lines_before_the_table(shown: str) -> int:
     return max(i for i in range(rule) if not lines[i].strip()) + 1
 
 
-def log_normal(estimates, n, seed, common_share=None):
+def log_normal(estimates, n, seed):
     """Independent log-normal draws whose 90 % interval is the estimate's."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal((len(estimates), n))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Decision, Ranking
@@ -11,7 +9,7 @@ from gpubench.recommend.verdict import NO_GPU_NEEDED
 from gpubench.sections import verdict
 from gpubench.sections.choices import fits_in_short, fits_words
 from gpubench.sections.data import of_ranking
-from gpubench.units import format_bytes, format_duration, format_percent, format_usd
+from gpubench.units import format_bytes, format_duration, format_number, format_percent, format_usd
 
 MOST_WORDS, MOST_WORDS_OF_HOW_SURE = 60, 15
 
@@ -53,15 +51,12 @@ def assert_card_is_whole(ranking: Ranking) -> None:
     second = decision.choice if decision.rather_rent else decision.runner_up
     if second is not None:
         assert gpu_name(second.gpu_key) in facts["Runner-up"].value
-    if decision.changes and not decision.rather_rent:
-        change, detail = decision.changes[0], facts["Runner-up"].detail
-        whose = "owning" if decision.choice.source == "own" else decision.choice.provider
-        both_owned = decision.choice.source == second.source == "own"
-        if change.kind != "price" or both_owned or decision.choice.provider == second.provider:
-            whose = "first"
-        assert ("better if over" if change.kind == "spot" else f"{whose} loses ") in detail
+    if decision.change is not None and not decision.rather_rent:
+        change, detail = decision.change, facts["Runner-up"].detail
+        figure = f"below {format_number(change.threshold)} samples/s"
         if change.kind == "price":
-            assert re.search(rf"(above |>){re.escape(format_usd(change.threshold))}/h", detail)
+            figure = f"above {format_usd(change.threshold)}/h"
+        assert f"{figure} the runner-up wins" in detail or f"wins {figure}" in detail
     if decision.choice.can_feed is False:
         share = format_percent(decision.choice.vcpus / decision.choice.feed_vcpus)
         assert f"vCPUs feed {share}" in facts["Caution"].value

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 CLOUD = Path(os.environ["FAKE_CLOUD"])
@@ -53,23 +52,23 @@ def rsync(*words: str) -> int:
 
 
 def uv(verb: str, *words: str) -> int:
-    """``uv venv --python 3.12 FOLDER`` and ``uv pip install --quiet --python PYTHON WHEEL[run]``.
+    """``uv venv --python 3.12 FOLDER`` and ``uv pip install --quiet --python PYTHON SOURCE[run]``.
 
-    What the wheel needs is taken from the environment of the test, but for gpubench itself.
+    What gpubench needs is taken from the environment of the test, but for gpubench itself.
     """
     if verb == "venv":
         folder = words[-1]
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        needed = next(path for path in sys.path if path.endswith("site-packages"))
+        needed = "\n".join(path for path in sys.path if path.endswith("site-packages"))
         (site,) = Path(folder).glob("lib/python*/site-packages")
         (site / "needs.pth").write_text(needed)
         return 0
-    python, (wheel, _, extra) = Path(words[-2]), words[-1].partition("[")
+    python, (source, _, extra) = Path(words[-2]), words[-1].partition("[")
     if extra != "run]":  # without it a real machine would have no torch
         return 2
     (site,) = python.parents[1].glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+    for folder, package in (("gpubench", "gpubench"), ("workloads", "gpubench_workloads")):
+        shutil.copytree(Path(source) / folder, site / package)
     program = python.with_name("gpubench")
     program.write_text(f"#!{python}\nfrom gpubench.cli.app import main\nmain()\n")
     program.chmod(0o755)

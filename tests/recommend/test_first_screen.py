@@ -103,7 +103,7 @@ def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it
     lines = screen("resnet50").splitlines()
     at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["How", "sure"])
     assert re.search(
-        r"Runner-up .*\(\w+ loses (above |>)\$[\d.]+/h\)",
+        r"Runner-up .*\((above \$[\d.]+/h the runner-up wins|wins above \$[\d.]+/h)\)",
         " ".join(" ".join(lines[at + 1 : at + 3]).split()),
     )
 

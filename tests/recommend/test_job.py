@@ -55,7 +55,7 @@ def test_the_reference_is_known_against_itself_however_wide_its_interval(width, 
 def test_what_both_err_by_together_is_not_in_a_ratio():
     """One error moves all alike: the job takes an H100 half of the hours, for sure."""
 
-    def together(estimates, n, seed, common_share=None):
+    def together(estimates, n, seed):
         error = np.random.default_rng(seed).standard_normal(n) * 0.3
         return np.array([each.samples_per_s for each in estimates])[:, None] * np.exp(error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import msgspec
@@ -15,7 +14,6 @@ from gpubench.predict.question import Refusal
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.rank import as_json
 from gpubench.recommend.request import RankRequest
-from gpubench.units import format_usd
 
 from .builders import (
     A100,
@@ -434,7 +432,6 @@ def test_the_json_has_the_promised_keys():
         "scaling_efficiency",
         "scaling_basis",
         "p_best",
-        "p_top3",
         "pareto",
         "tie",
         "fits_memory",
@@ -482,18 +479,6 @@ def test_a_verdict_has_at_most_sixty_words_and_loses_none():
     assert "extrapolated" in said(ranking)
 
 
-def test_measuring_first_is_advised_with_its_command():
-    offers = [offer(H100, 2.0, provider="lambda", instance="gpu_1x_h100_sxm5"), offer(L4, 0.36)]
-    ranking = rank_of(offers, {H100: 3000.0, L4: 500.0}, width=1.5, samples=1e10, draws=2000)
-    found = ranking.decision.finding_out
-    assert found.net_usd > 0
-    net = re.search(r"first saves (\$[\d.,]+) on average, net", ranking.verdict)
-    assert net[1] == format_usd(found.saving_usd - found.cost_usd)
-    assert any("35 minutes" in note and "gpubench r" in note for note in ranking.notes)
-    small = rank_of(offers, {H100: 3000.0, L4: 500.0}, width=1.5, samples=1e6, draws=2000)
-    assert "Measuring" not in said(small)
-
-
 def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_notes():
     hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (2.0, 3.0, 4.5)]
     first = msgspec.structs.replace(hosts[0], note="cheapest of two verified hosts")
@@ -505,30 +490,28 @@ def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_not
     assert not any("host" in note for note in rank_of([offer(H100)], {H100: 3000.0}).notes)
 
 
-def test_old_prices_that_decide_are_to_be_refreshed_first():
-    ranking = with_deciding_prices("verda", "2024-11-20")
-    assert "gpubench offers refresh" in ranking.verdict
-    assert "730 days old" in ranking.verdict
-    assert not any("days old" in note for note in ranking.notes), "said once"
-
-
-def with_deciding_prices(provider, price_date):
+def notes_on_a_price_of(provider, price_date):
     first = offer(H100, 2.0, price_date=price_date, provider=provider)
-    other = offer(A100, 1.2, price_date="2024-11-20")
+    other = offer(A100, 1.2, price_date="2026-11-19", provider="verda")
     ranking = rank_of([first, other], {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02)
-    assert ranking.rows[0].offer.provider == provider
-    return ranking
+    return [note for note in ranking.notes[: ranking.decisive_notes] if "days old" in note]
 
 
-def test_old_prices_that_no_source_reads_name_no_command():
-    ranking = with_deciding_prices("lium", "2024-11-20")
-    assert "provider's page" in ranking.verdict
-    assert "gpubench offers refresh" not in ranking.verdict
+def test_an_old_price_is_to_be_read_again_before_it_is_paid():
+    (note,) = notes_on_a_price_of("verda", "2024-11-20")
+    assert note.startswith("1 of 2 prices are over 30 days old, the oldest of 2024-11-20")
+    assert "gpubench offers refresh reads today's of verda" in note
+
+
+def test_an_old_price_that_no_source_reads_names_no_command():
+    (note,) = notes_on_a_price_of("lium", "2024-11-20")
+    assert "that provider's own page" in note
+    assert "gpubench offers refresh" not in note
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])
 def test_a_price_of_these_days_needs_no_refresh(price_date):
-    assert "Refresh the prices" not in said(with_deciding_prices("verda", price_date))
+    assert not notes_on_a_price_of("verda", price_date)
 
 
 def test_a_frame_has_the_same_columns_as_the_json():

@@ -14,10 +14,10 @@ from gpubench.predict.question import Refusal, case_for, question_of
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
+from gpubench.recommend import trial
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.evidence import MOST_SHARING, Runs, gather
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.skypilot import runs_of
 from gpubench.sections.choices import fits_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import offers as offers_table
@@ -154,7 +154,7 @@ def test_a_job_that_was_measured_on_several_counts_as_measured_there():
 
 def test_a_task_file_measures_the_job_as_it_is_ranked():
     (row,) = ranking_of(offers_of(H100, 2)).rows
-    (run,) = runs_of(row, request(), {NAME: NAME}, minutes=10)
+    run = trial.run_of(msgspec.convert(row.flat(), trial.Row), request(), {NAME: NAME}, minutes=10)
     assert (run.gpus, run.jobs) == (2, "fsdp")
 
 

@@ -55,17 +55,16 @@ def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatc
     """Four alike share the win; below the detailed rows the fourth, whose old price may be off, is not drawn."""
     alike = [offer(H100, 2.0, instance=str(place)) for place in range(4)]
     rows = rank_of([*alike, offer(L4, 4.0)], {H100: 3000.0, L4: 500.0}, width=1.01, samples=1e8).rows
-    assert [row.p_best_independent for row in rows] == pytest.approx([0.25] * 4 + [0])
+    assert [row.p_best for row in rows] == pytest.approx([0.25] * 4 + [0])
 
     old = [offer(H100, 2 + place / 50, provider=str(place), price_date="2025-11-20") for place in range(5)]
     monkeypatch.setattr(chances, "IN_DETAIL", 2)
     found = rank_of([*old, offer(T4, 9.0)], {H100: 3000.0, T4: 50.0}, width=1.01, samples=1e8)
     rows = {(row.offer.gpu_key, row.offer.provider): row for row in found.rows}
-    for name in ("p_best", "p_best_independent", "p_near_best", "p_top3"):
-        known = [getattr(rows[H100, str(place)], name) for place in range(5)]
-        assert all(0 < each <= 1 for each in known[:3])
-        assert known[3:] == [None, None]
-        assert getattr(rows[T4, "acme"], name) == 0
+    known = [rows[H100, str(place)].p_best for place in range(5)]
+    assert all(0 < each <= 1 for each in known[:3])
+    assert known[3:] == [None, None]
+    assert rows[T4, "acme"].p_best == 0
     assert found.decision.choice.p_best_of_gpu == pytest.approx(1)
 
 
@@ -142,7 +141,7 @@ def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypa
 
     def ranked():
         rows = rank_of(hosts, rates, width=1.5, samples=1e8).rows
-        return [(row.offer, row.p_best, row.p_near_best, row.p_top3, row.p_best_independent) for row in rows]
+        return [(row.offer, row.p_best) for row in rows]
 
     monkeypatch.setattr(chances, "IN_DETAIL", 4)
     few = ranked()
@@ -155,4 +154,4 @@ def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypa
     assert not drawn[0].all()
     assert [row[0] for row in every] == [row[0] for row in few]
     for row, as_drawn in zip(few, every, strict=True):
-        assert as_drawn[1:] in {row[1:], (None,) * 4}
+        assert as_drawn[1] in {row[1], None}

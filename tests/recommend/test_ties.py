@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubench.recommend.chances import bands, leaders_of, top_three
+from gpubench.recommend.chances import bands, leaders_of
 
 from .builders import H100, L4, offer, rank_of
 
@@ -13,23 +13,9 @@ from .builders import H100, L4, offer, rank_of
 def test_chances_are_counted_over_draws():
     """Row 0 wins draws 1 and 2, row 1 wins draw 3, and they share draw 4: 2.5 and 1.5 of 4."""
     scores = np.array([[3, 3, 1, 2], [1, 2, 3, 2], [0, 0, 0, 0], [0.5, 0.1, 0.1, 0.1]])
-    p_best, p_top3 = leaders_of(scores).wins(len(scores)), top_three(scores)
+    p_best = leaders_of(scores).wins(len(scores))
     assert p_best.tolist() == [0.625, 0.375, 0, 0]
     assert p_best.sum() == 1
-    assert p_top3.tolist() == [1, 1, 0, 1]
-
-
-def test_three_or_fewer_are_all_in_the_top_three():
-    assert top_three(np.array([[2.0], [1.0]])).tolist() == [1, 1]
-
-
-def test_a_row_far_down_is_among_the_best_three_of_some_draws():
-    """Of 300 rows the 200th leads a tenth of the draws, and shares the third place of another tenth."""
-    scores = np.repeat(np.arange(300.0, 0.0, -1.0)[:, None], 20, axis=1)
-    scores[199, :2], scores[199, 2:4] = 1000.0, 298.0
-    chance = top_three(scores)
-    assert chance[[0, 1, 2, 199]].tolist() == [1, 1, 0.9, 0.2]
-    assert chance.sum() == pytest.approx(3 + 0.1), "two share a place in a tenth of the draws"
 
 
 def test_a_common_error_does_not_make_a_tie():
@@ -61,7 +47,7 @@ def test_equal_offers_tie():
 def test_the_regret_of_a_value_is_that_of_the_cost_of_the_same_work(job):
     """The first gives 100 a second; the other, at the same price, 50 or 200: then all of it is lost once more."""
 
-    def drawer(estimates, n, seed, common_share=None):
+    def drawer(estimates, n, seed):
         by_gpu = {H100: np.full(n, 100.0), L4: np.resize([50.0, 200.0], n)}
         return np.array([by_gpu[each.gpu_key] for each in estimates])
 

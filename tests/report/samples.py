@@ -346,7 +346,7 @@ def ranked(
         "rank": rank, "offer": an_offer, "estimate": estimate, "expected_usd_per_hour": price, "expected_usd_per_hour_low": price, "expected_usd_per_hour_high": price, "samples_per_s": samples_per_s, "samples_per_s_low": low, "samples_per_s_high": high, "gpus_samples_per_s": samples_per_s,
         "samples_per_usd": samples_per_s * per_usd, "samples_per_usd_low": low * per_usd, "samples_per_usd_high": high * per_usd,
         "usd_per_million_samples": 1e6 / (samples_per_s * per_usd), "scaling_efficiency": 1.0 if an_offer.gpu_count == 1 else 0.85,
-        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modeled", "p_best": 0.42 / rank, "p_top3": 0.8 / rank, "pareto": rank < 3, "fits_memory": True,
+        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modeled", "p_best": 0.42 / rank, "pareto": rank < 3, "fits_memory": True,
         "price_age_days": (TODAY - date.fromisoformat(an_offer.price_date)).days if len(an_offer.price_date) == 10 else 323,
     }  # fmt: skip
     return RankedOffer(**(fields | changes))
@@ -405,8 +405,6 @@ def decision(first: RankedOffer) -> Decision:
         choice=choice,
         runner_up=None,
         sureness=sure,
-        sureness_independent=sure,
-        sureness_at_these_prices=sure,
     )
 
 

@@ -86,9 +86,7 @@ def decisions(draw) -> Decision:
         runner_up=other,
         by_gpu=by_gpu,
         sureness=Sureness(p_best=0.3, p_near_best=draw(st.floats(0, 1)), regret_usd=draw(USD), regret_share=0.1),
-        changes=(
-            Change(kind="price", gpu_key=choice.gpu_key, provider="vast", value=price, threshold=draw(USD)),
-        ),
+        change=Change(kind="price", value=price, threshold=draw(USD)),
         unfitted=draw(st.sampled_from([None, "speeds of inference are predicted from few published measurements"])),
     )  # fmt: skip
 
@@ -115,7 +113,7 @@ def test_of_one_gpu_its_offers_are_compared():
     assert " at here for $1.00/h" in headline
     assert "GPU" not in facts["How sure"].value
     assert facts["Runner-up"].value.startswith("L4, there, ")
-    assert facts["Runner-up"].detail == "here loses above $1.20/h"
+    assert facts["Runner-up"].detail == "above $1.20/h the runner-up wins"
     assert_card_is_whole(ranking)
 
 

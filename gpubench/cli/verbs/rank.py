@@ -12,7 +12,6 @@ from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.options import Option
 from gpubench.recommend.request import OUTPUT, RankRequest
-from gpubench.recommend.trial_request import TrialRequest
 
 if TYPE_CHECKING:
     from gpubench.models import Ranking
@@ -28,7 +27,7 @@ class ShownRequest(msgspec.Struct, frozen=True, kw_only=True):
     explain: Annotated[bool, Option("Also list every note, and what is left out and why.", OUTPUT)] = False
 
 
-def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_json: bool) -> None:
+def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     """Rank GPUs and instances by training per dollar, and say how sure that is.
 
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
@@ -36,13 +35,15 @@ def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_j
     from gpubench.recommend.rank import as_json as document
     from gpubench.recommend.rank import rank
 
-    trial.check()
     rows = HUMAN_LIMIT if request.limit is None else request.limit
-    kept = None if trial.count else request.limit if as_json else rows
-    one_a_gpu = request.one_a_gpu or not (as_json or shown.all_offers or trial.count)
+    kept = request.limit if as_json else rows
+    one_a_gpu = request.one_a_gpu or not (as_json or shown.all_offers)
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
-    _write_trial(ranking, request, trial)
-    answer(as_json, lambda: document(ranking), lambda: ranking_parts(ranking, rows, shown))
+    answer(
+        as_json,
+        lambda: {"question": request.question} | document(ranking),
+        lambda: ranking_parts(ranking, rows, shown),
+    )
     if as_json:
         return
     if sys.stdout.isatty():
@@ -50,29 +51,9 @@ def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_j
 
         say(headline(ranking))  # its first line has left the screen by now
     say(
-        "Next: `gpubench run` measures the GPU here, or the CPU where there is none; "
-        "`gpubench report` makes the page."
+        "Next: `gpubench run` measures the GPU here, or the CPU where there is none; `gpubench try` measures "
+        "the answer where it is rented; `gpubench report` makes the page."
     )
-
-
-def _write_trial(ranking: Ranking, request: RankRequest, trial: TrialRequest) -> None:
-    """Write the task files of a trial, where one is asked for, and say where they are."""
-    from gpubench.recommend.skypilot import rows_to_try, write_task_files
-
-    out = trial.folder
-    if trial.count is None or out is None:
-        return
-    rows = rows_to_try(ranking.rows, trial.gpu, trial.provider)
-    files, passed = write_task_files(
-        rows, request, trial.count, out, minutes=trial.minutes, wheel=trial.wheel
-    )
-    for reason in passed:
-        say(f"passed over {reason}")
-    if out.is_symlink():
-        say(f"{out} is a link: the files are in {out.resolve()}")
-    for file in files:
-        say(f"wrote {file}")
-    say(f"Next: sh {files[-1]} rents, measures, downloads results, shuts down, re-ranks.")
 
 
 def ranking_parts(

@@ -1,0 +1,335 @@
+"""A SkyPilot task that rents a recommended machine, measures there what was asked, and brings the run back.
+
+SkyPilot (0.14) rents; nothing here does. Four brakes hold what it costs: a ceiling on the price of the
+machine, a time limit of the measurement, one of the whole task from first call to last, and, where SkyPilot
+can do so, the machine goes down when idle.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpubench.discovery import checkout
+from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_bytes, read_json, write_file
+from gpubench.folders import data_rows
+from gpubench.foreign_code import MOST_SOURCE_BYTES
+from gpubench.installing import DISTRIBUTION
+from gpubench.labels import gpu_name, gpus
+from gpubench.measure.request import RunRequest
+from gpubench.models import ParallelMode, Pricing
+from gpubench.options import check_fields, request_from, words_of
+from gpubench.recommend.economics import billed_hours
+from gpubench.recommend.filters import match_gpus
+from gpubench.recommend.request import RankRequest
+from gpubench.shared_options import asked_recipe
+from gpubench.specs import load_specs
+from gpubench.torch_builds import other_build_for
+from gpubench.units import format_usd, plain
+from gpubench.user_model import HUGGING_FACE, is_own, own_name
+
+SETUP_MINUTES, IDLE_MINUTES, GRACE_MINUTES = 15, 5, 5
+"""Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off."""
+PRICE_SLACK = 1.25
+"""A machine that costs more than the ranked price by more than this is not rented."""
+
+_REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
+_SOURCE = ("gpubench", "workloads", "pyproject.toml", "README.md", "LICENSE")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What a task must know of a row of ``gpubench rank --json``."""
+
+    provider: str
+    instance: str
+    region: str | None
+    gpu_key: str
+    gpu_count: int
+    pricing: Pricing
+    price_date: str
+    expected_usd_per_hour: float
+    basis: str
+    batch_size: int
+    parallel_mode: ParallelMode
+
+    @property
+    def name(self) -> str:
+        """GPUs and place, for people: "2x L4 at aws g6.12xlarge"."""
+        words = [self.provider, "" if self.instance == gpu_name(self.gpu_key) else self.instance]
+        words += ["(spot)"] if self.pricing is Pricing.SPOT else []
+        return f"{gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a task must know of that document."""
+
+    question: dict[str, Any]
+    rows: tuple[Row, ...]
+
+
+def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> tuple[str, Sequence[str]]:
+    """Write the task of the best row that SkyPilot can launch, its working folder, and a script that runs it.
+
+    Args:
+        answer: A document of ``gpubench rank --json``.
+        folder: Where ``task.yaml``, ``try.sh`` and ``work`` go; made where it is missing.
+        gpu: The GPU to measure; None takes the best row of any.
+        minutes: Time limit of the measurement.
+
+    Returns:
+        The machine with what it likely costs, and at most; and why better rows were passed over.
+
+    Raises:
+        MisuseError: If the file is no such document, no row can be launched, a model cannot be carried, or
+            the folder holds something: that would travel too.
+        StorageError: If the folder cannot be written.
+    """
+    hint = "gpubench rank --json writes one"
+    known = read_json(answer, Answer, TABLE_BYTES, what="an answer", hint=hint, follow_links=True)
+    request = check_fields(request_from(RankRequest, known.question, "gpubench.rank"))
+    row, passed_over = choose(known.rows, gpu)
+    package, files = package_to_install()
+    references = {name: carried(name, files) for name in request.workload_names}
+    task = task_of(row, request, references, package, minutes)
+    if folder.exists() and any(folder.iterdir()):
+        raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
+    usual_minutes = minutes + SETUP_MINUTES + IDLE_MINUTES
+    usual = usd_of(request, row.expected_usd_per_hour, usual_minutes)
+    most = usd_of(request, task["resources"]["max_hourly_cost"], usual_minutes + GRACE_MINUTES)
+    about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
+    script = _SCRIPT.format(
+        about=about,
+        cluster=task["name"],
+        limit_s=round(60 * (usual_minutes + GRACE_MINUTES)),
+        asked_in=shlex.quote(str(Path.cwd())),
+        results=shlex.join(words_of(RankRequest(results=request.results))),
+        question=shlex.join(words_of(request)),
+    )
+    yaml = f"# {about}, by the price of {plain(row.price_date, 10)}.\n{json.dumps(task, indent=2)}\n"
+    written = {f"work/{name}": data for name, data in files.items()}
+    for name, data in (written | {"task.yaml": yaml.encode(), "try.sh": script.encode()}).items():
+        write_file(folder / name, data, hint="name another --output")
+    return about, passed_over
+
+
+_SCRIPT = """#!/bin/sh
+# {about}.
+# Rents the machine, measures there, fetches the run, and takes the machine down, done or not.
+# Then it asks the same question again, with what was measured.
+cd "$(dirname "$0")" || exit 1
+fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
+trap 'sky down --yes {cluster}; exit 130' INT TERM
+timeout --foreground {limit_s} sky launch --yes --cluster {cluster} task.yaml
+rsync -rt --no-links {cluster}:sky_workdir/results/ "$fetched/"
+sky down --yes {cluster}
+trap - INT TERM
+cd {asked_in} || exit 1
+gpubench results add "$fetched" {results} || exit
+gpubench rank {question}
+"""
+_SETUP = """set -e
+command -v uv >/dev/null || python3 -m pip install --quiet --user uv
+export PATH="$HOME/.local/bin:$PATH"
+uv venv --python 3.12 ~/gpubench-venv
+uv pip install --quiet --python ~/gpubench-venv/bin/python{torch} {package}
+"""
+
+
+def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
+    """Return what so many minutes of a machine cost [USD], in whole billing increments and with tax."""
+    billed = billed_hours(np.array(minutes / 60), np.array(request.billing_unit_minutes / 60))
+    return float(billed) * usd_per_hour * (1 + request.tax)
+
+
+# --- which machine ----------------------------------------------------------------------------------------
+
+
+@cache
+def clouds() -> Mapping[str, Mapping[str, str]]:
+    """Return what SkyPilot can do at each of our providers that it rents from."""
+    return {row["provider"]: row for row in data_rows("skypilot_clouds.csv")}
+
+
+@cache
+def accelerator(provider: str, gpu_key: str) -> str:
+    """Return SkyPilot's name of a GPU at a provider, else what most call it; empty where it has none."""
+    names = {(row["provider"], row["gpu_key"]): row["accelerator"] for row in data_rows("skypilot_gpus.csv")}
+    return names.get((provider, gpu_key), names.get(("", gpu_key), ""))
+
+
+def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
+    """Return the best row that SkyPilot can launch, and why better ones were passed over.
+
+    Raises:
+        MisuseError: If there is none, or a GPU is named that nobody knows.
+    """
+    keys = {row.gpu_key for row in rows}
+    meant = keys if gpu is None else match_gpus((gpu,), keys)
+    passed_over: dict[str, None] = {}
+    for row in (row for row in rows if row.gpu_key in meant):
+        reason = why_not(row)
+        if reason is None:
+            return row, [*passed_over]
+        passed_over[f"{row.name}: {reason}"] = None
+    reasons = "; ".join([*passed_over][:3]) or f"the answer has none of {plain(gpu or 'any GPU')}"
+    raise MisuseError(f"SkyPilot can launch no row of this answer: {reasons}")
+
+
+def why_not(row: Row) -> str | None:
+    """Return why a row is not tried; None to try it."""
+    cloud = clouds().get(row.provider)
+    reasons = (
+        (row.basis == "measured", "it is measured already"),
+        (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not for rent by the hour"),
+        (cloud is None, "SkyPilot does not rent from it"),
+        (
+            row.pricing is Pricing.SPOT and cloud and cloud["spot"] == "no",
+            "SkyPilot rents no spot machine there",
+        ),
+        (not accelerator(row.provider, row.gpu_key), "SkyPilot has no name for this GPU there"),
+    )
+    return next((words for holds, words in reasons if holds), None)
+
+
+def task_of(
+    row: Row, request: RankRequest, references: Mapping[str, str], package: str, minutes: float
+) -> dict[str, Any]:
+    """Return the SkyPilot task as data: resources, working folder, set-up and the measurement.
+
+    Args:
+        row: The machine.
+        request: What was asked.
+        references: What the machine calls each workload.
+        package: What is installed there.
+        minutes: Time limit of the measurement.
+    """
+    cloud, name = clouds()[row.provider], accelerator(row.provider, row.gpu_key)
+    machine = {"accelerators": f"{name}:{row.gpu_count}"}
+    if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
+        machine = {"instance_type": row.instance}
+    # a region that the cloud knows, and not "eu" or a country
+    is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
+    spec = load_specs().get(row.gpu_key)
+    build = None if spec is None else other_build_for(spec.compute_capability)
+    torch = "" if build is None else f" --torch-backend {build.name} 'torch=={build.release}.*'"
+    measure = shlex.join(words_of(run_of(row, request, references, minutes)))
+    limit_s = round(60 * (minutes + GRACE_MINUTES))
+    words = re.sub(r"[^a-z0-9]+", "-", f"gpubench {row.provider} {row.gpu_count}x {name}".lower())
+    return {
+        "name": words[:35].rstrip("-"),
+        "workdir": "work",
+        "resources": {
+            "infra": f"{cloud['cloud']}/{row.region}" if is_known else cloud["cloud"],
+            **machine,
+            "use_spot": row.pricing is Pricing.SPOT,
+            "max_hourly_cost": round(row.expected_usd_per_hour * PRICE_SLACK, 2),
+            "disk_size": 64,
+            **(
+                {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}}
+                if cloud["autostop"] == "yes"
+                else {}
+            ),
+        },
+        "setup": _SETUP.format(package=shlex.quote(package), torch=torch),
+        "run": f"set -e\ntimeout {limit_s} ~/gpubench-venv/bin/gpubench run {measure}\n",
+    }
+
+
+def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minutes: float) -> RunRequest:
+    """Return what to measure, so that the question of the ranking is answered exactly there.
+
+    Raises:
+        MisuseError: If a limit of latency chose a batch for each of several workloads: a run holds one.
+    """
+    is_limited = request.max_latency_ms is not None
+    if is_limited and len(references) > 1:
+        raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
+    together = row.gpu_count if request.one_job_over_all_gpus else 1
+    return RunRequest(
+        workloads=tuple(references.values()),
+        precisions=() if request.precision is None else (request.precision,),
+        **asked_recipe(request),
+        executions=(request.execution,),
+        task=request.task,
+        batch_size=row.batch_size if is_limited else request.batch_size,
+        gpus=together,
+        jobs=None if together == 1 else "fsdp" if row.parallel_mode is ParallelMode.FSDP else "ddp",
+        budget="quick",
+        micro="none",
+        time_limit_s=round(minutes * 60),
+        results=Path("results"),
+    )
+
+
+# --- what travels -----------------------------------------------------------------------------------------
+
+
+def package_to_install() -> tuple[str, dict[str, bytes]]:
+    """Return what the machine installs gpubench from, and the files that travel for it.
+
+    It is the source that runs, or that was installed: the package index may have something else of its name.
+
+    Raises:
+        MisuseError: If that source is not there any more.
+    """
+    root, origin = checkout(), {}
+    if root is None:
+        installed = importlib.metadata.distributions(name=DISTRIBUTION)
+        told = next((each.read_text("direct_url.json") for each in installed), None)  # of PEP 610
+        origin = json.loads(told or "{}")
+        if vcs := origin.get("vcs_info"):
+            return f"{DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
+        root = Path(origin.get("url", "/").removeprefix("file://").replace("%20", " "))
+    if not (root / "pyproject.toml").is_file():
+        where = plain(origin.get("url", "not known"))
+        raise MisuseError(
+            f"no checkout of gpubench is where it was installed from ({where}), so none can travel: "
+            "install it again from its checkout"
+        )
+    travels = (
+        path
+        for name in _SOURCE
+        for path in sorted([root / name, *(root / name).rglob("*")])
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    files = {
+        f"gpubench-source/{path.relative_to(root).as_posix()}": read_bytes(
+            path, TABLE_BYTES, follow_links=True
+        )
+        for path in travels
+    }
+    return "./gpubench-source[run]", {".skyignore": b"# Everything here travels.\n"} | files
+
+
+def carried(reference: str, files: dict[str, bytes]) -> str:
+    """Return what a workload is called on the machine; the files of a user's own model join the others.
+
+    Raises:
+        MisuseError: If its files cannot be told, or cannot travel.
+    """
+    if not is_own(reference):
+        return reference
+    from gpubench.profile.cache import files_of
+
+    name = own_name(reference)
+    folder, paths = files_of(reference)
+    sources = {path.relative_to(folder).as_posix(): path for path in paths}
+    file, is_file, _ = name.partition(".py")
+    if not sources or (is_file and f"{file}.py" not in sources):
+        kind = "a link" if sources else "part of an installed package"
+        raise MisuseError(f"{plain(reference)} is {kind}, which no task can carry: name the file itself")
+    for there, path in sources.items():
+        files[there] = read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
+    if name.startswith(HUGGING_FACE):
+        return f"{HUGGING_FACE}{next(iter(sources))}"
+    return f"./{name}" if is_file else name

@@ -1,0 +1,513 @@
+"""The task of a trial: SkyPilot's own shape, capped in time and money, and nothing of a name reaches a shell."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError, StorageError
+from gpubench.models import ParallelMode, Pricing
+from gpubench.options import request_from, words_of
+from gpubench.recommend import trial
+from gpubench.recommend.rank import as_json
+from gpubench.recommend.request import Range, RankRequest
+from gpubench.recommend.trial import (
+    Row,
+    accelerator,
+    carried,
+    choose,
+    clouds,
+    package_to_install,
+    run_of,
+    task_of,
+    usd_of,
+    write_trial,
+)
+from gpubench.specs import load_specs
+
+from .builders import A100, H100, L4, RTX5090, T4, estimate, offer, rank_of
+
+yaml = pytest.importorskip("yaml")
+
+VGG16 = RankRequest(workloads=("vgg16",))
+NAMES = {"vgg16": "vgg16"}
+SOURCE = "./gpubench-source[run]"
+
+
+@pytest.fixture(autouse=True)
+def _no_packing(monkeypatch, request):
+    """Reading every file of the package takes a second: the tests below that are of it do so."""
+    if "packs" not in request.fixturenames:
+        monkeypatch.setattr(trial, "package_to_install", lambda: (SOURCE, {"gpubench-source/a.py": b"a"}))
+
+
+@pytest.fixture
+def packs():
+    """Let a test gather the package for real."""
+
+
+def rows_of(ranking) -> tuple[Row, ...]:
+    return tuple(msgspec.convert(row.flat(), Row) for row in ranking.rows)
+
+
+def row_of(given, **asked) -> Row:
+    (row,) = rows_of(rank_of([given], {given.gpu_key: 3000}, gpus=(given.gpu_key,), **asked))
+    return row
+
+
+def task(given, request=VGG16, minutes=5):
+    return task_of(row_of(given), request, NAMES, SOURCE, minutes)
+
+
+def ranking():
+    offers = [
+        offer(L4, 0.4, provider="gcp", instance="g2-standard-4", region="us-central1"),
+        offer(H100, 3.0, provider="aws", instance="p5.4xlarge", region="us-east-1"),
+        offer(H100, 3.1, provider="aws", instance="p5.4xlarge", region="us-west-2"),
+        offer(RTX5090, 0.5, provider="civo", instance="1RTX5090"),
+        offer(T4, 0.5, provider="aws", instance="g4dn.xlarge"),
+    ]
+    return rank_of(offers, {L4: 500, H100: 3000, RTX5090: 900, T4: estimate(T4, 200, basis="measured")})
+
+
+def answered(folder: Path, ranking, request: RankRequest = VGG16) -> Path:
+    """Return a file with what ``gpubench rank --json`` prints of a ranking."""
+    path = folder / "answer.json"
+    document = {"question": request.question} | as_json(ranking)
+    path.write_bytes(msgspec.json.encode(document, enc_hook=str))
+    return path
+
+
+def written(folder: Path, ranking, request: RankRequest = VGG16, gpu: str | None = None, minutes: float = 10):
+    """Return the task and the script that a ranking gives, and what is said of it."""
+    said = write_trial(answered(folder, ranking, request), folder / "tasks", gpu, minutes)
+    text = (folder / "tasks" / "task.yaml").read_text()
+    return yaml.safe_load(text), (folder / "tasks" / "try.sh").read_text(), said
+
+
+# --- which machine ----------------------------------------------------------------------------------------
+
+
+def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
+    task, script, (machine, passed_over) = written(tmp_path, ranking())
+    assert [each.partition(": ")[2] for each in passed_over] == ["SkyPilot does not rent from it"]
+    assert machine.startswith("1x L4 at gcp g2-standard-4: about ")
+    assert task["name"] == "gpubench-gcp-1x-l4"
+    assert task["resources"]["infra"] == "gcp/us-central1"
+    assert task["resources"]["accelerators"] == "L4:1"
+    assert "instance_type" not in task["resources"]
+    assert task["resources"]["autostop"] == {"idle_minutes": 5, "down": True}
+    assert task["workdir"] == "work"
+    assert (tmp_path / "tasks" / "work" / "gpubench-source" / "a.py").read_bytes() == b"a"
+    assert "--time-limit 600" in task["run"]
+    assert task["setup"].rstrip().endswith(f"~/gpubench-venv/bin/python '{SOURCE}'")
+    for command in (task["setup"], task["run"], script):
+        assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
+
+
+def test_another_gpu_is_measured_where_it_is_named(tmp_path):
+    task, _, (_, passed_over) = written(tmp_path, ranking(), gpu="h100")
+    assert task["resources"]["infra"] == "aws/us-east-1"
+    assert task["resources"]["instance_type"] == "p5.4xlarge"
+    assert "accelerators" not in task["resources"]
+    assert task["resources"]["max_hourly_cost"] == pytest.approx(3.75)
+    assert not passed_over
+
+
+def test_what_skypilot_cannot_launch_is_refused_with_the_reasons(tmp_path):
+    for gpu, words in (
+        ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from it"),
+        ("t4", "it is measured already"),
+        ("b200", "the answer has none of b200"),
+    ):
+        with pytest.raises(MisuseError, match=words):
+            written(tmp_path, ranking(), gpu=gpu)
+    with pytest.raises(MisuseError, match="unknown GPU 'h1000'"):
+        written(tmp_path, ranking(), gpu="h1000")
+    bought = rank_of([offer(H100, 2.0, pricing=Pricing.OWNED, kind="owned")], {H100: 3000})
+    with pytest.raises(MisuseError, match="not for rent by the hour"):
+        written(tmp_path, bought)
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_a_spot_price_where_skypilot_rents_none_is_passed_over():
+    spot = offer(H100, 1.0, provider="lambda", instance="gpu_1x_h100_sxm5", pricing=Pricing.SPOT)
+    rows = rows_of(rank_of([spot, offer(H100, 3.0, provider="aws")], {H100: 3000}, spot=True))
+    row, passed_over = choose(rows, None)
+    assert row.provider == "aws"
+    assert passed_over == [
+        "1x H100 SXM5 80GB at lambda gpu_1x_h100_sxm5 (spot): SkyPilot rents no spot machine there"
+    ]
+
+
+def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
+    sxm = offer(H100, 3.0, provider="runpod", instance="H100 SXM")
+    assert task(sxm)["resources"]["accelerators"] == "H100-SXM:1"
+    pcie = "nvidia-tesla-v100-pcie-16gb"
+    offers = [offer(pcie, 0.2, provider="runpod"), sxm]
+    row, passed_over = choose(rows_of(rank_of(offers, {pcie: 400, H100: 3000}, gpus=("v100", "h100"))), None)
+    assert row.gpu_key == H100
+    assert "no name" in passed_over[0]
+
+
+@pytest.mark.parametrize(
+    ("gpu_key", "provider", "instance", "chooses"),
+    [
+        ("nvidia-v100-unstated-16gb", "verda", "1V100.6V", {"accelerators": "V100:1"}),
+        ("nvidia-v100-unstated-16gb", "lambda", "gpu_8x_v100", {"instance_type": "gpu_8x_v100"}),
+        ("nvidia-a100-unstated-80gb", "gcp", "a2", {"accelerators": "A100-80GB:1"}),
+    ],
+)
+def test_a_card_whose_form_factor_is_not_stated_can_be_tried(gpu_key, provider, instance, chooses):
+    given = offer(gpu_key, 0.2, provider=provider, instance=instance)
+    row, passed_over = choose((row_of(given),), None)
+    assert (row.instance, passed_over) == (instance, [])
+    resources = task(given)["resources"]
+    assert {name: resources[name] for name in chooses} == chooses
+
+
+def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be():
+    """Where SkyPilot tells the form factors apart, no one name is the offer's."""
+    for key, spec in load_specs().items():
+        names = {accelerator("", each) for each in spec.variants} - {""}
+        assert accelerator("", key) in (names or {""}) or not spec.variants, key
+    assert not accelerator("runpod", "nvidia-h100-unstated-80gb")
+
+
+def test_our_names_are_known_gpus():
+    named = list(trial.data_rows("skypilot_gpus.csv"))
+    assert {row["gpu_key"] for row in named} <= set(load_specs())
+    assert {row["provider"] for row in named} <= {"", *clouds()}
+    assert len({(row["provider"], row["gpu_key"]) for row in named}) == len(named) > 40
+    assert len({row["cloud"] for row in clouds().values()}) == len(clouds())
+    for row in clouds().values():
+        assert {row[name] for name in ("autostop", "spot", "instance_names", "regions")} <= {"yes", "no"}
+
+
+# --- the task ---------------------------------------------------------------------------------------------
+
+
+def test_what_it_likely_costs_and_what_at_most_is_said(tmp_path):
+    """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 1.50; cut off after 35 at 3.75 at most: 2.19."""
+    task, script, (machine, _) = written(tmp_path, ranking(), gpu="h100")
+    assert machine == "1x H100 SXM5 80GB at aws p5.4xlarge: about $1.50, at most $2.19"
+    assert (
+        (tmp_path / "tasks" / "task.yaml")
+        .read_text()
+        .startswith(f"# {machine}, by the price of 2026-11-20.\n")
+    )
+    assert "timeout --foreground 2100 sky launch" in script
+    assert task["resources"]["max_hourly_cost"] * 35 / 60 == pytest.approx(2.19, abs=0.01)
+
+
+def test_the_cost_counts_tax_and_whole_billing_increments():
+    """Half an hour at 3.00 and 20 %: 1.80; billed by the hour 3.60."""
+    assert usd_of(RankRequest(tax=0.2), 3.0, 30) == pytest.approx(1.8)
+    assert usd_of(RankRequest(tax=0.2, billing_minutes=60), 3.0, 30) == pytest.approx(3.6)
+
+
+def test_a_spot_machine_is_asked_for_as_one():
+    spot = offer(
+        T4, 0.15, provider="azure", instance="Standard_NC4as_T4_v3", region="eastus", pricing=Pricing.SPOT
+    )
+    task = task_of(row_of(spot, spot=True), VGG16, NAMES, SOURCE, 5)
+    assert task["resources"]["use_spot"] is True
+    assert task["resources"]["infra"] == "azure/eastus"
+    assert task["resources"]["instance_type"] == "Standard_NC4as_T4_v3"
+
+
+def test_a_cloud_that_cannot_stop_a_machine_by_itself_is_not_asked_to():
+    verda = offer(H100, 3.0, provider="verda", instance="1H100.80S.30V")
+    assert "autostop" not in task(verda)["resources"]
+    assert task(verda)["resources"]["infra"] == "verda"
+    assert "autostop" in task(offer(H100, 3.0, provider="aws"))["resources"]
+
+
+@pytest.mark.parametrize(
+    ("gpu_key", "pins"),
+    [("nvidia-tesla-v100-sxm2-16gb", "--torch-backend cu126 'torch==2.14.*' "), (H100, "")],
+)
+def test_a_task_installs_a_build_of_torch_that_has_kernels_for_its_gpu(gpu_key, pins):
+    setup = task(offer(gpu_key, 1.0, provider="lambda", instance="one"))["setup"]
+    assert setup.splitlines()[-1].endswith(f"/bin/python {pins}'{SOURCE}'")
+
+
+def test_hostile_names_stay_data(tmp_path):
+    hostile = offer(H100, 3.0, provider="aws", instance="x'; rm -rf /\n#", region="$(reboot)")
+    request = RankRequest(workloads=("a'; reboot #",), regions=("$(reboot)",))
+    task, script, _ = written(tmp_path, rank_of([hostile], {H100: 3000}), request)
+    assert task["resources"]["infra"] == "aws"
+    assert task["resources"]["accelerators"] == "H100:1"
+    assert "instance_type" not in task["resources"]
+    for command in (task["run"], script):
+        assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
+    assert shlex.split(task["run"].splitlines()[-1])[4:6] == ["--workload", "a'; reboot #"]
+    assert shlex.split(script.splitlines()[-1])[-2:] == ["--region", "$(reboot)"]
+    assert "\n#'" not in script
+
+
+@pytest.mark.network
+def test_skypilot_accepts_the_task():
+    """Opt-in: needs SkyPilot (pip install skypilot), which is no dependency of ours."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = pytest.importorskip("sky.utils.schemas")
+    for given in (offer(H100, 3.0, provider="aws", instance="p5.4xlarge"), offer(L4, 0.4, provider="gcp")):
+        jsonschema.validate(task(given), schemas.get_task_schema())
+        jsonschema.validate(task(given)["resources"], schemas.get_resources_schema())
+
+
+# --- the script -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launched", [0, 1])
+def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_where_it_was_asked(
+    tmp_path, monkeypatch, launched
+):
+    """Tools that write down how they are called stand for the real ones; the slow test runs those."""
+    tools, asked_in, log = tmp_path / "tools", tmp_path / "asked here", tmp_path / "log"
+    tools.mkdir()
+    asked_in.mkdir()
+    monkeypatch.chdir(asked_in)
+    for name in ("sky", "rsync", "gpubench"):
+        tool = tools / name
+        ends = launched if name == "sky" else 0
+        tool.write_text(f'#!/bin/sh\necho "{name} $* in $(basename "$PWD")" >> "{log}"\nexit {ends}\n')
+        tool.chmod(0o755)
+    written(tmp_path, ranking())
+    done = subprocess.run(
+        ["sh", str(tmp_path / "tasks" / "try.sh")],
+        cwd="/",
+        env={"PATH": f"{tools}:/usr/bin:/bin"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    launch, fetch, down, add, again = log.read_text().splitlines()
+    name = "gpubench-gcp-1x-l4"
+    assert launch == f"sky launch --yes --cluster {name} task.yaml in tasks"
+    assert fetch.startswith(f"rsync -rt --no-links {name}:sky_workdir/results/ ")
+    assert down == f"sky down --yes {name} in tasks"
+    (fetched,) = (tmp_path / "tasks").glob("results.*")
+    assert add == f"gpubench results add {fetched} in asked here"
+    assert again == "gpubench rank --workload vgg16 in asked here"
+
+
+REQUESTS = [
+    RankRequest(),
+    RankRequest(mix={"vgg16": 0.25, "./a model.py": 0.75}, batch_size="max", tax=0.19),
+    RankRequest(workloads=("a", "b"), batch_size=7, resale=Range.of(0.00001), tariff=Range(0.1, 0.1, 0.3)),
+    RankRequest(rent_or_buy="buy", own=("2x RTX 4090, 3800 USD",), nvlink=True, limit=3, count=2),
+    RankRequest(offers=Path("my prices.csv"), accept_outliers=True, egress_usd=1e-5, samples=1e12),
+    RankRequest(
+        workloads=("vgg16",), samples=2.5e7, spot=True, gpus=("H100 SXM", "l4"), results=Path("my results"),
+        rent_or_buy="rent", utilization=Range(0.2, 0.3, 0.9), as_of="2026-11-20",
+    ),
+    RankRequest(workloads=("llama_8b",), trainable="lora", context_tokens=512, precision="bf16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_an_answer_holds_the_question_as_it_was_asked(request_):
+    told = msgspec.json.decode(msgspec.json.encode(request_.question, enc_hook=str))
+    assert msgspec.structs.replace(request_from(RankRequest, told), asked=()) == request_
+
+
+def test_the_script_asks_the_same_question_again(tmp_path):
+    request = REQUESTS[-2]
+    _, script, _ = written(tmp_path, ranking(), request)
+    *_, add, again = script.splitlines()
+    assert shlex.split(add)[-4:-2] == ["--results", "my results"]
+    program, verb, *words = shlex.split(again)
+    assert (program, verb) == ("gpubench", "rank")
+    assert msgspec.structs.replace(parsed(words), asked=()) == request
+
+
+def parsed(words):
+    """Return the request that the command line makes of words."""
+    import typer
+    from typer.testing import CliRunner
+
+    from gpubench.cli.options import with_options
+
+    seen = []
+    app = typer.Typer()
+
+    def verb(request: RankRequest, *, as_json: bool) -> None:
+        assert not as_json
+        seen.append(request)
+
+    app.command()(with_options(verb, {}))
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    return seen[0]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_the_words_of_a_request_make_the_same_request(request_):
+    again = parsed(list(words_of(request_)))
+    assert msgspec.structs.replace(again, asked=()) == request_
+    assert parsed(list(words_of(again))) == again
+
+
+def test_a_default_that_was_asked_for_is_asked_for_again():
+    asked = parsed(["--years", "3", "--samples", "1e6"])
+    assert words_of(asked) == ("--samples", "1000000", "--years", "3")
+    assert asked.question == {"samples": 1e6, "years": 3.0}
+
+
+# --- the measurement --------------------------------------------------------------------------------------
+
+
+def test_a_run_measures_what_was_asked():
+    request = RankRequest(
+        workloads=("vgg16",), precision="tf32", execution="compile", task="infer", batch_size=48
+    )
+    run = run_of(row_of(offer(H100)), request, NAMES, 10)
+    assert (run.workloads, run.precisions, run.executions) == (("vgg16",), ("tf32",), ("compile",))
+    assert (run.task, run.batch_size, run.gpus, run.time_limit_s) == ("infer", 48, 1, 600)
+
+
+def test_a_recipe_is_measured_as_it_was_asked():
+    request = RankRequest(workloads=("llama_8b",), trainable="lora", context_tokens=512)
+    run = run_of(row_of(offer(H100)), request, {"llama_8b": "llama_8b"}, 10)
+    assert (run.trainable, run.context_tokens, run.weight_type) == ("lora", 512, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [({"samples": 1e6}, 8), ({}, 8), ({"relative": True}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)],
+)
+def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
+    run = run_of(
+        row_of(offer(H100, 24.0, gpu_count=8)), RankRequest(workloads=("vgg16",), **asked), NAMES, 10
+    )
+    assert (run.gpus, run.jobs) == (gpus, None if gpus == 1 else "ddp")
+
+
+def test_a_job_that_is_shared_out_is_measured_so():
+    row = msgspec.structs.replace(row_of(offer(H100, 24.0, gpu_count=8)), parallel_mode=ParallelMode.FSDP)
+    assert run_of(row, VGG16, NAMES, 10).jobs == "fsdp"
+
+
+def test_the_batch_that_a_limit_of_latency_chose_is_measured():
+    row = msgspec.structs.replace(row_of(offer(H100)), batch_size=7)
+    asked = RankRequest(workloads=("vgg16",), task="infer", max_latency_ms=20.0)
+    assert run_of(row, asked, NAMES, 10).batch_size == 7
+    with pytest.raises(MisuseError, match="rank one workload"):
+        run_of(row, asked, {"cnn": "cnn", "vgg16": "vgg16"}, 10)
+
+
+# --- what travels -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("packs")
+def test_the_source_that_runs_is_what_is_installed():
+    package, files = package_to_install()
+    import gpubench
+
+    assert package == SOURCE
+    assert files["gpubench-source/gpubench/__init__.py"] == Path(gpubench.__file__).read_bytes()
+    assert {f"gpubench-source/{name}" for name in ("pyproject.toml", "workloads/cnn.py", "gpubench/data/gpus.csv")} <= set(files)  # fmt: skip
+    assert ".skyignore" in files
+    assert not any("__pycache__" in name or "/tests/" in name or ".git/" in name for name in files)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("packs")
+def test_a_wheel_is_built_of_what_travels(tmp_path):
+    _, files = package_to_install()
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=tmp_path / "gpubench-source", check=True, capture_output=True)
+    assert len(list((tmp_path / "dist").glob("gpubench_suite-*.whl"))) == 1
+
+
+@pytest.mark.usefixtures("packs")
+@pytest.mark.parametrize(
+    ("told", "package"),
+    [
+        ({"url": "file://{root}", "dir_info": {}}, SOURCE),
+        (
+            {"url": "https://example.org/gpubench", "vcs_info": {"vcs": "git", "commit_id": "abc123"}},
+            "gpubench-suite[run] @ git+https://example.org/gpubench@abc123",
+        ),
+        ({"url": "file:///nowhere", "dir_info": {}}, None),
+        (None, None),
+    ],
+)
+def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_path, told, package):
+    """Never by its name on the index: there it may be somebody else's."""
+    root = tmp_path / "a checkout"
+    root.mkdir()
+    (root / "pyproject.toml").write_text("")
+    text = None if told is None else json.dumps(told).replace("{root}", root.as_uri().removeprefix("file://"))
+
+    class Installed:
+        def read_text(self, name):
+            assert name == "direct_url.json"
+            return text
+
+    monkeypatch.setattr(trial, "checkout", lambda: None)
+    monkeypatch.setattr(trial.importlib.metadata, "distributions", lambda name: [Installed()])
+    if package is None:
+        with pytest.raises(MisuseError, match="install it again"):
+            package_to_install()
+        return
+    found, files = package_to_install()
+    assert found == package
+    assert ("gpubench-source/pyproject.toml" in files) == (package == SOURCE)
+
+
+def test_a_model_of_the_users_own_travels_with_what_it_imports(tmp_path, monkeypatch):
+    (tmp_path / "parts").mkdir()
+    for name, text in (("tagger.py", "MODEL"), ("parts/head.py", "HEAD")):
+        (tmp_path / name).write_text(text)
+    own = (tmp_path, (tmp_path / "tagger.py", tmp_path / "parts" / "head.py"))
+    monkeypatch.setattr("gpubench.profile.cache.files_of", lambda reference: own)
+    files = {}
+    assert carried("vgg16", files) == "vgg16"
+    assert not files
+    assert carried("../models/tagger.py:small", files) == "./tagger.py:small"
+    assert files == {"tagger.py": b"MODEL", "parts/head.py": b"HEAD"}
+    with pytest.raises(MisuseError, match=r"other\.py is a link, which no task can carry"):
+        carried("./other.py", {})
+    monkeypatch.setattr("gpubench.profile.cache.files_of", lambda reference: (tmp_path, ()))
+    with pytest.raises(MisuseError, match="part of an installed package"):
+        carried("somebody.models:NET", {})
+
+
+def test_only_into_an_empty_folder_is_written(tmp_path):
+    """What lay there would travel to the machine, and a link that was planted would lead out of it."""
+    written(tmp_path, ranking())
+    with pytest.raises(MisuseError, match="is not empty: name another --output"):
+        written(tmp_path, ranking())
+    (tmp_path / "file").write_text("")
+    with pytest.raises((StorageError, NotADirectoryError)):
+        write_trial(answered(tmp_path, ranking()), tmp_path / "file", None, 10)
+
+
+def test_what_is_no_answer_is_refused_in_a_line(tmp_path):
+    path = tmp_path / "answer.json"
+    for text in ("", "[]", '{"rows": []}', '{"question": {"shade": 1}, "rows": []}'):
+        path.write_text(text)
+        with pytest.raises(MisuseError, match=r"gpubench rank --json writes one|no option shade"):
+            write_trial(path, tmp_path / "tasks", None, 10)
+    with pytest.raises(MisuseError, match="cannot read"):
+        write_trial(tmp_path / "nothing", tmp_path / "tasks", None, 10)
+
+
+def test_the_best_of_several_gpus_of_one_name_is_tried():
+    rows = rows_of(
+        rank_of(
+            [offer(A100, 1.0, provider="gcp"), offer(H100, 3.0, provider="aws")], {A100: 1700, H100: 3000}
+        )
+    )
+    assert choose(rows, None)[0].gpu_key == A100
