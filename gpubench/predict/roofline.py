@@ -35,8 +35,6 @@ CAST_BYTES = 6
 """What autocast moves to cast one weight, or the gradient of one: 4 bytes on one side, 2 on the other."""
 HOST_POWER = 2.0
 """Host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2, as read on an H200."""
-HARNESS_POWER = 1.25
-"""The same of a published harness, whose host also loads, copies and logs: less of that is hidden."""
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
 WINOGRAD_SAVES = 4.0

@@ -187,7 +187,7 @@ def test_the_page_says_what_ships_and_what_is_fitted():
         f"{unprofiled:,} rows", f"{kepler} of Kepler",
     ]  # fmt: skip
     text = " ".join((DATA.parents[1] / "docs/prediction.md").read_text(encoding="utf-8").split())
-    part = text[text.index("`gpubench calibrate` fits it") :].partition("## Inference")[0]
+    part = text[text.index("`python -m tools.calibrate` fits it") :].partition("## Inference")[0]
     assert [count for count in counts if count not in part] == []
 
 
