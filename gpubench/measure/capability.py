@@ -313,7 +313,7 @@ def profiles_in(
 def _own_profile(reference: str, framework: Framework, device: DeviceProfile) -> WorkloadProfile:
     name = plain(reference.rpartition("/")[2])
     answer = ask_child(
-        ("-m", "gpubench.measure.keras_own_child"),
+        ("-m", "gpubench.measure.keras_build"),
         [reference, framework.value],
         Answer,
         time_limit_s=OWN_LIMIT_S,

@@ -3,7 +3,7 @@
 A model of the user's own is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return a
 compiled model alone, whose inputs are drawn by its own shapes, or ``(model, inputs, targets, loss)`` and an
 optimizer as a fifth, with numpy arrays. Trusted code, but code of others: it is imported in a child process
-only.
+only, that of a measurement or, before there is a plan, one that runs this file.
 
 A backend may compute something of what does not fit a loss: it stretches the smaller of two shapes, and takes
 a label that is no class for one whose loss is 0. That is refused here, before a step is timed.
@@ -25,9 +25,12 @@ from keras.src.losses.losses import (
 
 from gpubench.discovery import keras_models
 from gpubench.errors import MisuseError
+from gpubench.folders import traceback_of
 from gpubench.foreign_code import import_foreign
 from gpubench.measure.capability import KERAS
 from gpubench.models import Framework, WorkloadProfile
+from gpubench.parent import ParentChannel
+from gpubench.profile.cache import Answer
 from gpubench.user_build import DEFAULT_BATCHES, takes_seed
 from gpubench.user_model import import_own, is_own, own_name, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask
@@ -270,3 +273,21 @@ def _check_classes(
     most = max((each.max() for each in labels if each.size), default=0)
     if least < 0 or most >= classes:
         raise MisuseError(f"{name}: {_MISFIT}: {classes} outputs for labels from {least} to {most}; {shapes}")
+
+
+def main() -> None:
+    """Read a model of the user's own and answer; this process has one backend."""
+    parent = ParentChannel()
+    reference, framework = parent.arguments
+    try:
+        profile = profile_of_own(reference, Framework(framework), parent.return_home)
+        sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
+        answer = Answer(profile=sound)
+    except MisuseError as error:
+        theirs = None if error.__cause__ is None else traceback_of(error)
+        answer = Answer(error=str(error), traceback=theirs)
+    parent.send(answer)
+
+
+if __name__ == "__main__":
+    main()

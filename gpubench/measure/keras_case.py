@@ -32,6 +32,7 @@ from gpubench.models import Case, Execution, Framework, Precision, Status
 from gpubench.parent import ParentChannel
 from gpubench.probe.telemetry import open_telemetry
 from gpubench.units import Seconds
+from gpubench.workload import KerasTask
 
 CHECKED_STEPS = 2
 """Of an execution, held against eager ones: the second loss depends on the update of the first."""
@@ -84,7 +85,7 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
     bench.phase("check")
     seen.precision_errors = keras_steps.product_errors()
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
-        seen.reference_error = _reference_error(order, bench, build, steps)
+        seen.reference_error = _reference_error(order, bench, build, task)
     before = steps.fingerprint()
 
     def prove_again() -> None:  # code of the model's own may have set a switch meanwhile
@@ -112,7 +113,7 @@ def _first_steps(
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")
     advance = steps.advance(execution)
-    start, peak = steps.values(), keras_steps.PeakMemory(bench.framework)
+    start, peak = steps.values(), keras_steps.peak_of(bench.framework)
     with seen.timing(execution.facts.preparation or "first_step"):
         try:
             _losses(steps, advance, 1)  # a backend compiles in its first step
@@ -120,7 +121,7 @@ def _first_steps(
             if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
                 raise NotHereError(f"jax has cuDNN's recurrent layers in float32 alone ({error})") from error
             raise
-    seen.peak_memory_bytes = peak.read()
+    seen.peak_memory_bytes = peak()
     steps.restore(start)
     if execution is not Execution.EAGER:
         bench.phase("check")
@@ -145,19 +146,19 @@ def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[
     return [steps.edge_loss(advance(index), index) for index in range(count)]
 
 
-def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, steps: Steps) -> float | None:
+def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, task: KerasTask) -> float | None:
     """Hold the first loss against the same model in float32 on the CPU, from the same weights."""
-    found = steps.first_loss()
+    found = keras_steps.first_loss(task)
     place: AbstractContextManager[object] = keras_steps.on_device(bench.framework, is_cpu=True)
-    weights = steps.model.get_weights()
+    weights = task.model.get_weights()
     with (
         place,
         keras_steps.policy_of(Precision.FP32),
         keras_steps.switches_of(bench.framework, Precision.FP32),
     ):
-        task = keras_steps.built(build, order.case, bench.seed, Precision.FP32)
-        task.model.set_weights(weights)
-        expected = keras_steps.first_loss(task)
+        again = keras_steps.built(build, order.case, bench.seed, Precision.FP32)
+        again.model.set_weights(weights)
+        expected = keras_steps.first_loss(again)
     return relative_difference(found, expected)
 
 

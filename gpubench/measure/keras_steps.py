@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -217,14 +217,9 @@ class Steps:
         trained = self._state[0] if self._state is not None else [v.value for v in self._groups()[0]]
         return [_copy(keras.ops.reshape(value, (-1,))[:1024]) for value in trained]
 
-    def first_loss(self) -> float:
-        """Return the loss of the first samples with dropout off, before any step."""
-        inputs, targets = (part[:REFERENCE_SAMPLES] for part in self.batches[0])
-        return float(_host(self.model.loss(targets, self.model(inputs, training=False))))
-
 
 def first_loss(task: KerasTask) -> float:
-    """The same of a task that is not compiled."""
+    """Return the loss of the first samples with dropout off, before any step."""
     inputs, targets = (keras.ops.convert_to_tensor(part[:REFERENCE_SAMPLES]) for part in task.batches[0])
     return float(_host(task.loss(targets, task.model(inputs, training=False))))
 
@@ -302,47 +297,33 @@ def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ..
     return check_same_device(profile, name=name, uuid=None, sm_count=None, pci_bus_id=None)
 
 
-class PeakMemory:
-    """The most device memory that a backend hands out from now on; None where it does not count.
+def peak_of(framework: Framework) -> Callable[[], int | None]:
+    """Return what reads the most device memory that a backend hands out from now on [B]; None on a CPU.
 
     jax cannot forget an earlier peak: where what follows stays below it, its own peak is unknown.
     """
-
-    def __init__(self, framework: Framework) -> None:
-        self.framework = framework
-        self._earlier_bytes = self._jax_bytes() or 0
-        if framework is Framework.KERAS_TENSORFLOW and why_no_gpu(framework) is None:
+    if why_no_gpu(framework) is not None:
+        return lambda: None
+    match framework:
+        case Framework.KERAS_TENSORFLOW:
             import tensorflow as tf
 
-            tf.config.experimental.reset_memory_stats("GPU:0")
-        elif framework is Framework.KERAS_TORCH and why_no_gpu(framework) is None:
+            memory = tf.config.experimental
+            memory.reset_memory_stats("GPU:0")
+            return lambda: int(memory.get_memory_info("GPU:0")["peak"])
+        case Framework.KERAS_JAX:
+            import jax
+
+            def peak_bytes() -> int:
+                return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
+
+            earlier_bytes = peak_bytes()
+            return lambda: peak if (peak := peak_bytes()) > earlier_bytes else None
+        case _:
             import torch
 
             torch.cuda.reset_peak_memory_stats()
-
-    def read(self) -> int | None:
-        """Return the peak so far [B]."""
-        if why_no_gpu(self.framework) is not None:
-            return None
-        match self.framework:
-            case Framework.KERAS_TENSORFLOW:
-                import tensorflow as tf
-
-                return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
-            case Framework.KERAS_JAX:
-                peak = self._jax_bytes()
-                return peak if peak is not None and peak > self._earlier_bytes else None
-            case _:
-                import torch
-
-                return torch.cuda.max_memory_allocated()
-
-    def _jax_bytes(self) -> int | None:
-        if self.framework is not Framework.KERAS_JAX:
-            return None
-        import jax
-
-        return cast("int | None", (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"))
+            return torch.cuda.max_memory_allocated
 
 
 def release(framework: Framework) -> None:

@@ -206,7 +206,7 @@ def test_a_model_whose_output_does_not_fit_fails_with_both_shapes(tmp_path: Path
     assert end["status"] == "failed"
     assert "labels from 5 to 5" in end["reason"]
     asked = ask_child(
-        ("-m", "gpubench.measure.keras_own_child"),
+        ("-m", "gpubench.measure.keras_build"),
         (str(model), Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,
@@ -304,7 +304,7 @@ def test_a_model_that_leaves_its_folder_is_found_all_the_same(
     )
     monkeypatch.chdir(tmp_path)
     asked = ask_child(
-        ("-m", "gpubench.measure.keras_own_child"),
+        ("-m", "gpubench.measure.keras_build"),
         ("leaving.py:build", Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,
@@ -355,10 +355,10 @@ except NoDeviceError as error:
 else:
     raise AssertionError("another GPU than the probed one was taken")
 
-peak = keras_steps.PeakMemory(JAX)
-assert peak.read() is None, "an earlier case's peak is not this one's"
+peak = keras_steps.peak_of(JAX)
+assert peak() is None, "an earlier case's peak is not this one's"
 gpu.peak_bytes = 300
-assert peak.read() == 300
+assert peak() == 300
 
 def no_driver(*_):
     raise RuntimeError("Unable to initialize backend 'cuda': no driver")
