@@ -200,7 +200,7 @@ class Candidates:
         return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered
 
     @property
-    def is_hungry(self) -> Flags:
+    def feed_limited(self) -> Flags:
         """Which have vCPUs that feed less than their GPUs do."""
         return self.fed < self.gpus_rate
 

@@ -176,7 +176,7 @@ def decide(found: Eligible, priced: Candidates, buy_or_rent: Sequence[BuyOrRent]
         runner_up=runner_up,
         sureness=chances.sureness,
         change=change_of(found),
-        rather_rent=_rather_rent(first, to_rent, buy_or_rent),
+        rather_rent=_rent_instead(first, to_rent, buy_or_rent),
         best_cloud=best("cloud"),
         best_marketplace=best("marketplace"),
         best_to_own=best("own"),
@@ -191,7 +191,7 @@ _UNFITTED = "speeds of inference are predicted from few published measurements"
 
 def _best_to_own(found: Eligible) -> RankedOffer | None:
     """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
-    pool = found.able.within_limits(found.able.runnable(found.left.sold)[0])[0]
+    pool = found.able.within_limits(found.able.runnable(found.left.for_sale)[0])[0]
     if not len(pool):
         return None
     return beside(_with_first(found, pool, objective.order(found.request, pool)[:1])[0])
@@ -216,7 +216,9 @@ def _with_first(found: Eligible, pool: Candidates, order: Indices) -> Rows:
     return Rows(request, pool, order, chances, market=left.market, doubts=left.doubts)
 
 
-def _rather_rent(first: Choice, to_rent: Iterable[Choice], buy_or_rent: Iterable[BuyOrRent]) -> Choice | None:
+def _rent_instead(
+    first: Choice, to_rent: Iterable[Choice], buy_or_rent: Iterable[BuyOrRent]
+) -> Choice | None:
     """Return the rent that does the work for less than hardware to buy that never pays for itself.
 
     Less of money for the job; without a job, and of jobs that share a start, for a sample.
@@ -251,7 +253,7 @@ def likely_use(choice: Choice | None, machines: Mapping[Offer, Ownership]) -> fl
     return None if machine is None else machine.utilization.likely
 
 
-def to_pay(decision: Decision) -> Choice:
+def recommended(decision: Decision) -> Choice:
     """Return what to pay for: the choice, unless that is a purchase that had rather be rented."""
     return decision.rather_rent or decision.choice
 

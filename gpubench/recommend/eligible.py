@@ -51,17 +51,17 @@ from gpubench.units import format_number, format_usd, plain, plural
 
 
 @dataclass(frozen=True)
-class Sifted:
+class FilterResult:
     """What the filters leave, before anything is known of throughput: alike for every workload.
 
     Attributes:
         every: All offers.
         kept: Offers to rank, paid as asked.
         possible: The same however they are paid.
-        sold: Hardware to buy that would pass.
-        fallen: What was left out, and why.
+        for_sale: Hardware to buy that would pass.
+        excluded: What was left out, and why.
         doubted_as_asked: Of that, for a price that nobody corroborates, what is paid as asked.
-        taken: What ranks although nobody corroborates it: the buyer's own, and what is admitted.
+        accepted: What ranks although nobody corroborates it: the buyer's own, and what is admitted.
         doubts: Why each of these is doubted, in a few words.
         asked: What every provider asks.
         market: What is expected of prices, and the day that their ages count to.
@@ -72,10 +72,10 @@ class Sifted:
     every: Offers
     kept: Offers
     possible: Offers
-    sold: Offers
-    fallen: list[Exclusion]
+    for_sale: Offers
+    excluded: list[Exclusion]
     doubted_as_asked: list[Exclusion]
-    taken: Offers
+    accepted: Offers
     doubts: Mapping[OfferKey, str]
     asked: AskedPrices
     market: prices.Market
@@ -91,7 +91,7 @@ def sift(
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     drift: float = USUAL_DRIFT,
-) -> Sifted:
+) -> FilterResult:
     """Part offers into those to rank and those that a filter of the request drops.
 
     Args:
@@ -112,23 +112,23 @@ def sift(
     asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
     market = prices.Market(today, asks, drift, shares)
     filters = list(filters_of(request, every, market, machines))
-    possible, fallen = apply(filters, every)
+    possible, excluded = apply(filters, every)
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     sold, _ = apply(filters, [offer for offer, each in for_sale.items() if each.purchase_usd <= most_usd])
-    possible, doubted, taken = leave_out_doubted(request, asked, possible)
+    possible, doubted, accepted = leave_out_doubted(request, asked, possible)
     paid_as_asked = payment_filters(request, every.pricing.present)
     kept, otherwise_paid = apply(paid_as_asked, possible)
-    fallen += [*doubted, *otherwise_paid]
-    _require(kept, every, fallen)
-    return Sifted(
+    excluded += [*doubted, *otherwise_paid]
+    _require(kept, every, excluded)
+    return FilterResult(
         every=every,
         kept=kept,
         possible=possible,
-        sold=sold,
-        fallen=fallen,
+        for_sale=sold,
+        excluded=excluded,
         doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer])[0])],
-        taken=taken,
-        doubts={offer_key(each): why for each in taken if (why := asked.doubt_in_short(each))},
+        accepted=accepted,
+        doubts={offer_key(each): why for each in accepted if (why := asked.doubt_in_short(each))},
         asked=asked,
         market=market,
         owned=owned,
@@ -149,7 +149,7 @@ class Able:
     """
 
     request: RankRequest
-    left: Sifted
+    left: FilterResult
     evidence: Evidence
     speeds: Speeds
     without_room: Refuser | None
@@ -175,8 +175,8 @@ class Able:
         runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
         places = np.flatnonzero(~runs)
         reasons = [why[machine] or "" for machine in machines.codes[places].tolist()]
-        fallen = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
-        return offers.where(runs), list(fallen)
+        excluded = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
+        return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
         """Return why so many of a GPU cannot run the job, or may not; None where they do."""
@@ -231,7 +231,7 @@ class Eligible:
 
     Attributes:
         able: What is known of these offers, and of others.
-        fallen: What was left out, and why.
+        excluded: What was left out, and why.
     """
 
     able: Able
@@ -239,7 +239,7 @@ class Eligible:
     order: Indices
     rows: Rows
     chances: Chances
-    fallen: list[Exclusion]
+    excluded: list[Exclusion]
 
     @property
     def request(self) -> RankRequest:
@@ -247,14 +247,14 @@ class Eligible:
         return self.able.request
 
     @property
-    def left(self) -> Sifted:
+    def left(self) -> FilterResult:
         """What the filters leave."""
         return self.able.left
 
 
 def eligible(
     request: RankRequest,
-    left: Sifted,
+    left: FilterResult,
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
     *,
@@ -272,7 +272,7 @@ def eligible(
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
-    keys = {*left.possible.gpu_key.present, *left.sold.gpu_key.present}
+    keys = {*left.possible.gpu_key.present, *left.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
     without_room = evidence.without_room if request.one_job_over_all_gpus else None
@@ -281,19 +281,19 @@ def eligible(
     kept, dear = within_the_sum(request, kept, left.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
-    fallen = [*left.fallen, *unknown, *dear]
-    _require(kept, left.every, fallen)
+    excluded = [*left.excluded, *unknown, *dear]
+    _require(kept, left.every, excluded)
     work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     able = replace(able, request=request, work=work)
     pool, missed = able.within_limits(kept)
-    fallen += missed
-    _require(pool.offers, left.every, fallen)
+    excluded += missed
+    _require(pool.offers, left.every, excluded)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
     rows = Rows(request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts)
-    return Eligible(able, pool, order, rows, chances, fallen)
+    return Eligible(able, pool, order, rows, chances, excluded)
 
 
 def unit_of(speeds: Speeds) -> str:
@@ -303,9 +303,9 @@ def unit_of(speeds: Speeds) -> str:
     return plural(unit)
 
 
-def _require(kept: Offers, offers: Offers, fallen: Sequence[Exclusion]) -> None:
+def _require(kept: Offers, offers: Offers, excluded: Sequence[Exclusion]) -> None:
     if not len(kept):
-        raise nothing_left(len(offers), fallen)
+        raise nothing_left(len(offers), excluded)
 
 
 def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) -> None:
@@ -351,7 +351,7 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     usd, _, dear_usd = objective.cost_with_ends(request, pool, rows)
     dear_usd = np.where(np.isnan(dear_usd), usd, dear_usd)
     hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
-    is_hungry = pool.is_hungry
+    feed_limited = pool.feed_limited
     found: dict[int, Exclusion] = {}
     for option, limit, likely, worst, words, shown in (
         ("--deadline-hours", request.deadline_hours, hours, slow_hours, hour_words, format_number),
@@ -360,7 +360,7 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
         above = np.flatnonzero(worst > (math.inf if limit is None else limit))
         for row in above[np.argsort(-worst[above], kind="stable")].tolist():
             reason = words.format(*map(shown, (likely[row], worst[row], limit)))
-            if is_hungry[row]:
+            if feed_limited[row]:
                 reason += f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
             found.setdefault(row, Exclusion(pool.offers, row, option, reason))
     return found

@@ -84,24 +84,24 @@ class Exclusion(NamedTuple):
 
 
 class Doubted(NamedTuple):
-    """What prices that nobody bears out come to: ``taken``, own or admitted, are kept all the same."""
+    """What prices that nobody bears out come to: ``accepted``, own or admitted, are kept all the same."""
 
     kept: Offers
-    fallen: list[Exclusion]
-    taken: Offers
+    excluded: list[Exclusion]
+    accepted: Offers
 
 
 def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
     every = Offers.of(offers)
-    fallen: dict[int, Exclusion] = {}
+    excluded: dict[int, Exclusion] = {}
     for each in filters:
         for at, reason in _reasons(each, every):
-            if reason is not None and at not in fallen:
-                fallen[at] = Exclusion(every, at, each.option, reason)
+            if reason is not None and at not in excluded:
+                excluded[at] = Exclusion(every, at, each.option, reason)
     kept = np.ones(len(every), dtype=bool)
-    kept[list(fallen)] = False
-    return every.where(kept), [fallen[at] for at in sorted(fallen)]
+    kept[list(excluded)] = False
+    return every.where(kept), [excluded[at] for at in sorted(excluded)]
 
 
 def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
@@ -125,10 +125,10 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
             yield from ((each, words) for each in places[kinds.codes == kind].tolist())
 
 
-def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
+def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded."""
     found: list[ExcludedOffer] = []
-    for _, of_one_table in groupby(fallen, key=lambda each: id(each.among)):
+    for _, of_one_table in groupby(exclusions, key=lambda each: id(each.among)):
         of_one = list(of_one_table)
         there = of_one[0].among.take([each.at for each in of_one])
         columns = there.provider.cells(), there.instances, there.gpu_key.cells()
@@ -139,42 +139,42 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     return tuple(found)
 
 
-def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
+def nothing_left(total: int, excluded: Sequence[Exclusion]) -> MisuseError:
     """Return the error of an empty answer: which option removed how many, and what would fix it.
 
     Args:
         total: Offers there were.
-        fallen: All of them, those that fell last at the end.
+        excluded: All of them, those that fell last at the end.
     """
     if not total:
         return MisuseError(
             "no price is dated on or before the day of --as-of: ask for a later day, or give prices of that "
             "time with --offers"
         )
-    counts = Counter(each.option for each in fallen)
+    counts = Counter(each.option for each in excluded)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
-    return MisuseError(f"no offer is left of {total:,}: {removed}; {_fix(fallen)}")
+    return MisuseError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
 
 
-def _fix(fallen: Sequence[Exclusion]) -> str:
-    last = fallen[-1] if fallen else None
+def _fix(excluded: Sequence[Exclusion]) -> str:
+    last = excluded[-1] if excluded else None
     if last is not None and last.option in NEAREST_LAST:
         return f"the nearest, {_with_reason(last)}"
-    if of_hosts := [each for each in fallen if each.option in HOST_LIMITS]:
+    if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
-    if to_rent := [each for each in fallen if each.option == BUY]:
+    if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --own '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
-    if without := [each for each in fallen if each.option == NO_KERNELS]:
+    if without := [each for each in excluded if each.option == NO_KERNELS]:
         return f"among them, {_with_reason(without[-1])}"
     if last is not None and last.option == NO_FIGURE:
-        unknown = [each for each in fallen if each.option == NO_FIGURE]
+        unknown = [each for each in excluded if each.option == NO_FIGURE]
         usual, _ = Counter(each.reason for each in unknown).most_common(1)[0]
         return f"among them, {_with_reason([each for each in unknown if each.reason == usual][-1])}"
     return "relax one of these"
 
 
-def _with_reason(fallen: Exclusion) -> str:
-    return f"{gpus_of(fallen.offer)} at {offer_name(fallen.offer)}: {plain(fallen.reason)}"
+def _with_reason(exclusion: Exclusion) -> str:
+    return f"{gpus_of(exclusion.offer)} at {offer_name(exclusion.offer)}: {plain(exclusion.reason)}"
 
 
 def filters_of(
@@ -249,13 +249,13 @@ def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) 
     doubted = asked.doubted(offers)
     if request.accept_outliers:
         return Doubted(offers, [], offers.where(doubted))
-    taken = offers.where(doubted & offers.by_user)
+    accepted = offers.where(doubted & offers.by_user)
     unborne = doubted & ~offers.by_user
-    fallen = []
+    excluded = []
     for at in np.flatnonzero(unborne).tolist():
         option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
-        fallen.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
-    return Doubted(offers.where(~unborne), fallen, taken)
+        excluded.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
+    return Doubted(offers.where(~unborne), excluded, accepted)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -378,14 +378,14 @@ def within_the_sum(
     most = math.inf if request.max_purchase_usd is None else request.max_purchase_usd
     owned = {at: machines.get(offers[at]) for at in np.flatnonzero(offers.is_owned).tolist()}
     dear = {at: each for at, each in owned.items() if each is not None and each.purchase_usd > most}
-    fallen = []
+    excluded = []
     for at, machine in sorted(dear.items(), key=lambda each: -each[1].purchase_usd):
         host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
         price = f"{format_price(machine.purchase_usd)}{host}"
-        fallen.append(Exclusion(offers, at, PURCHASE, f"{price}, above {format_price(most)}"))
+        excluded.append(Exclusion(offers, at, PURCHASE, f"{price}, above {format_price(most)}"))
     is_kept = np.ones(len(offers), dtype=bool)
     is_kept[list(dear)] = False
-    return offers.where(is_kept), fallen
+    return offers.where(is_kept), excluded
 
 
 def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:

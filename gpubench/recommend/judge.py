@@ -13,9 +13,9 @@ from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.decision import beside, choice_of, decide, likely_use
-from gpubench.recommend.eligible import Eligible, Sifted, eligible, unit_of
+from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
-from gpubench.recommend.filters import excluded
+from gpubench.recommend.filters import recorded
 from gpubench.recommend.notes import decisive_notes, notes_of, on_the_choice
 from gpubench.recommend.owning import against_rent
 from gpubench.recommend.request import RankRequest
@@ -26,7 +26,7 @@ from gpubench.recommend.verdict import verdict
 
 def judge_offers(
     request: RankRequest,
-    left: Sifted,
+    left: FilterResult,
     evidence_for: Callable[[Sequence[str]], Evidence],
     *,
     drawer: Drawer | None = None,
@@ -92,7 +92,7 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
         reference_gpu_key=request.reference_gpu if has_reference else None,
         rows=rows.at(asked_for if only is None else np.intersect1d(asked_for, only(rows))),
         offer_count=len(rows),
-        excluded=excluded(found.fallen),
+        excluded=recorded(found.excluded),
         decision=decision,
         best_to_own_use=likely_use(decision.best_to_own, left.machines),
         buy_or_rent=beside_rent,
@@ -101,7 +101,7 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
 
 
 def first_choice(
-    request: RankRequest, left: Sifted, evidence_for: Callable[[Sequence[str]], Evidence]
+    request: RankRequest, left: FilterResult, evidence_for: Callable[[Sequence[str]], Evidence]
 ) -> tuple[Job, Choice] | None:
     """Return the job and what to pay for, and nothing beside it; None where no job can be assumed.
 

@@ -18,8 +18,8 @@ from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
-from gpubench.recommend.decision import second_best, to_pay
-from gpubench.recommend.eligible import Eligible, Sifted
+from gpubench.recommend.decision import recommended, second_best
+from gpubench.recommend.eligible import Eligible, FilterResult
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, Exclusion
 from gpubench.recommend.owning import assumed_of
 from gpubench.recommend.prices import Market
@@ -40,7 +40,9 @@ def decisive_notes(found: Eligible, priced: Candidates) -> Iterator[str]:
     left, offers = found.left, found.pool.offers
     yield from _left_out_as_outliers(left.doubted_as_asked)
     yield from _on_builds(offers)
-    yield from _far_from_others(left.asked, left.taken.where(left.taken.by_user & left.taken.places(offers)))
+    yield from _far_from_others(
+        left.asked, left.accepted.where(left.accepted.by_user & left.accepted.places(offers))
+    )
     yield from _not_as_asked(found.request, found.pool)
     yield from _on_ages(priced, left.market.today)
 
@@ -49,7 +51,7 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
     """Yield the other notes that apply to a ranking. Args as ``decisive_notes``."""
     request, pool, total = found.request, found.pool, len(found.rows)
     yield from _on_workloads(request)
-    yield from _without_kernels(found.left.fallen)
+    yield from _without_kernels(found.left.excluded)
     yield from _on_scaling(pool)
     yield from _on_checkpointing(request, pool)
     yield from _on_payment(request, pool)
@@ -66,7 +68,7 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
     yield from _on_expected_prices(found.left.market, priced)
     yield from _free_beside(request, found.left)
-    untold = {gpu_name(each.offer.gpu_key) for each in found.fallen if SPEED_UNTOLD in each.reason}
+    untold = {gpu_name(each.offer.gpu_key) for each in found.excluded if SPEED_UNTOLD in each.reason}
     if untold:
         yield f"Not ranked, having no BF16 hardware: {listing(sorted(untold))}. Of each {SPEED_UNTOLD}."
 
@@ -105,7 +107,7 @@ def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
         if own.assumed:
             yield f"Best to own assumes {listing(assumed_of([own]))}."
     yield from _on_the_price(choice)
-    paid, other = to_pay(decision), second_best(decision)
+    paid, other = recommended(decision), second_best(decision)
     yield from _on_vcpus(paid)
     if other is not None and other.can_feed is False:
         yield from _on_vcpus(other)
@@ -162,7 +164,7 @@ def _on_vcpus(choice: Choice) -> Iterator[str]:
     )
 
 
-def _free_beside(request: RankRequest, left: Sifted) -> Iterator[str]:
+def _free_beside(request: RankRequest, left: FilterResult) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
     if request.buys or request.gpus or request.providers:
         return

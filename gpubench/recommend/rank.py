@@ -27,7 +27,7 @@ from gpubench.offers.table import OfferTable, newest_day
 from gpubench.options import takes_options_of
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.eligible import Sifted, sift
+from gpubench.recommend.eligible import FilterResult, sift
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.judge import first_choice, judge_offers
 from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
@@ -80,7 +80,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     runs, problems = _runs(request)
     machines, for_sale = _machines(request, runs, today)
 
-    def left(asked: RankRequest) -> Sifted:
+    def left(asked: RankRequest) -> FilterResult:
         owned = {offer_of(machine): machine for machine in machines}
         offers = Offers.joined(Offers.of(table.offers), Offers.of(owned))
         drift = drift_of(table.changes)

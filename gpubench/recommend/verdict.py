@@ -27,7 +27,7 @@ from gpubench.models import (
     Sureness,
 )
 from gpubench.recommend.chances import NEAR
-from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
+from gpubench.recommend.decision import against_rent_by_the_hour, recommended, second_best
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
@@ -94,9 +94,9 @@ def verdict(found: Eligible, ranking: Ranking) -> Said:
         ranking: The answer, with the decision; its rows are those that are shown.
     """
     request, rows, speeds = found.request, found.rows, found.pool.speeds
-    head, rent, cpu = rows[0], rather_rent(ranking), _on_the_cpu(request, speeds)
+    head, rent, cpu = rows[0], rent_instead(ranking), _on_the_cpu(request, speeds)
     is_enough = cpu.kind is SentenceKind.NO_GPU_NEEDED
-    sure = f"{SURENESS}: {how_sure(ranking.sorted_by, ranking.decision)}."
+    sure = f"{SURENESS}: {confidence(ranking.sorted_by, ranking.decision)}."
     beside = [
         _host_bound(head),
         _tie(rows.leading),
@@ -177,7 +177,7 @@ def only_purchases(decision: Decision) -> bool:
     return all(each.purchase_usd is not None for each in decision.by_gpu)
 
 
-def rather_rent(ranking: Ranking) -> str:
+def rent_instead(ranking: Ranking) -> str:
     """Return what to rent where the best to buy does not pay: "RTX 3090 at vast, $6.00 a job; buying ..."."""
     rent = ranking.decision.rather_rent
     weighed = against_rent_by_the_hour(ranking.decision.choice, ranking.buy_or_rent)
@@ -225,7 +225,7 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
     return f"{figure} {ranking.throughput_unit}"
 
 
-def how_sure(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> str:
+def confidence(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> str:
     """Return in at most 15 words how sure the choice is, and how far from the best it is on average.
 
     "41 % within 10 % of cheapest, expected regret $3.12". Where others have the same GPU too, the chance of
@@ -268,7 +268,7 @@ def _regret(sure: Sureness) -> str:
 
 
 def sureness_note(ranking: Ranking) -> str:
-    """Return what the figures of ``how_sure`` mean."""
+    """Return what the figures of ``confidence`` mean."""
     decision = ranking.decision
     if decision.sureness.p_best > CERTAIN:
         return ""
@@ -299,12 +299,12 @@ class Caution(NamedTuple):
 
 def decisive_doubts(decision: Decision) -> list[Caution]:
     """Return what is doubtful where it decides, first what would be paid for and not used: too few vCPUs."""
-    decisive = [each for each in (to_pay(decision), second_best(decision)) if each is not None]
+    decisive = [each for each in (recommended(decision), second_best(decision)) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
     prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
-    few = underfed(to_pay(decision))
+    few = underfed(recommended(decision))
     return [
-        *([Caution(f"{few} of its GPUs", _feed(to_pay(decision).fed_share))] if few else []),
+        *([Caution(f"{few} of its GPUs", _feed(recommended(decision).fed_share))] if few else []),
         *([Caution("; ".join(prices), "doubtful price")] if prices else []),
         *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Caution(decision.unfitted, "few measurements")] if decision.unfitted else []),

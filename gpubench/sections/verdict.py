@@ -13,14 +13,14 @@ from typing import NamedTuple
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
-from gpubench.recommend.decision import against_rent_by_the_hour, second_best, to_pay
+from gpubench.recommend.decision import against_rent_by_the_hour, recommended, second_best
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
     ONLY_OFFER,
     SURENESS,
+    confidence,
     decisive_doubts,
-    how_sure,
     underfed,
     word_count,
 )
@@ -124,7 +124,9 @@ def headline(ranking: Ranking, *, aged: bool = True) -> str:
     if first is not None and first.kind is SentenceKind.NO_GPU_NEEDED:
         return _printable(first)
     decision = ranking.decision
-    answer = f"{offered(to_pay(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
+    answer = (
+        f"{offered(recommended(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
+    )
     return f"{answer[0].upper()}{answer[1:]}"
 
 
@@ -138,7 +140,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     else:
         sureness = {ONLY_OFFER: None}
         if ranking.offer_count != 1:  # of the GPU as well where the table says so, if there is room
-            said = (how_sure(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
+            said = (confidence(ranking.sorted_by, decision, of_the_gpu=of) for of in (True, False))
             sureness = dict.fromkeys(said)
         yield _promised(*(Fact(term=SURENESS, value=value) for value in sureness))
         yield from _runner_up(decision)
@@ -147,7 +149,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
         shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
         values = ("; ".join(each.text for each in found), *shorter)
         yield _promised(*(Fact(term=CAUTION, value=value, tone="warning") for value in values))
-    shown = {each.gpu_key for each in (to_pay(decision), second_best(decision)) if each is not None}
+    shown = {each.gpu_key for each in (recommended(decision), second_best(decision)) if each is not None}
     measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
     if measured is not None and measured.gpu_key not in shown:
         yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
@@ -160,7 +162,7 @@ def _promised(*wordings: Fact) -> _Line:
 
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
-    choice = to_pay(decision)
+    choice = recommended(decision)
     largest = ranking.rows[0].estimate.batch_choice == "largest"  # of each GPU its own: they are not equal
     batch = ["at largest batch"] if largest else []
     hows = ["; ".join([str(choice.basis), *batch, fits]) for fits in fits_in_short(choice)]
@@ -217,7 +219,9 @@ def _change(decision: Decision) -> tuple[str, ...]:
 def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     """The best of each source, unless it is named already."""
     named = {
-        _key(each) for each in (to_pay(decision), decision.choice, decision.runner_up) if each is not None
+        _key(each)
+        for each in (recommended(decision), decision.choice, decision.runner_up)
+        if each is not None
     }
     own = decision.best_to_own
     # whether the job is so small a share of the life of a machine that nobody buys it for that
