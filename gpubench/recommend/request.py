@@ -356,7 +356,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def was_given(self, field: str) -> bool:
         """Whether a field holds what somebody gave, be it the default, and not what was assumed."""
         (parameter,) = (each for each in parameters_of(RankRequest) if each.field == field)
-        return parameter.name in self.asked or getattr(self, field) != parameter.default
+        return parameter.name in self.asked or getattr(self, field) != parameter.initial
 
     @property
     def job_samples(self) -> float | None:
