@@ -103,6 +103,42 @@ def test_the_stub_says_what_the_functions_take() -> None:
     assert make_stub.STUB.read_text(encoding="utf-8") == make_stub.stub()
 
 
+CALLS = {
+    'gpubench.rank("vgg16", precision="amp", gpu=["h100", "rtx 5090"], utilization=(0.3, 0.7))': None,
+    'gpubench.rank(["vgg16", "cnn"], mix={"vgg16": 1.0}, results=Path("x"), lora=True)': None,
+    'gpubench.run(quick=True, precision=["fp32"], time_limit=60)': None,
+    'gpubench.report("page.html", workload="vgg16").upper()': None,
+    'gpubench.rank("vgg16").rows[0].offer.price_usd_per_hour': None,
+    'gpubench.rank(precision="fp99")': 'Argument "precision" to "rank" has incompatible type',
+    'gpubench.rank(gpus="h100")': 'Unexpected keyword argument "gpus" for "rank"; did you mean "gpu"?',
+    'gpubench.rank(count="4")': 'Argument "count" to "rank" has incompatible type "str"',
+    'gpubench.rank("vgg16", "h100")': 'Too many positional arguments for "rank"',
+    "gpubench.predict()": 'Missing positional argument "workload" in call to "predict"',
+    "gpubench.load_runs(3)": 'Argument 1 to "load_runs" has incompatible type "int"',
+}
+"""Calls, and what a type checker holds against them."""
+
+
+@pytest.mark.slow
+def test_a_type_checker_takes_and_refuses_calls_as_the_functions_do(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "calls.py"
+    program.write_text("from pathlib import Path\nimport gpubench\n" + "\n".join(CALLS))
+    package = Path(gpubench.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", str(program)],
+        cwd=package,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [line.split(": error: ") for line in done.stdout.splitlines() if ": error: " in line]
+    errors = {int(place.rpartition(":")[2]): words for place, words in told}
+    wanted = {line: words for line, words in enumerate(CALLS.values(), start=3) if words is not None}
+    assert errors.keys() == wanted.keys(), done.stdout
+    assert all(words in errors[line] for line, words in wanted.items()), done.stdout
+
+
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"probe"}))
 def test_help_lists_every_option(name: str) -> None:
     function = getattr(gpubench, name)
