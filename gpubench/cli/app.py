@@ -35,12 +35,6 @@ MESSAGE_LIMIT = 2000
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
 
-_GONE = {
-    "calibrate": "use gpubench predict calibrate --with DIR, or python -m tools.calibrate in a checkout",
-    "predict evaluate": "run python -m tools.evaluate in a checkout",
-}
-"""Verbs that are no more, and what to do instead."""
-
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -187,14 +181,14 @@ def _misuse(error: typer.TyperException) -> str:
         names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
     option = getattr(error, "option_name", None)
-    for gone in csv.DictReader(package_text("data/gone_options.csv").splitlines()):
-        if (gone["verb"], gone["option"]) == (" ".join(names), option):
-            return f"{path} has no {option} any more: {gone['instead']}"
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)
     asked = " ".join([*names, unknown[1]]) if unknown else ""
-    if asked in _GONE:
-        return f"gpubench {asked} is no more: {_GONE[asked]}"
+    for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
+        if option and (gone["verb"], gone["option"]) == (" ".join(names), option):
+            return f"{path} has no {option} any more: {gone['instead']}"
+        if (gone["verb"], gone["option"]) == (asked, ""):
+            return f"gpubench {asked} is no more: {gone['instead']}"
     word = unknown[1].lower() if unknown and "Did you mean" not in words else None
     also = [name for name in verb_names() if word is not None and word in load_verb(name).also_called]
     meant = f" Did you mean '{also[0]}'?" if also and also[0] in _verbs_of(group) else ""
