@@ -626,26 +626,12 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         drops = args[_TRAIN_ARGUMENT] and args[_DROPOUT_ARGUMENT] > 0 and args[_LAYERS_ARGUMENT] > 1
         with self.device.here(), self.device.drawing_recurrently() if drops else nullcontext():
-            out = _on_any_cpu(func, args, kwargs)
+            out = func(*args, **kwargs)
         if not args[_TRAIN_ARGUMENT]:
             for tensor in _tensors((out,)):
                 if tensor.requires_grad:
                     tensor.register_hook(_not_in_training)
         return out
-
-
-def _on_any_cpu(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute a recurrent layer without oneDNN where that has none of its type: bfloat16 on an older processor."""
-    try:
-        return func(*args, **kwargs)
-    except RuntimeError as error:
-        if "primitive descriptor" not in str(error):
-            raise
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        return func(*args, **kwargs)
-    finally:
-        torch._C._set_mkldnn_enabled(True)
 
 
 def _not_in_training(grad: Tensor) -> Tensor:

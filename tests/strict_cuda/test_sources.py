@@ -31,7 +31,7 @@ OWN = {
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
         "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_reduced_format", "_rounded",
-        "_single", "_in_backward", "_unwatched", "_on_any_cpu",
+        "_single", "_in_backward", "_unwatched", "_REDUCED",
     },
     "compiler": {
         "compiler", "compiler.OptimizedModule.__init__", "compiler.compiled",
