@@ -5,15 +5,15 @@ compiled model alone, whose inputs are drawn by its own shapes, or ``(model, inp
 optimizer as a fifth, with numpy arrays. Trusted code, but code of others: it is imported in a child process
 only, that of a measurement or, before there is a plan, one that runs this file.
 
-A backend may compute something of what does not fit a loss: it stretches the smaller of two shapes, and takes
-a label that is no class for one whose loss is 0. That is refused here, before a step is timed.
+A backend may compute something of what does not fit a loss: it stretches the smaller of two shapes. That is
+refused here, before a step is timed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from functools import cache
 from typing import Any
 
 import keras
@@ -56,6 +56,7 @@ def check_backend(framework: Framework) -> None:
         )
 
 
+@cache
 def build_of(reference: str, framework: Framework) -> Build:
     """Return what builds a workload with Keras: one of the standard ones, or a file of the user's own.
 
@@ -65,12 +66,7 @@ def build_of(reference: str, framework: Framework) -> Build:
     if not is_own(reference):
         standard: Build = keras_models().MODELS[reference]
         return standard
-    return _own_build(reference, framework)[0]
-
-
-def _own_build(reference: str, framework: Framework) -> tuple[Build, ModuleType]:
-    """Return what builds a model of the user's own, and the module that it is from."""
-    found, module = import_own(reference)
+    found, _ = import_own(reference)
     check_backend(framework)
     name = own_name(reference)
     if not callable(found):
@@ -82,7 +78,7 @@ def _own_build(reference: str, framework: Framework) -> tuple[Build, ModuleType]
         check_backend(framework)
         return _task(name, made, batch_size, seed)
 
-    return build, module
+    return build
 
 
 def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
@@ -154,24 +150,23 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     Raises:
         MisuseError: Where it is no such model, or its output does not fit its loss.
     """
-    build, module = _own_build(reference, framework)
-    task = build(PROFILED_BATCH, 0)
+    task = build_of(reference, framework)(PROFILED_BATCH, 0)
     outputs = import_foreign(own_name(reference), lambda: task.model(task.batches[0][0], training=False))
-    check_fit(own_name(reference), task.loss, [targets for _, targets in task.batches], outputs)
+    check_fit(own_name(reference), task.loss, task.batches[0][1], outputs)
     return_home()
     shape = tuple(int(n) for n in task.batches[0][0].shape[1:])
     is_image = len(shape) == 3
     profile = WorkloadProfile(
         name=own_name(reference),
         version=1,
-        sample_unit=str(getattr(module, "SAMPLE_UNIT", "image" if is_image else "sample")),
+        sample_unit="image" if is_image else "sample",
         sample_shape=shape,
         is_image=is_image,
-        source=str(getattr(module, "SOURCE", "the user's own Keras model")),
+        source="the user's own Keras model",
         optimizer=type(task.optimizer).__name__,
         parameters=int(task.model.count_params()),
         trainable_parameters=sum(int(np.prod(v.shape)) for v in task.model.trainable_variables),
-        batches=tuple(getattr(module, "BATCHES", DEFAULT_BATCHES)),
+        batches=DEFAULT_BATCHES,
         forward_flops_per_sample=0.0,
         train_flops_per_sample=0.0,
         saved_bytes_per_sample=0.0,
@@ -220,59 +215,38 @@ def draw_targets(
     return draw.integers(2, size=shape).astype(np.float32)
 
 
-def check_fit(name: str, loss: keras.losses.Loss, targets: Sequence[Any], outputs: Any) -> None:
+def check_fit(name: str, loss: keras.losses.Loss, targets: Any, outputs: Any) -> None:
     """Refuse a model whose output does not fit its loss.
 
     Args:
         name: Of the model.
         loss: Of the model.
-        targets: Of every batch, on the host.
-        outputs: Of the model, for the first batch.
+        targets: Of a batch.
+        outputs: Of the model for it.
 
     Raises:
-        MisuseError: With both shapes, or the labels.
+        MisuseError: With both shapes.
     """
     if not hasattr(outputs, "shape"):
         raise MisuseError(
             f"{name}: a model with one output is measured, and this one returns a {type(outputs).__name__}"
         )
     shape, function = tuple(outputs.shape), getattr(loss, "fn", None)
-    given = tuple(targets[0].shape)
+    given = tuple(targets.shape)
     shapes = f"an output of shape {shape} and targets of shape {given}"
-    if function in _SPARSE | _ONE_HOT:
-        _check_classes(name, loss, targets, shape, shapes)
     is_of_keras = getattr(function, "__module__", "").startswith("keras.")
     # A last dimension of 1 is added or taken away by Keras.
     differ = shape not in {given, (*given, 1)} and given != (*shape, 1)
     if is_of_keras and function not in _OTHER_SHAPES and differ:
         raise MisuseError(f"{name}: {_MISFIT}: {loss.name} needs both of one shape, and has {shapes}")
     try:
-        value = keras.ops.convert_to_numpy(loss(keras.ops.convert_to_tensor(targets[0]), outputs))
+        value = keras.ops.convert_to_numpy(loss(keras.ops.convert_to_tensor(targets), outputs))
     except Exception as error:  # a loss of the user's own may raise anything; the cause is kept
         raise MisuseError(f"{name}: {_MISFIT}: {shapes} ({type(error).__name__})") from error
     if value.ndim:
         raise MisuseError(
             f"{name}: the loss is not a single number: its shape is {value.shape}, from {shapes}"
         )
-
-
-def _check_classes(
-    name: str, loss: keras.losses.Loss, targets: Sequence[Any], shape: tuple[int, ...], shapes: str
-) -> None:
-    axis = getattr(loss, "_fn_kwargs", {}).get("axis", -1)
-    classes = shape[axis] if shape else 0
-    if classes < 2:
-        raise MisuseError(
-            f"{name}: {_MISFIT}: {loss.name} over one class is 0 whatever the weights, and it has {shapes}; "
-            "binary_crossentropy takes one output"
-        )
-    if loss.fn not in _SPARSE:
-        return
-    labels = [each[each != getattr(loss, "ignore_class", None)] for each in map(np.asarray, targets)]
-    least = min((each.min() for each in labels if each.size), default=0)
-    most = max((each.max() for each in labels if each.size), default=0)
-    if least < 0 or most >= classes:
-        raise MisuseError(f"{name}: {_MISFIT}: {classes} outputs for labels from {least} to {most}; {shapes}")
 
 
 def main() -> None:

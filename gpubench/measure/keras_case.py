@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpubench.measure import keras_steps, messages
 from gpubench.measure.budget import CURVE_SHARE
@@ -43,18 +43,11 @@ class KerasBench(Bench):
     """What the child of a Keras backend keeps from case to case."""
 
     framework: Framework
-    builds: dict[str, Build] = field(default_factory=dict)
 
     def is_spent(self, status: Status) -> bool:
         """Let go of a case; whether this process must not measure another."""
         keras_steps.release(self.framework)
         return super().is_spent(status)
-
-    def build(self, reference: str) -> Build:
-        """Return what builds a workload; a file of the user's own is imported once."""
-        if reference not in self.builds:
-            self.builds[reference] = build_of(reference, self.framework)
-        return self.builds[reference]
 
 
 def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
@@ -75,7 +68,7 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
 
 
 def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
-    case, build = order.case, bench.build(order.reference)
+    case, build = order.case, build_of(order.reference, bench.framework)
     bench.phase("build")
     with seen.timing("build"):
         task = keras_steps.built(build, case, bench.seed)
@@ -113,7 +106,7 @@ def _first_steps(
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")
     advance = steps.advance(execution)
-    start, peak = steps.values(), keras_steps.peak_of(bench.framework)
+    start = steps.values()
     with seen.timing(execution.facts.preparation or "first_step"):
         try:
             _losses(steps, advance, 1)  # a backend compiles in its first step
@@ -121,7 +114,6 @@ def _first_steps(
             if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
                 raise NotHereError(f"jax has cuDNN's recurrent layers in float32 alone ({error})") from error
             raise
-    seen.peak_memory_bytes = peak()
     steps.restore(start)
     if execution is not Execution.EAGER:
         bench.phase("check")

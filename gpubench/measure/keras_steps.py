@@ -131,7 +131,7 @@ class Steps:
         """Compile and build all that a step creates when it is first taken."""
         inputs, targets = self.batches[0]
         outputs = self.model(inputs, training=False)
-        check_fit(name, task.loss, [targets for _, targets in task.batches], outputs)
+        check_fit(name, task.loss, targets, outputs)
         self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
         self.model._symbolic_build(data_batch=(inputs, targets))  # noqa: SLF001 - what fit does before its first step
         if not self.model.optimizer.built:
@@ -295,35 +295,6 @@ def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ..
 
             return check_device(profile)
     return check_same_device(profile, name=name, uuid=None, sm_count=None, pci_bus_id=None)
-
-
-def peak_of(framework: Framework) -> Callable[[], int | None]:
-    """Return what reads the most device memory that a backend hands out from now on [B]; None on a CPU.
-
-    jax cannot forget an earlier peak: where what follows stays below it, its own peak is unknown.
-    """
-    if why_no_gpu(framework) is not None:
-        return lambda: None
-    match framework:
-        case Framework.KERAS_TENSORFLOW:
-            import tensorflow as tf
-
-            memory = tf.config.experimental
-            memory.reset_memory_stats("GPU:0")
-            return lambda: int(memory.get_memory_info("GPU:0")["peak"])
-        case Framework.KERAS_JAX:
-            import jax
-
-            def peak_bytes() -> int:
-                return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
-
-            earlier_bytes = peak_bytes()
-            return lambda: peak if (peak := peak_bytes()) > earlier_bytes else None
-        case _:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats()
-            return torch.cuda.max_memory_allocated
 
 
 def release(framework: Framework) -> None:

@@ -279,39 +279,41 @@ def _add(device: torch.device) -> Callable[[], object]:
     return lambda: one.add_(1)
 
 
-def launch(make: Make = _add) -> Probe:
+def launch() -> Probe:
     """One-element additions issued back to back: wall time of each."""
     return Probe(
         name="launch wall",
         size=f"{LAUNCHES} launches",
         unit="s",
-        make=make,
+        make=_add,
         on_device=False,
         repeats=LAUNCHES,
     )
 
 
-def launch_on_device(make: Make = _add) -> Probe:
+def launch_on_device() -> Probe:
     """A one-element addition between two device events."""
-    return Probe(name="launch device", size="1 launch", unit="s", make=make)
+    return Probe(name="launch device", size="1 launch", unit="s", make=_add)
 
 
-def other_probes(
-    *,
-    alone: bool,
-    inside: Callable[[Bytes], Make] = _copy_inside,
-    across: Across = _copy_across,
-    add: Make = _add,
-) -> Iterator[Probe]:
+def other_probes(*, alone: bool) -> Iterator[Probe]:
     """Copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host beside it."""
+    yield from copies(alone=alone)
+    if not alone:
+        yield launch_on_device()
+    yield launch()
+
+
+def copies(
+    *, alone: bool, inside: Callable[[Bytes], Make] = _copy_inside, across: Across = _copy_across
+) -> Iterator[Probe]:
+    """Copies inside a device, and between it and the host where it is not ``alone``."""
     if alone:
         yield device_copy(CPU_COPY_BYTES, inside)
-    else:
-        yield device_copy(COPY_BYTES, inside)
-        for to_device, pinned in product((True, False), repeat=2):
-            yield transfer(TRANSFER_BYTES, to_device=to_device, pinned=pinned, make=across)
-        yield launch_on_device(add)
-    yield launch(add)
+        return
+    yield device_copy(COPY_BYTES, inside)
+    for to_device, pinned in product((True, False), repeat=2):
+        yield transfer(TRANSFER_BYTES, to_device=to_device, pinned=pinned, make=across)
 
 
 def measure_probe(

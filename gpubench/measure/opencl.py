@@ -1,8 +1,4 @@
-"""Micro-benchmarks through OpenCL: copies, transfers, launches and arithmetic, under the one stop rule.
-
-A repetition on a GPU is timed by the profile of its event, with the cache cleared before it; on a CPU, and
-where host and device both work, on the clock that waits for the queue.
-"""
+"""Micro-benchmarks through OpenCL: copies, transfers, arithmetic, on the clock that waits for the queue."""
 
 from __future__ import annotations
 
@@ -11,21 +7,22 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
+from pyopencl.array import Array, empty, zeros
 
 from gpubench.errors import NoDeviceError
 from gpubench.measure.budget import Budget
 from gpubench.measure.loop import Clock
-from gpubench.measure.micro import CACHE_BYTES, other_probes
-from gpubench.measure.probes import Make, Probe, Timer, by_clock, deadline_in, measure_all, repeat
+from gpubench.measure.micro import copies
+from gpubench.measure.probes import Make, Probe, by_clock, deadline_in, measure_all, repeat
 from gpubench.models import DeviceProfile, Finding, MicroResult
 from gpubench.units import Bytes, Seconds, plain
 
 CHAINS = 8
 """Chains of dependent operations in one work-item: enough to hide the latency of each."""
-CHAIN_STEPS = 2048
+CHAIN_STEPS = 4096
+"""Enough that the launch is some thousandths of the time."""
 ITEMS_PER_UNIT = 1 << 14
 """Work-items for each compute unit: several for every lane that it has."""
-FLOP_PER_STEP = 2.0
 _TOO_LARGE = (
     cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
     cl.status_code.INVALID_BUFFER_SIZE,
@@ -33,9 +30,6 @@ _TOO_LARGE = (
     cl.status_code.OUT_OF_HOST_MEMORY,
 )
 """How a device refuses a buffer; some find out only when it is first used."""
-_GAIN, _OFFSET = 0.5, 1.0
-"""Of x' = gain x + offset, which ends at 2 whatever it begins with: the result shows that it was computed."""
-_FIXED_POINT = _OFFSET / (1 - _GAIN)
 _FORMATS = {
     "fp32": ("float", np.float32, ""),
     "fp64": ("double", np.float64, "cl_khr_fp64"),
@@ -44,54 +38,53 @@ _FORMATS = {
 """Formats: their name in OpenCL C, that of numpy, and the extension that a device needs."""
 _SOURCE = """
 #pragma OPENCL FP_CONTRACT ON
-{pragma}
-__kernel void chains(__global {type} *out, const {scalar} gain, const {scalar} offset) {{
-    const size_t item = get_global_id(0);
-    {type} {declared};
-    for (int step = 0; step < {steps}; ++step) {{
-        {body}
-    }}
-    out[item] = ({summed}) / ({scalar}){chains};
-}}
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#ifdef cl_khr_fp16
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#endif
+__kernel void chains(__global TYPE *out, const SCALAR gain, const SCALAR offset) {
+    const TYPE a = (TYPE)((SCALAR)(get_global_id(0) % 64));
+    TYPE b = a + gain, c = b + gain, d = c + gain, e = d + gain;
+    TYPE f = e + gain, g = f + gain, h = g + gain, i = a;
+    for (int step = 0; step < STEPS; ++step) {
+        b = b * gain + offset; c = c * gain + offset; d = d * gain + offset; e = e * gain + offset;
+        f = f * gain + offset; g = g * gain + offset; h = h * gain + offset; i = i * gain + offset;
+    }
+    out[get_global_id(0)] = (b + c + d + e + f + g + h + i) / (SCALAR)8;
+}
 """
-_ONE_SOURCE = "__kernel void one(__global float *x) { x[0] += 1.0f; }"
+_GAIN, _OFFSET, _FIXED_POINT = 0.5, 1.0, 2.0
+"""x' = gain x + offset ends at its fixed point whatever it begins with: that shows that it was computed."""
+_ANY_SOURCE = "__kernel void any(__global float *x) { x[0] += 1.0f; }"
 
 
 def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
-    """Open a queue of the device of a profile that keeps times, and see that the device compiles a kernel.
+    """Open a queue of the device of a profile, and see that its driver compiles for it.
 
     Raises:
-        NoDeviceError: If it is no longer at its place, cannot be opened, or compiles nothing.
+        NoDeviceError: If it is no longer at its place, cannot be opened, or compiles nothing, as an old PoCL
+            on a newer processor.
     """
     try:
         devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
         device = dict(enumerate(devices)).get(profile.index or 0)
         if device is None or plain(device.name.strip(), 120) != profile.name:
             raise NoDeviceError(f"opencl:{profile.index} is no longer {profile.name}; see gpubench probe")
-        profiling = cl.command_queue_properties.PROFILING_ENABLE
-        queue = cl.CommandQueue(cl.Context([device]), properties=profiling)
+        queue = cl.CommandQueue(cl.Context([device]))
     except cl.Error as error:
         raise NoDeviceError(f"OpenCL cannot open {profile.name}: {error}") from error
-    compiled(queue, "one", _ONE_SOURCE)
-    return queue
-
-
-def compiled(queue: cl.CommandQueue, name: str, source: str) -> Any:
-    """Return a kernel.
-
-    Raises:
-        NoDeviceError: If the driver cannot compile for its device, as an old PoCL for a newer processor.
-    """
-    program = cl.Program(queue.context, source)
     try:
-        return cl.Kernel(program.build(), name)
+        cl.Program(queue.context, _ANY_SOURCE).build()
     except cl.Error as error:
         lines = str(error).splitlines()
         seen = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
-            f"the OpenCL driver of {plain(queue.device.name.strip())} cannot compile for it "
-            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL whose LLVM knows this processor)"
+            f"the OpenCL driver of {profile.name} cannot compile for it ({plain(seen, 200)}); install a "
+            "newer one (for a CPU: a PoCL whose LLVM knows this processor)"
         ) from error
+    return queue
 
 
 def run_micro(
@@ -115,7 +108,7 @@ def run_micro(
     """
 
     def measure(probe: Probe) -> MicroResult:
-        return repeat(probe, probe.make(queue), timer(probe, queue), budget)
+        return repeat(probe, probe.make(queue), by_clock(probe, Clock(synchronize=queue.finish)), budget)
 
     def is_refusal(error: Exception) -> bool:
         return isinstance(error, cl.Error) and error.code in _TOO_LARGE
@@ -124,33 +117,17 @@ def run_micro(
 
 
 def probes(queue: cl.CommandQueue, *, strict: bool) -> Iterator[Probe]:
-    """Multiply-adds of strict fp32; else those of the device's other formats, copies, transfers, launches."""
+    """Multiply-adds of strict fp32; else those of the device's other formats, copies and transfers."""
     if strict:
         yield multiply_add(queue, "fp32")
         return
     told = queue.device.extensions.split()
     yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in told)
-    yield from other_probes(alone=is_cpu(queue), inside=copy_inside, across=_copy_across, add=add)
+    yield from copies(alone=_is_cpu(queue), inside=copy_inside, across=_copy_across)
 
 
-def is_cpu(queue: cl.CommandQueue) -> bool:
-    """Whether the device is the host's processor, which has no transfers to itself."""
+def _is_cpu(queue: cl.CommandQueue) -> bool:
     return bool(queue.device.type & cl.device_type.CPU)
-
-
-def timer(probe: Probe, queue: cl.CommandQueue) -> Timer:
-    """Return what times one repetition: the event's own profile on a GPU, else the clock."""
-    if is_cpu(queue) or not probe.on_device:
-        return by_clock(probe, Clock(synchronize=queue.finish))
-    cache = buffer(queue, CACHE_BYTES)
-
-    def by_event(action: Callable[[], Any]) -> Seconds:
-        cl.enqueue_fill_buffer(queue, cache, np.uint8(0), 0, CACHE_BYTES)
-        event = action()
-        event.wait()
-        return float(event.profile.end - event.profile.start) * 1e-9
-
-    return by_event
 
 
 def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
@@ -158,29 +135,21 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
 
     On a CPU each work-item fills a vector register, without which PoCL reaches a tenth of the rate.
     """
-    scalar, number, extension = _FORMATS[precision]
-    lanes = max(1, getattr(queue.device, f"native_vector_width_{scalar}")) if is_cpu(queue) else 1
-    type_name = f"{scalar}{lanes}" if lanes > 1 else scalar
+    scalar, number, _ = _FORMATS[precision]
+    lanes = max(1, getattr(queue.device, f"native_vector_width_{scalar}")) if _is_cpu(queue) else 1
     items = ITEMS_PER_UNIT * queue.device.max_compute_units // lanes
-    size = items * lanes * np.dtype(number).itemsize
-    names = [f"x{i}" for i in range(CHAINS)]
-    source = _SOURCE.format(
-        pragma=f"#pragma OPENCL EXTENSION {extension} : enable" if extension else "",
-        type=type_name,
-        scalar=scalar,
-        declared=", ".join(f"{x} = ({type_name})(({scalar})(item % 64 + {i}))" for i, x in enumerate(names)),
-        steps=CHAIN_STEPS,
-        body=" ".join(f"{x} = {x} * gain + offset;" for x in names),
-        summed=" + ".join(names),
-        chains=CHAINS,
-    )
+    options = [f"-DTYPE={scalar}{lanes if lanes > 1 else ''}", f"-DSCALAR={scalar}", f"-DSTEPS={CHAIN_STEPS}"]
 
     def make(queue: cl.CommandQueue) -> Callable[[], object]:
-        out, result = buffer(queue, size), np.empty(items * lanes, number)
-        run = repetition(queue, compiled(queue, "chains", source), items, out, number(_GAIN), number(_OFFSET))
+        kernel = cl.Kernel(cl.Program(queue.context, _SOURCE).build(options), "chains")
+        out = empty(queue, items * lanes, number)
+        kernel.set_args(out.data, number(_GAIN), number(_OFFSET))
+
+        def run(_: Array = out) -> object:  # the kernel itself lets its arguments go
+            return cl.enqueue_nd_range_kernel(queue, kernel, (items,), None)
+
         run()
-        cl.enqueue_copy(queue, result, out).wait()
-        if not np.allclose(result.astype(np.float64), _FIXED_POINT, rtol=1e-2):
+        if not np.allclose(out.get().astype(np.float64), _FIXED_POINT, rtol=1e-2):
             raise ArithmeticError(f"{precision} multiply-adds of {queue.device.name} give wrong results")
         return run
 
@@ -189,53 +158,32 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
         precision=precision,
         size=f"{items * lanes * CHAINS} chains of {CHAIN_STEPS}",
         unit="FLOP/s",
-        work=FLOP_PER_STEP * CHAINS * CHAIN_STEPS * items * lanes,
-        memory_bytes=size,
+        work=2.0 * CHAINS * CHAIN_STEPS * items * lanes,
+        memory_bytes=items * lanes * np.dtype(number).itemsize,
         make=make,
     )
-
-
-def buffer(queue: cl.CommandQueue, size: Bytes, flags: int = 0) -> Any:
-    """Return a buffer of the device."""
-    return cl.Buffer(queue.context, cl.mem_flags.READ_WRITE | flags, size)
-
-
-def repetition(queue: cl.CommandQueue, kernel: Any, items: int, *arguments: Any) -> Callable[[], object]:
-    """Return what runs a kernel once; it keeps the arguments, which the kernel itself lets go."""
-    kernel.set_args(*arguments)
-
-    def run(_: tuple[Any, ...] = arguments) -> object:
-        return cl.enqueue_nd_range_kernel(queue, kernel, (items,), None)
-
-    return run
 
 
 def copy_inside(size: Bytes) -> Make:
     """Copy one buffer of the device to another, both written before: what never was may not be there yet."""
 
     def make(queue: cl.CommandQueue) -> Callable[[], object]:
-        source, target = buffer(queue, size), buffer(queue, size)
-        for each in (source, target):
-            cl.enqueue_fill_buffer(queue, each, np.uint8(1), 0, size)
-        return lambda: cl.enqueue_copy(queue, target, source)
+        source, target = (zeros(queue, size, np.uint8) for _ in range(2))
+        return lambda: cl.enqueue_copy(queue, target.data, source.data)
 
     return make
 
 
 def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
     def make(queue: cl.CommandQueue) -> Callable[[], object]:
-        there, here = buffer(queue, size), np.empty(size, np.uint8)
+        there: Any = zeros(queue, size, np.uint8)
+        here = np.ones(size, np.uint8)
         if pinned:
-            staged = buffer(queue, size, cl.mem_flags.ALLOC_HOST_PTR)
-            flags = cl.map_flags.READ | cl.map_flags.WRITE
-            here, _ = cl.enqueue_map_buffer(queue, staged, flags, 0, (size,), np.uint8)
-        here[:] = 1
-        target, source = (there, here) if to_device else (here, there)
+            flags, access = cl.mem_flags, cl.map_flags.READ | cl.map_flags.WRITE
+            staged = cl.Buffer(queue.context, flags.READ_WRITE | flags.ALLOC_HOST_PTR, size)
+            here, _ = cl.enqueue_map_buffer(queue, staged, access, 0, (size,), np.uint8)
+            here[:] = 1
+        target, source = (there.data, here) if to_device else (here, there.data)
         return lambda: cl.enqueue_copy(queue, target, source, is_blocking=False)
 
     return make
-
-
-def add(queue: cl.CommandQueue) -> Callable[[], object]:
-    """Add one to one element."""
-    return repetition(queue, compiled(queue, "one", _ONE_SOURCE), 1, buffer(queue, 4))

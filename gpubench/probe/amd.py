@@ -44,9 +44,6 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx12": ("fp16", "bf16", "int8", "fp8"),
 }
 """Reduced formats of the matrix units by architecture: AMD's instruction set guides, CDNA and RDNA (WMMA)."""
-_PCIE = plausible.Choice(
-    "PCIe speed", {2500: 1, 5000: 2, 8000: 3, 16_000: 4, 32_000: 5, 64_000: 6}
-)  # generation by the transfer rate of a lane [MT/s]
 _POWER_CAP = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
 _CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
@@ -85,7 +82,7 @@ class AmdReadings(NoReadings):
         Raises:
             Exception: As the library raises it where it shows no such GPU.
         """
-        self._smi = smi
+        self.smi = smi
         self._handle = smi.amdsmi_get_processor_handle_from_bdf(bus_id)
         self._refused: dict[str, str] = {}
 
@@ -97,9 +94,9 @@ class AmdReadings(NoReadings):
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization and memory."""
         kinds, now, places = (
-            self._smi.AmdSmiClkType,
-            self._smi.AmdSmiTemperatureMetric.CURRENT,
-            self._smi.AmdSmiTemperatureType,
+            self.smi.AmdSmiClkType,
+            self.smi.AmdSmiTemperatureMetric.CURRENT,
+            self.smi.AmdSmiTemperatureType,
         )
         temperature_c = None
         for place in (places.EDGE, places.HOTSPOT):  # Instinct cards have the hot spot alone
@@ -138,17 +135,8 @@ class AmdReadings(NoReadings):
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use [B]."""
-        vram = self._smi.AmdSmiMemoryType.VRAM
+        vram = self.smi.AmdSmiMemoryType.VRAM
         return self.get("memory_used_bytes", plausible.MEMORY_USED, "gpu_memory_usage", None, vram)
-
-    def memory_bytes(self) -> int | None:
-        """Read the size of the memory [B]."""
-        vram = self._smi.AmdSmiMemoryType.VRAM
-        return self.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
-
-    def ecc_uncorrected(self) -> int | None:
-        """Read the count of uncorrected memory errors; only a change means anything."""
-        return self.get("ecc_uncorrected", plausible.ERRORS, "gpu_total_ecc_count", "uncorrectable_count")
 
     def get(
         self,
@@ -169,8 +157,8 @@ class AmdReadings(NoReadings):
         """
         function = f"amdsmi_get_{read}"
         try:
-            told = getattr(self._smi, function)(self._handle, *arguments)
-        except self._smi.AmdSmiException as error:
+            told = getattr(self.smi, function)(self._handle, *arguments)
+        except self.smi.AmdSmiException as error:
             self._refused[field] = f"{function}: {' '.join(str(error).split())}"
             return None
         if pick is not None:
@@ -293,11 +281,10 @@ def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[Device
 def _told(profile: DeviceProfile, of: AmdReadings) -> tuple[DeviceProfile, DeviceState]:
     """Add what the library tells."""
     name = of.get("name", plausible.text, "gpu_asic_info", "market_name")
-    memory_bytes, limits, now = of.memory_bytes(), of.power_limits(), of.sample()
+    vram = of.smi.AmdSmiMemoryType.VRAM
+    memory_bytes = of.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
+    limits, now = of.power_limits(), of.sample()
     spec = None if name is None else find_spec(name, memory_bytes)
-
-    def link(field: str, convert: Callable[[Any], int], part: str, key: str) -> Any:
-        return of.get(field, convert, "pcie_info", lambda told: told[part][key])
 
     state = DeviceState(
         temperature_c=now.temperature_c,
@@ -306,8 +293,6 @@ def _told(profile: DeviceProfile, of: AmdReadings) -> tuple[DeviceProfile, Devic
         memory_used_bytes=now.memory_used_bytes,
         memory_in_use_bytes=now.memory_used_bytes,
         idle=None if now.utilization is None else now.utilization == 0,
-        pcie_generation_now=link("pcie_now", _PCIE, "pcie_metric", "pcie_speed"),
-        pcie_width_now=link("pcie_now", plausible.PCIE_WIDTH, "pcie_metric", "pcie_width"),
     )
     described = replace(
         profile,
@@ -317,8 +302,6 @@ def _told(profile: DeviceProfile, of: AmdReadings) -> tuple[DeviceProfile, Devic
         l2_bytes=None if spec is None else spec.l2_bytes,
         power_limit_w=limits.enforced_w,
         power_limit_default_w=limits.default_w,
-        pcie_generation=link("pcie_generation", _PCIE, "pcie_static", "max_pcie_speed"),
-        pcie_width=link("pcie_width", plausible.PCIE_WIDTH, "pcie_static", "max_pcie_width"),
         driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
     )
     refused = {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}

@@ -1,13 +1,12 @@
 """The GPU of an Apple chip, as macOS names it: torch reaches it as ``mps``; it has no telemetry here.
 
-Written after the manual pages of sysctl and system_profiler, and tested with stand-ins of these two
-commands. No Mac was at hand.
+Written after the manual page of system_profiler, and tested with stand-ins of it. No Mac was at hand.
 """
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import psutil
@@ -21,41 +20,36 @@ from gpubench.specs import find_spec
 _LIMIT_S = 10.0
 
 
-class _Display(msgspec.Struct):
-    sppci_model: str | None = None
-    sppci_cores: str | None = None
-
-
-class _Displays(msgspec.Struct):
-    displays: list[_Display] = msgspec.field(name="SPDisplaysDataType", default_factory=list)
-
-
-@dataclass(frozen=True)
 class AppleBackend(WithoutReadings):
     """The one GPU of an Apple chip; nothing on any other machine."""
 
-    name: str = "mps"
+    name = "mps"
 
     def devices(self) -> BackendReport:
         """List the GPU of this chip."""
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
-        display = _display()
+        said = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_LIMIT_S)
+        try:
+            listed = msgspec.json.decode(said or "", type=dict[str, list[dict[str, Any]]])
+            display = listed["SPDisplaysDataType"][0]
+        except (msgspec.MsgspecError, LookupError):
+            display = {}
         unavailable = {}
-        if display.sppci_model is None:
+        if (name := display.get("sppci_model")) is None:
             unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
         try:
-            cores = SMS(int(display.sppci_cores or ""))
+            cores = SMS(int(display.get("sppci_cores", "")))
         except ValueError:  # no number, or none that a chip can have
             cores = None
             unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
-        spec = None if display.sppci_model is None else find_spec(display.sppci_model)
+        spec = None if name is None else find_spec(name)
         if spec is None:
             unavailable["gpu_key"] = NO_SPEC
         profile = DeviceProfile(
             backend="mps",
             vendor="Apple",
-            name=display.sppci_model,
+            name=name,
             gpu_key=None if spec is None else spec.key,
             index=0,
             architecture="Apple",
@@ -68,13 +62,3 @@ class AppleBackend(WithoutReadings):
 
 
 BACKEND = AppleBackend()
-
-
-def _display() -> _Display:
-    """The first display adapter that macOS lists; empty where it does not tell."""
-    said = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_LIMIT_S)
-    try:
-        listed = msgspec.json.decode(said or "", type=_Displays).displays
-    except msgspec.MsgspecError:
-        return _Display()
-    return listed[0] if listed else _Display()

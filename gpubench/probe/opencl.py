@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gpubench.children import ask_child
 from gpubench.errors import NoDeviceError
@@ -44,22 +43,29 @@ _VENDORS = {
 """Makers by the beginning of how their drivers spell them."""
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Every device in the order of the OpenCL loader, and what kept others from being listed."""
-
-    devices: tuple[DeviceProfile, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-def ask_listing() -> Listing:
-    """List the devices in a child process; one that fails or hangs becomes a problem, never an exception."""
+def ask_listing() -> BackendReport:
+    """List every device, CPUs too, in a child process; one that fails or hangs becomes a problem."""
     # numpy, which pyopencl brings, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    asked = ask_child(_PROGRAM, (), Listing, time_limit_s=_LIMIT_S, environment=environment)
-    return asked.answer or Listing(problems=(f"the process that lists OpenCL devices {asked.how}",))
+    asked = ask_child(_PROGRAM, (), BackendReport, time_limit_s=_LIMIT_S, environment=environment)
+    return asked.answer or _report([], [f"the process that lists OpenCL devices {asked.how}"])
 
 
-def listing() -> Listing:
+def _report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> BackendReport:
+    problems = tuple(
+        Problem(
+            what="an OpenCL platform cannot be used",
+            value=plain(each, 200),
+            fix="install or remove the driver of its maker; the other devices are not affected",
+            exit_code=0,
+            backend=NAME,
+        )
+        for each in seen
+    )
+    return BackendReport(devices=tuple(devices), states=(None,) * len(devices), problems=problems)
+
+
+def listing() -> BackendReport:
     """Ask each platform for its devices; one that has none, or fails, is left out with its reason."""
     import pyopencl
 
@@ -68,16 +74,14 @@ def listing() -> Listing:
     try:
         platforms = pyopencl.get_platforms()
     except pyopencl.Error as error:  # the loader's own word for "no driver"
-        return Listing(problems=(str(error),))
+        return _report([], [str(error)])
     for platform in platforms:
         try:
-            found += [
-                profile_of(device, platform.name, len(found) + place)
-                for place, device in enumerate(platform.get_devices())
-            ]
+            devices = platform.get_devices()
+            found += [profile_of(each, platform.name, n) for n, each in enumerate(devices, len(found))]
         except pyopencl.Error as error:
             problems.append(f"{platform.name.strip()}: {error}")
-    return Listing(devices=tuple(found), problems=tuple(problems))
+    return _report(found, problems)
 
 
 def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
@@ -117,34 +121,21 @@ def may_have_gpus(dev: Path = Path("/dev")) -> bool:
     return sys.platform != "linux" or any(True for name in _GPU_FILES for _ in dev.glob(name))
 
 
-@dataclass(frozen=True)
 class OpenClBackend(WithoutReadings):
     """Whatever OpenCL reaches, GPUs and CPUs alike; it runs micro-benchmarks and no training step."""
 
-    name: str = NAME
-    list_devices: Callable[[], Listing] = ask_listing
-    may_have_gpus: Callable[[], bool] = may_have_gpus
+    name = NAME
 
     def devices(self) -> BackendReport:
         """List the devices that are no CPU; nothing where pyopencl is not installed.
 
         Where no GPU can be reached nobody is asked: the child would take as long as all else of a probe.
         """
-        if not (installed() and self.may_have_gpus()):
+        if not (installed() and may_have_gpus()):
             return BackendReport()
-        found = self.list_devices()
-        profiles = tuple(device for device in found.devices if device.core_count is None)
-        problems = tuple(
-            Problem(
-                what="an OpenCL platform cannot be used",
-                value=plain(seen, 200),
-                fix="install or remove the driver of its maker; the other devices are not affected",
-                exit_code=0,
-                backend=NAME,
-            )
-            for seen in found.problems
-        )
-        return BackendReport(devices=profiles, states=(None,) * len(profiles), problems=problems)
+        found = ask_listing()
+        gpus = tuple(device for device in found.devices if device.core_count is None)
+        return replace(found, devices=gpus, states=(None,) * len(gpus))
 
     def device(self, place: int) -> DeviceProfile:
         """Return the device at a place, CPUs included, in the order of the OpenCL loader.
@@ -155,16 +146,15 @@ class OpenClBackend(WithoutReadings):
         if not installed():
             line = pip_install("pyopencl")
             raise NoDeviceError(f"OpenCL is reached through pyopencl, which is not installed: {line}")
-        found = self.list_devices()
+        found = ask_listing()
         if place < len(found.devices):
             return found.devices[place]
-        here = ", ".join(f"opencl:{i} {plain(d.name or '', 60)}" for i, d in enumerate(found.devices))
-        why = "; ".join(plain(problem, 100) for problem in found.problems)
+        here = [f"opencl:{i} {plain(d.name or '', 60)}" for i, d in enumerate(found.devices)]
+        why = "; ".join(problem.value or "" for problem in found.problems)
         raise NoDeviceError(
-            f"--device opencl:{place}: here are {here}"
-            if here
-            else f"no OpenCL device found{f' ({why})' if why else ''}; install the OpenCL driver of its "
-            f"maker (for a CPU: PoCL, {pip_install('pocl-binary-distribution')})"
+            f"--device opencl:{place}: here are {', '.join(here) or 'none'}{f' ({why})' if why else ''}; a "
+            "device needs the OpenCL driver of its maker (a CPU: PoCL, "
+            f"{pip_install('pocl-binary-distribution')})"
         )
 
 

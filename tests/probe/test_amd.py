@@ -69,12 +69,6 @@ class Library:
         cap = {"power_cap": 600_000_000, "default_power_cap": 750_000_000}
         return cap | {"min_power_cap": 0, "max_power_cap": 2**64 - 1}
 
-    def amdsmi_get_pcie_info(self, _handle: str) -> dict:
-        return {
-            "pcie_static": {"max_pcie_speed": 32_000, "max_pcie_width": 16},
-            "pcie_metric": {"pcie_speed": 16_000, "pcie_width": 16},
-        }
-
     def __getattr__(self, name: str) -> Callable[..., None]:
         def refuse(*_: object) -> None:
             raise RefusedError(f"{name} is not supported")
@@ -103,13 +97,13 @@ def test_an_mi300x(tmp_path: Path) -> None:
     assert (gpu.backend, gpu.gpu_key, gpu.architecture) == ("rocm", "amd-mi300x-192gb", "gfx942")
     assert (gpu.sm_count, gpu.memory_bytes, gpu.sm_clock_max_hz) == (304, 192 << 30, 2.1e9)
     assert (gpu.power_limit_w, gpu.power_limit_default_w) == (600.0, 750.0)
-    assert (gpu.pcie_generation, gpu.pcie_width, gpu.pci_bus_id) == (5, 16, "0002:0c:00.0")
+    assert gpu.pci_bus_id == "0002:0c:00.0"
     assert (gpu.index, gpu.uuid) == (0, "GPU-0000000000001234")
     assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8", "fp8")
     assert "transfer rate" in gpu.unavailable["memory_bandwidth_bytes_per_s"]
     assert "driver_version" in gpu.unavailable, "what the library refuses has its reason"
     (state,) = report.states
-    assert (state.pcie_generation_now, state.idle, state.power_w) == (4, True, None)
+    assert (state.idle, state.power_w) == (True, None)
     assert report.problems == ()
 
 

@@ -60,30 +60,18 @@ struct caps { uint64_t now, usual, dpm, least, most, r[3]; };
 int amdsmi_get_power_cap_info(handle h, uint32_t sensor, struct caps *c) {
     ASKED("caps"); memset(c, 0, sizeof *c); c->now = 700000000; c->usual = c->most = 750000000; return 0;
 }
-struct errors { uint64_t corrected, uncorrected, deferred, r[5]; };
 struct asic { char name[256]; char rest[4096]; };
 int amdsmi_get_gpu_asic_info(handle h, struct asic *a) {
     ASKED("asic"); memset(a, 0, ASIC); strcpy(a->name, "AMD Instinct MI300X"); return 0;
 }
 int amdsmi_get_gpu_memory_total(handle h, uint32_t type, uint64_t *total) { ASKED("total"); *total = 192ull << 30; return 0; }
-struct link { uint16_t width, pad; uint32_t speed; };
-int amdsmi_get_pcie_info(handle h, char *p) {
-    ASKED("pcie"); memset(p, 0, PCIE);
-    *(struct link *)p = (struct link){16, 0, 32000}; *(struct link *)(p + METRIC) = (struct link){16, 0, 16000}; return 0;
-}
 int amdsmi_get_gpu_driver_info(handle h, char *version) {
     ASKED("driver"); memset(version, 0, 768); strcpy(version, "6.12.12"); return 0;
 }
-int amdsmi_get_gpu_total_ecc_count(handle h, struct errors *e) { ASKED("errors"); memset(e, 0, sizeof *e); e->uncorrected = 3; return 0; }
 """
 """What an MI300X at work would answer, by the structs of the package's own interface."""
-METRIC = 2 + 2 + 4 * 4 + 4 + 9 * 8
-SIZES = {
-    "ASIC": 256 * 3 + 4 + 4 + 8 + 4 + 4 + 4 + 4 + 8 + 4 + 21 * 4,
-    "METRIC": METRIC,
-    "PCIE": METRIC + 2 + 2 + 3 * 4 + 5 * 8 + 2 * 4 + 12 * 8 + 32 * 8,
-}
-"""Of the structs of the package's interface: an ASIC, a link, and where the link now stands behind its most [B]."""
+ASIC = 256 * 3 + 4 + 4 + 8 + 4 + 4 + 4 + 4 + 8 + 4 + 21 * 4
+"""Of the struct of the package's interface [B]."""
 PID, VRAM = 256, 256 + 8 + 8 + (2 * 8 + 12 * 4) + 2 * 8
 """Where they stand in a process: its name, its number, its total, its use of two engines, of two other memories."""
 PROCESSES = r"""
@@ -110,8 +98,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = set(re.findall(r"^int (\w+)\(", ANSWERS + processes, re.MULTILINE))
     rest = "".join(f"int {name}() {{ return 2; }}\n" for name in sorted(names - made))
     source = folder / "amd_smi.c"
-    sizes = "".join(f"#define {name} {size}\n" for name, size in SIZES.items())
-    source.write_text(sizes + ANSWERS + processes + rest)
+    source.write_text(f"#define ASIC {ASIC}\n" + ANSWERS + processes + rest)
     target = folder / "lib" / "libamd_smi.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", target, source], check=True)
     return folder
@@ -158,14 +145,13 @@ def test_a_reading_through_the_library(opened) -> None:
     assert opened.power_limits() == PowerLimits(
         enforced_w=700.0, default_w=750.0, minimum_w=0.0, maximum_w=750.0
     )
-    assert opened.ecc_uncorrected() == 3
     assert opened.processes() == (GpuProcess(pid=4242, memory_bytes=8 << 30, compute=True),)
 
 
 def test_a_card_is_described_through_the_library(tmp_path: Path, refuse) -> None:
     (gpu,) = machine(tmp_path, MI300X).devices().devices
     assert (gpu.name, gpu.gpu_key, gpu.memory_bytes) == ("AMD Instinct MI300X", "amd-mi300x-192gb", 192 << 30)
-    assert (gpu.pcie_generation, gpu.pcie_width, gpu.driver_version) == (5, 16, "6.12.12")
+    assert gpu.driver_version == "6.12.12"
     assert (gpu.power_limit_w, gpu.power_limit_default_w) == (700.0, 750.0)
 
 
@@ -194,12 +180,11 @@ def test_what_the_library_refuses_is_unknown_with_its_reason_and_nothing_else_is
     assert field not in opened.refused
 
 
-def test_energy_limits_processes_and_errors_that_are_refused_are_unknown(opened, refuse) -> None:
+def test_energy_limits_and_processes_that_are_refused_are_unknown(opened, refuse) -> None:
     refuse("*", 10)
     assert opened.energy_j() is None
     assert "AMDSMI_STATUS_NO_PERM" in opened.refused["energy_j"]
     assert opened.processes() is None
-    assert opened.ecc_uncorrected() is None
     assert opened.power_limits() == PowerLimits()
 
 

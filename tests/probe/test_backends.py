@@ -13,7 +13,6 @@ from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import cpu
 from gpubench.probe.backend import BackendReport, NoReadings
-from gpubench.probe.opencl import Listing, OpenClBackend
 from gpubench.probe.probe import load_backends, probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry
@@ -116,9 +115,9 @@ class TestOpenCl(BackendContract):
         from gpubench.probe import opencl
 
         monkeypatch.setattr(opencl, "installed", lambda: True)
-        return OpenClBackend(
-            list_devices=lambda: Listing(devices=(ARC, RADEON)), may_have_gpus=lambda: True
-        ).devices()
+        monkeypatch.setattr(opencl, "may_have_gpus", lambda: True)
+        monkeypatch.setattr(opencl, "ask_listing", lambda: opencl._report([ARC, RADEON], []))
+        return opencl.BACKEND.devices()
 
 
 class TestCpu(BackendContract):

@@ -12,7 +12,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import opencl, probe, select
 from gpubench.probe.backend import BackendReport
-from gpubench.probe.opencl import Listing, OpenClBackend, ask_listing, may_have_gpus, profile_of
+from gpubench.probe.opencl import OpenClBackend, ask_listing, may_have_gpus, profile_of
 
 _CPU, _GPU = 2, 4
 _ARC = {
@@ -45,11 +45,9 @@ def here(monkeypatch):
 
     def be(*devices: DeviceProfile, problems: tuple[str, ...] = ()) -> OpenClBackend:
         monkeypatch.setattr(opencl, "installed", lambda: True)
-        listing = Listing(devices=devices, problems=problems)
-        backend = OpenClBackend(list_devices=lambda: listing, may_have_gpus=lambda: True)
-        for module in (opencl, select.opencl, probe.opencl):
-            monkeypatch.setattr(module, "BACKEND", backend)
-        return backend
+        monkeypatch.setattr(opencl, "may_have_gpus", lambda: True)
+        monkeypatch.setattr(opencl, "ask_listing", lambda: opencl._report(devices, problems))
+        return opencl.BACKEND
 
     return be
 
@@ -112,10 +110,9 @@ def test_without_pyopencl_the_exact_line_is_named_and_nothing_is_listed(monkeypa
 def test_drivers_are_asked_only_where_linux_has_the_file_of_a_gpu(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(opencl, "installed", lambda: True)
     asked = []
-    backend = OpenClBackend(
-        list_devices=lambda: asked.append(1) or Listing(devices=(ARC,)),
-        may_have_gpus=lambda: may_have_gpus(tmp_path),
-    )
+    monkeypatch.setattr(opencl, "ask_listing", lambda: asked.append(1) or opencl._report([ARC], []))
+    monkeypatch.setattr(opencl, "may_have_gpus", lambda: may_have_gpus(tmp_path))
+    backend = opencl.BACKEND
     monkeypatch.setattr(opencl.sys, "platform", "linux")
     (tmp_path / "null").touch()
     assert (backend.devices(), asked) == (BackendReport(), [])
@@ -143,14 +140,14 @@ def test_a_platform_that_fails_leaves_the_places_of_the_others(monkeypatch) -> N
     monkeypatch.setitem(sys.modules, "pyopencl", fake)
     found = opencl.listing()
     assert [(d.index, d.core_count) for d in found.devices] == [(0, None), (1, None), (2, 512)]
-    assert found.problems == ("broken: DEVICE_NOT_FOUND",)
+    assert [p.value for p in found.problems] == ["broken: DEVICE_NOT_FOUND"]
 
 
 def test_a_driver_that_takes_its_process_down_is_a_problem_and_no_crash(monkeypatch) -> None:
     monkeypatch.setattr(opencl, "_PROGRAM", ("-c", "import os; os.abort()"))
     listing = ask_listing()
     assert listing.devices == ()
-    assert "SIGABRT" in listing.problems[0]
+    assert "SIGABRT" in (listing.problems[0].value or "")
 
 
 def test_pocl_lists_this_processor() -> None:
