@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -21,7 +20,7 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.labels import full_name, pricing_words
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import Offers, kinds_of, recoded
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
@@ -118,29 +117,17 @@ class AskedPrices:
     """
 
     def __init__(self, offers: Iterable[Offer]) -> None:
-        """Sort prices by GPU, by how they are paid, and by provider."""
+        """Part prices by GPU, by how they are paid, and by provider."""
         self._standard_of = cache(self._find_standard)
         self._voices = cache(self._find_voices)
         self._asked = cache(self._find_asked)
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
-        every = Offers.of(offers)
-        asked = every.where(
-            ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
-        )
-        alike = kinds_of(
-            asked.gpu_key,
-            asked.pricing,
-            recoded(asked.kind.codes, [kind == "marketplace" for kind in asked.kind.values]),
-            recoded(asked.provider.codes, map(str.casefold, asked.provider.values)),
-        )
-        in_order = np.lexsort((asked.usd_per_gpu_hour, alike.codes))
-        ends = np.cumsum([0, *np.bincount(alike.codes, minlength=len(alike.values)).tolist()]).tolist()
-        usd = asked.usd_per_gpu_hour[in_order].tolist()
-        for (gpu_key, pricing, on_marketplace, provider), (first, end) in zip(
-            alike.values, pairwise(ends), strict=True
-        ):
-            paid = self._prices.setdefault(gpu_key, {}).setdefault((pricing, on_marketplace), {})
-            paid[provider] = usd[first:end]
+        for offer in offers:
+            usd = _per_gpu(offer)
+            if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED or usd <= 0:
+                continue
+            paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
+            paid.setdefault(offer.provider.casefold(), []).append(usd)
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
@@ -301,6 +288,10 @@ def name_of(offer: Offer) -> str:
 
 def _key(offer: Offer) -> _Key:
     return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider)
+
+
+def _pay(offer: Offer) -> _Pay:
+    return offer.pricing, offer.kind == "marketplace"
 
 
 def _per_gpu(offer: Offer) -> float:
