@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -88,26 +89,23 @@ class _Voices(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Prices in order, who asks each, and from each the place of the next one of somebody else."""
+    """Prices that can bear one out [USD per GPU-hour], in order: all of them, and those of each provider."""
 
-    usd: Sequence[float]
-    providers: Sequence[str]
-    next_other: Sequence[int]
-
-    def around(self, usd: float) -> tuple[int, int]:
-        """Return from where to where prices are within ``WITNESS_RATIO`` of one."""
-        return bisect_left(self.usd, usd / WITNESS_RATIO), bisect_right(self.usd, usd * WITNESS_RATIO)
-
-    def of_about(self, usd: float) -> set[str]:
-        """Return the providers that ask about as much."""
-        return set(self.providers[slice(*self.around(usd))])
+    ordered: Sequence[float]
+    by_provider: Mapping[str, Sequence[float]]
 
     def somebody_else(self, provider: str, usd: float) -> bool:
         """Return whether anybody but a provider asks about as much."""
-        first, end = self.around(usd)
-        if first < end and self.providers[first] == provider:
-            first = self.next_other[first]
-        return first < end
+        return _about(self.ordered, usd) > _about(self.by_provider.get(provider, ()), usd)
+
+    def of_about(self, usd: float) -> set[str]:
+        """Return the providers that ask about as much."""
+        return {name for name, prices in self.by_provider.items() if _about(prices, usd)}
+
+
+def _about(ordered: Sequence[float], usd: float) -> int:
+    """Return how many prices are within ``WITNESS_RATIO`` of one."""
+    return bisect_right(ordered, usd * WITNESS_RATIO) - bisect_left(ordered, usd / WITNESS_RATIO)
 
 
 class AskedPrices:
@@ -222,16 +220,12 @@ class AskedPrices:
     def _find_asked(self, gpu_key: str, pricing: Pricing) -> _Asked:
         """Return the prices that can bear one out, those that leave the card's form factor open included."""
         left_open = (key for key, spec in load_specs().items() if gpu_key in spec.variants)
-        every = sorted(
-            (usd, name)
-            for pay, name, prices in self._prices_of(gpu_key, *left_open)
-            if pay[0] is pricing
-            for usd in prices
-        )
-        next_other = [len(every)] * len(every)
-        for at in range(len(every) - 2, -1, -1):
-            next_other[at] = next_other[at + 1] if every[at][1] == every[at + 1][1] else at + 1
-        return _Asked([usd for usd, _ in every], [name for _, name in every], next_other)
+        found: dict[str, list[float]] = {}
+        for pay, name, prices in self._prices_of(gpu_key, *left_open):
+            if pay[0] is pricing:
+                found.setdefault(name, []).extend(prices)
+        by_provider = {name: sorted(prices) for name, prices in found.items()}
+        return _Asked(sorted(chain.from_iterable(by_provider.values())), by_provider)
 
     def _prices_of(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
