@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -114,7 +113,7 @@ def _require_columns(frame: pd.DataFrame, name: str) -> None:
 
 def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str]) -> pd.DataFrame:
     """Return what the cells say of each row without a fault; of several faults the first met is told."""
-    readers: Mapping[str, Callable[[Any], Any]] = {
+    readers: Mapping[str, Callable[..., Any]] = {
         "provider": lambda text: _named("provider", text).lower(),
         "kind": plausible.read_kind,
         "source": lambda text: _named("source", text or source),
@@ -130,30 +129,32 @@ def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str
         "note": _note,
         "instance": partial(_named, "instance"),
     }
-    cells = frame.reindex(columns=[*readers, *_MONEY, "pricing", "term_years"], fill_value="")
     together = {"rate": _MONEY, "paid": ("pricing", "term_years"), "note": ("note", "gpu_key", *_MONEY)}
-    for column, names in together.items():
-        cells[column] = list(zip(*(cells[name] for name in names), strict=True))
-    facts = {column: _read(cells[column], read, faults) for column, read in readers.items()}
+    cells = frame.reindex(columns=[*readers, *_MONEY, "pricing", "term_years"], fill_value="")
+    facts = {
+        column: _read(cells[list(together.get(column, (column,)))], read, faults)
+        for column, read in readers.items()
+    }
     if "ram_bytes" not in frame:
         facts["ram_bytes"] = facts["ram_gib"]
     return pd.DataFrame(facts, index=frame.index, dtype=object).drop(index=list(faults))
 
 
-def _read(cells: pd.Series[Any], read: Callable[[Any], Any], faults: dict[int, str]) -> NDArray[Any]:
-    """Read each of the different cells once; of one that cannot be used the rows get its fault."""
-    codes, words = pd.factorize(cells)
+def _read(cells: pd.DataFrame, read: Callable[..., Any], faults: dict[int, str]) -> NDArray[Any]:
+    """Read what is the same in several rows once; where it cannot be used the rows get its fault."""
+    kinds = cells.groupby(list(cells.columns), sort=False).ngroup()
     values: list[Any] = []
     bad: dict[int, str] = {}
-    for code, word in enumerate(words):
+    for kind, words in enumerate(cells[~kinds.duplicated()].itertuples(index=False, name=None)):
         try:
-            values.append(read(word))
+            values.append(read(*words))
         except ValueError as reason:
             values.append(None)
-            bad[code] = str(reason)
-    for at in np.flatnonzero(np.isin(codes, list(bad))).tolist():
-        faults.setdefault(cells.index[at], bad[int(codes[at])])
-    return pd.Series(values, dtype=object).to_numpy()[codes]
+            bad[kind] = str(reason)
+    wrong = kinds[kinds.isin(list(bad))]
+    for row, kind in zip(wrong.index, wrong, strict=True):
+        faults.setdefault(row, bad[kind])
+    return pd.Series(values, dtype=object).to_numpy()[kinds]
 
 
 def _with_prices(facts: pd.DataFrame, column: str, cells: pd.Series[str]) -> pd.DataFrame:
@@ -211,14 +212,12 @@ def _gpu_key(text: str) -> str:
     return key
 
 
-def _way_of_paying(cells: tuple[str, str]) -> tuple[Pricing, int | None]:
-    pricing, years = cells
+def _way_of_paying(pricing: str, years: str) -> tuple[Pricing, int | None]:
     return plausible.way_of_paying(pricing or Pricing.ON_DEMAND, years)
 
 
-def _rate(cells: tuple[str, str, str]) -> Decimal | None:
+def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal | None:
     """Return what a foreign currency is worth [USD]; a rate counts only with the day on which it held."""
-    currency, usd_per_unit, day = cells
     if currency.upper() in DOLLARS:
         return None
     if not (usd_per_unit and day):
@@ -229,9 +228,8 @@ def _rate(cells: tuple[str, str, str]) -> Decimal | None:
     return plausible.exchange_rate(usd_per_unit)
 
 
-def _note(cells: tuple[str, str, str, str, str]) -> str | None:
+def _note(text: str, gpu: str, currency: str, usd_per_unit: str, day: str) -> str | None:
     """Return the note of a row, and what else is to be said of its money and of its GPU."""
-    text, gpu, currency, usd_per_unit, day = cells
     converted = f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
     spec = load_specs().get(offered_gpu_key(gpu) or "")
     words = (
