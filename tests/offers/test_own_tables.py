@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import time
 from collections.abc import Callable
 from decimal import Decimal
@@ -318,6 +319,15 @@ def test_too_many_rows_are_refused(write_table, monkeypatch):
     assert len(read_own(write_table(*({"instance": str(n)} for n in range(3)))).offers) == 3
     with pytest.raises(MisuseError, match="more than 3 rows"):
         read_own(write_table(*({"instance": str(n)} for n in range(4))))
+
+
+def test_a_table_that_is_too_wide_is_refused_before_its_rows_are_filled_up(tmp_path):
+    csv_table, json_table = tmp_path / "a.csv", tmp_path / "a.json"
+    csv_table.write_text(",".join(f"c{n}" for n in range(200_000)) + "\n" + "x\n" * 100_000)
+    json_table.write_text(json.dumps([{f"c{n}": 1} for n in range(100_000)]))
+    for path, columns in ((csv_table, "200,000"), (json_table, "100,000")):
+        with pytest.raises(MisuseError, match=rf"{path.name} has {columns} columns for 100,000 rows, over"):
+            read_own(path)
 
 
 @pytest.mark.timing  # a ratio of times, which a busy machine moves
