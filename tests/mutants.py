@@ -176,8 +176,8 @@ MUTANTS = (
     Mutant(
         name="an offer that is no longer sold is still ranked",
         file="gpubench/offers/table.py",
-        old="        below = below.where(~gone)\n",
-        new="",
+        old="*map(below.pop, gone)",
+        new="*map(below.get, gone)",
         killer="offers/test_price_refresh.py::test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others",
     ),
     # --- two runs, and whether one is sound -----------------------------------------------------------------

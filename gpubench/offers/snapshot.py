@@ -15,12 +15,9 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
-from gpubench.folders import data_text, require_folder, results_root
-from gpubench.labels import full_name
+from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import SCHEMA_VERSION, Offer, Pricing
-from gpubench.offers.columns import Offers
 from gpubench.offers.plausible import check_coverage, check_offer, check_stamp
-from gpubench.offers.price_table import offers_of_columns, read_own
 from gpubench.offers.table import (
     Coverage,
     OfferKey,
@@ -31,7 +28,6 @@ from gpubench.offers.table import (
     require_usable,
     up_to,
 )
-from gpubench.offers.text_table import csv_columns
 from gpubench.today import today
 from gpubench.units import plain
 
@@ -133,12 +129,13 @@ def load_offers(
     with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
+            from gpubench.offers.cleaning import read_own  # pandas, for a person's table alone
+
             own = read_own(extra, latest_day(today(), days_ahead=1))
             require_usable(own, extra.name)
-            tables.append(msgspec.structs.replace(own, offers=Offers.of(own.offers).given_by_the_user()))
+            tables.append(msgspec.structs.replace(own, by_user=True))
         if as_of is not None:
-            why = f"price of {{date}}, after {as_of}"
-            tables = [up_to(table, as_of, full_name, why) for table in tables]
+            tables = [up_to(table, as_of) for table in tables]
         return overlay(tables)
 
 
@@ -150,7 +147,7 @@ def offers_folder(results: Path | None) -> Path:
 @cache
 def embedded_offers() -> OfferTable:
     """Return the dated price table that is shipped."""
-    return offers_of_columns(csv_columns(data_text("offers.csv"), "offers.csv"))
+    return OfferTable(offers=tuple(data_table("offers.csv", Offer)))
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:

@@ -55,9 +55,9 @@ def expected(row: dict[str, Any]) -> float:
     if row["kind"] != "marketplace":
         return listed
     asks = [
-        math.log(float(each["on_demand_usd_per_h"]) / int(each["gpu_count"]))
+        math.log(float(each["price_usd_per_hour"]) / int(each["gpu_count"]))
         for each in table("offers.csv")
-        if each["kind"] == "marketplace" and each["gpu_key"] == row["gpu_key"] and each["on_demand_usd_per_h"]
+        if (each["kind"], each["pricing"], each["gpu_key"]) == ("marketplace", "on_demand", row["gpu_key"])
     ]
     middle = math.exp(statistics.median(asks)) * row["gpu_count"]
     day = date.fromisoformat(row["price_date"] if len(row["price_date"]) == 10 else f"{row['price_date']}-01")
