@@ -10,6 +10,7 @@ from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import Case, MemoryFormat, Recipe
 from gpubench.models.catalog import GpuSpec, Offer
 from gpubench.models.cuda_check import (
+    CHECK_VERSION,
     Blocks,
     CaseRow,
     ClockProof,
@@ -48,6 +49,7 @@ from gpubench.models.measurement import (
     TelemetrySample,
 )
 from gpubench.models.memory import (
+    MEMORY_VERSION,
     CardClass,
     CardMemory,
     MeasuredMemory,
@@ -68,8 +70,9 @@ from gpubench.models.ranking import (
     SentenceKind,
     SortedBy,
 )
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
+from gpubench.models.record import PROTOCOL
 from gpubench.models.run import (
+    RUN_VERSION,
     DeviceProfile,
     Environment,
     MicroResult,
@@ -96,9 +99,11 @@ from gpubench.pricings import PriceCondition, PriceLabel, Pricing
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 
 __all__ = [
+    "CHECK_VERSION",
     "CONVOLUTIONS",
+    "MEMORY_VERSION",
     "PROTOCOL",
-    "SCHEMA_VERSION",
+    "RUN_VERSION",
     "Asks",
     "Basis",
     "BatchChoice",

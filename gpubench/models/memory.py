@@ -11,6 +11,9 @@ from gpubench.interval import Interval
 from gpubench.models.record import Record
 from gpubench.units import GIB, MIB, format_bytes, format_number
 
+MEMORY_VERSION = 2
+"""Of ``gpubench memory --json``."""
+
 
 class CardClass(StrEnum):
     """Cards on which context, driver and libraries take alike: what readings of memory tell apart."""

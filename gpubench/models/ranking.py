@@ -18,7 +18,6 @@ from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
 from gpubench.models.record import (
     LINES_IN_REPR,
-    SCHEMA_VERSION,
     Record,
     brief_repr,
     headed,
@@ -392,7 +391,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         decisive_notes: So many of the first notes are to be read before acting; figures rest on the others.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 2
     as_of: str
     objective: str
     sorted_by: SortedBy = "value"

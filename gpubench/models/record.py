@@ -10,8 +10,6 @@ import msgspec
 
 from gpubench.units import plain
 
-SCHEMA_VERSION = 2
-"""Of every document. Since 2 a case names framework, weights and tokens where they are not the default."""
 PROTOCOL = "gpubench/1"
 
 MOST_REPR_CHARACTERS = 1_900

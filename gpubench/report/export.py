@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models import SCHEMA_VERSION, Measurement, RankedOffer, Run
+from gpubench.models import Measurement, RankedOffer, Run
 from gpubench.recommend.rank import as_json as ranking_document
 from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain
 
+REPORT_VERSION = 2
+"""Of the report's own keys; the runs and the ranking within it have versions of their own."""
 MOST_SAMPLES = 1_000
 """Telemetry samples that a page carries, about 0.1 MB when packed; the result files hold every one."""
 
@@ -152,7 +154,7 @@ def _rounded(value: Any) -> Any:
 
 def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
     everything = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": REPORT_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
         "runs": runs,
