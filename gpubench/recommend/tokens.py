@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpubench.interval import Interval
-from gpubench.models import Estimate, RankedOffer
+from gpubench.models import Estimate, Row
 from gpubench.profile import load_profiles
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 
@@ -59,7 +59,12 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
     )
 
 
-def token_costs(row: RankedOffer) -> dict[str, Interval]:
+def token_cost(row: Row) -> Interval | None:
+    """Return the cost of a million tokens, of a generation of those that it makes; None without tokens."""
+    return next(reversed(token_costs(row).values()), None)
+
+
+def token_costs(row: Row) -> dict[str, Interval]:
     """Return the cost of a million tokens of an offer [USD], by what they are of; empty where none are known.
 
     Of training it follows from the throughput of the whole instance, of a generation from one static batch on
@@ -71,7 +76,7 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
         return {}
     times = generation_times(row.estimate)
     if times is not None:
-        usd_per_s = row.hourly_usd.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
+        usd_per_s = row.usd_per_hour.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
 
         def cost(time: Interval, tokens: int) -> Interval:
             return time.times(usd_per_s).each(lambda usd: MILLION * usd / tokens)
@@ -87,5 +92,5 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
     def of(samples_per_usd: float | None) -> float | None:
         return each / samples_per_usd if samples_per_usd else None
 
-    found = Interval(of(row.samples_per_usd), of(row.samples_per_usd_high), of(row.samples_per_usd_low))
+    found = Interval(*map(of, (row.samples_per_usd.value, row.samples_per_usd.high, row.samples_per_usd.low)))
     return {"training": found} if case.task == "train" else {"forward pass": found}
