@@ -223,8 +223,8 @@ def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
     assert all(each.condition == "launch price" and each.gpu_count == 1 for each in kits.values())
     assert left_out(orin, slots=1, psu_watts=400) is None
     found = gpubench.rank(gpu=["jetson agx orin"], max_purchase_usd=3000, draws=50)
-    assert found.decision.choice.price_label == "launch price"
-    assert found.decision.choice.price_date == "2023"
+    assert found.decision.choice.condition == "launch price"
+    assert found.decision.choice.offer.price_date == "2023"
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_what_does_not_pay_is_said_before_anything_is_bought(jobs, weighed):
     own, rent = found.decision.choice, found.decision.rather_rent
     assert (own.source, found.buy_or_rent[0].verdict) == ("own", weighed)
     assert rent in {found.decision.best_cloud, found.decision.best_marketplace}
-    assert rent.cost_usd < own.cost_usd
+    assert rent.cost_usd < own.row.cost_usd.value
     assert (rent.pricing, rent.rank, rent.p_best) == ("on_demand", None, None)
     assert found.decision.best_cloud.source == "cloud"
     assert found.decision.best_marketplace.source == "marketplace"

@@ -151,7 +151,7 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
     )
     ranking = rank("resnet50", offers=table, as_of="2026-11-20", draws=50)
     choice = ranking.decision.choice
-    assert choice.provider == "mine"
+    assert choice.offer.provider == "mine"
     assert re.fullmatch(r"0\.00\d+ times what \d+ others \w+", choice.price_doubt)
     assert choice.price_note == ranking.rows[0].offer.note == f"price {choice.price_doubt}; a quote"
     caution = f"Caution: B200 180GB at {choice.price_doubt}"

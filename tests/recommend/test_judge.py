@@ -13,7 +13,7 @@ from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.rank import as_json
+from gpubench.recommend.rank import document
 from gpubench.recommend.request import RankRequest
 from gpubench.units import format_usd
 
@@ -38,7 +38,7 @@ def test_value_is_throughput_times_an_hour_over_the_price():
     """H100: 3600 x 3000 / 3.00 = 3.6 M; L4: 3600 x 500 / 0.40 = 4.5 M images for a dollar."""
     ranking = rank_of([offer(H100, 3.0), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0})
     assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
-    assert [row.samples_per_usd for row in ranking.rows] == pytest.approx([4.5e6, 3.6e6])
+    assert [row.samples_per_usd.value for row in ranking.rows] == pytest.approx([4.5e6, 3.6e6])
     assert ranking.rows[0].usd_per_million_samples == pytest.approx(1 / 4.5)
     assert [row.rank for row in ranking.rows] == [1, 2]
     assert ranking.unit == "images"
@@ -82,31 +82,31 @@ def test_hours_and_cost_of_a_job():
     """1e9 images at 0.9 x 8 x 3000 = 21,600/s take 1e9 / 21600 / 3600 = 12.86 h, at 24 USD/h 308.64 USD."""
     offers = [offer(H100, 24.0, gpu_count=8)]
     row = rank_of(offers, {H100: 3000.0}, samples=1e9).rows[0]
-    assert row.hours == pytest.approx(12.860, abs=1e-3)
-    assert row.cost_usd == pytest.approx(308.64, abs=0.01)
+    assert row.hours.value == pytest.approx(12.860, abs=1e-3)
+    assert row.cost_usd.value == pytest.approx(308.64, abs=0.01)
     again = rank_of(offers, {H100: 3000.0}, epochs=10, dataset_size=1e8).rows[0]
-    assert again.hours == row.hours
+    assert again.hours == row.hours.value
 
 
 def test_independent_jobs_share_the_price_and_not_the_time():
     """One of eight jobs: 1e9 / 3000 / 3600 = 92.59 h at 24 / 8 = 3 USD/h is 277.78 USD."""
     row = rank_of([offer(H100, 24.0, gpu_count=8)], {H100: 3000.0}, samples=1e9, jobs="independent").rows[0]
-    assert row.hours == pytest.approx(92.593, abs=1e-3)
-    assert row.cost_usd == pytest.approx(277.78, abs=0.01)
+    assert row.hours.value == pytest.approx(92.593, abs=1e-3)
+    assert row.cost_usd.value == pytest.approx(277.78, abs=0.01)
 
 
 def test_the_interval_of_value_is_that_of_throughput():
     row = rank_of([offer(H100, 3.0)], {H100: 3000.0}, width=1.25).rows[0]
-    assert row.samples_per_s_low == pytest.approx(2400)
-    assert row.samples_per_s_high == pytest.approx(3750)
-    assert row.samples_per_usd_low == pytest.approx(3600 * 2400 / 3)
-    assert row.samples_per_usd_high == pytest.approx(3600 * 3750 / 3)
+    assert row.samples_per_s.low == pytest.approx(2400)
+    assert row.samples_per_s.high == pytest.approx(3750)
+    assert row.samples_per_usd.low == pytest.approx(3600 * 2400 / 3)
+    assert row.samples_per_usd.high == pytest.approx(3600 * 3750 / 3)
 
 
 def test_an_unknown_interval_stays_unknown():
     row = rank_of([offer(H100, 3.0)], {H100: 3000.0}).rows[0]
-    assert row.samples_per_s_low is None
-    assert row.samples_per_usd_high is None
+    assert row.samples_per_s.low is None
+    assert row.samples_per_usd.high is None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
             RankRequest(mix={"cnn": 0.5, "lstm": 0.5}, draws=10),
         )
     ]
-    assert [row.samples_per_s for row in rows] == pytest.approx([400, 320])
+    assert [row.samples_per_s.value for row in rows] == pytest.approx([400, 320])
     assert [part.samples_per_s for part in rows[0].parts] == [200, 800]
 
 
@@ -149,7 +149,7 @@ def test_the_weakest_basis_names_a_combination():
 
 def test_speed_is_a_multiple_of_the_reference():
     ranking = rank_of([offer(H100)], {H100: 3000.0, A100: 1500.0})
-    assert ranking.rows[0].score == pytest.approx(2.0)
+    assert ranking.rows[0].score.value == pytest.approx(2.0)
     assert ranking.reference_gpu_key == A100
     assert rank_of([offer(H100)], {H100: 3000.0}).reference_gpu_key is None
 
@@ -299,7 +299,7 @@ def test_storage_egress_and_tax_are_on_the_bill():
     row = rank_of(
         [offer(H100, 2.0)], {H100: 3000.0}, samples=1e8, storage_usd_per_month=73, egress_usd=5, tax=0.2
     ).rows[0]
-    assert row.cost_usd == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
+    assert row.cost_usd.value == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
 
 
 def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
@@ -307,7 +307,7 @@ def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
-    assert row.cost_usd == pytest.approx(9.25926 * 2 * 1.2, abs=0.01)
+    assert row.cost_usd.value == pytest.approx(9.25926 * 2 * 1.2, abs=0.01)
 
 
 def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
@@ -405,9 +405,9 @@ def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
 
 
 def test_the_json_has_the_promised_keys():
-    document = msgspec.json.decode(
+    written = msgspec.json.decode(
         msgspec.json.encode(
-            as_json(rank_of([offer(H100), offer(L4, 1, kind="historic")], {H100: 3000.0}, width=1.2))
+            document(rank_of([offer(H100), offer(L4, 1, kind="historic")], {H100: 3000.0}, width=1.2))
         )
     )
     assert {"schema_version", "as_of", "objective", "cases", "rows", "excluded"} <= set(document)

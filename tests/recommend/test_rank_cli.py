@@ -92,7 +92,7 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
         product = 1.0
         for part in row.parts:
             product *= part.samples_per_s * row.offer.gpu_count
-        assert row.samples_per_s == pytest.approx(product ** (1 / 3))
+        assert row.samples_per_s.value == pytest.approx(product ** (1 / 3))
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "400"])
@@ -159,11 +159,11 @@ def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
     table = shown.partition("───\n")[2].partition("\n\n")[0]
     assert table.count("x RTX 3090 ") == 3
     decision = rank("vgg16", own=quotes[1::2]).decision
-    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.gpu_key} == {
+    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.offer.gpu_key} == {
         "own",
         "marketplace",
     }
-    assert decision.runner_up.gpu_key != decision.choice.gpu_key
+    assert decision.runner_up.offer.gpu_key != decision.choice.offer.gpu_key
     assert sum(each.p_best_of_gpu for each in decision.by_gpu) == pytest.approx(1)
 
 
@@ -181,7 +181,7 @@ def test_chances_of_gpus_make_one(gpubench):
     assert sum(row.p_best for row in ranking.rows) == pytest.approx(1)
     assert sum(each.p_best_of_gpu for each in ranking.decision.by_gpu) == pytest.approx(1)
     assert sum(each.p_best_of_gpu_independent for each in ranking.decision.by_gpu) == pytest.approx(1)
-    same = [row.p_best for row in ranking.rows if row.offer.gpu_key == choice.gpu_key]
+    same = [row.p_best for row in ranking.rows if row.offer.gpu_key == choice.offer.gpu_key]
     assert choice.p_best_of_gpu == pytest.approx(sum(same))
     for workload, columns in (
         ("vgg16", "80"),
@@ -199,7 +199,7 @@ def test_chances_of_gpus_make_one(gpubench):
 def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
     choice = rank("vgg16").decision.choice
-    assert choice.p_best < choice.p_best_of_gpu
+    assert choice.row.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("vgg16", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
     assert re.search(rf"How sure GPU {of_gpu} % cheapest; offer \d+ % within 10 %, expected regret \$", shown)
@@ -231,10 +231,10 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
     )
     assert "(list price, " in cloud
     assert f"in {decision.best_cloud.regions[0]}" in cloud
-    assert f"of its {decision.best_cloud.vcpus:g} vCPUs" in cloud
+    assert f"of its {decision.best_cloud.offer.vcpus:g} vCPUs" in cloud
     assert "(one host's ask of $" in market
     assert f"the median of {decision.best_marketplace.asks.ask_count} hosts' asks is" in market
-    assert f"{decision.best_to_own.price_label} and a host" in own
+    assert f"{decision.best_to_own.condition} and a host" in own
     assert " $1,000 (" in own
     for each, words in zip(
         (decision.best_cloud, decision.best_marketplace, decision.best_to_own),
@@ -250,10 +250,10 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
 def test_an_ask_above_what_is_expected_stands_on_the_first_line(gpubench):
     """Nobody was seen to ask so little: the one price that is known is named beside it."""
     choice = rank(region=["us"]).decision.choice
-    assert choice.price_usd_per_hour > 1.1 * choice.expected_usd_per_hour
+    assert choice.row.listed_usd_per_hour > 1.1 * choice.row.usd_per_hour.value
     first = gpubench("--region", "us", "--limit", "1").stdout.splitlines()[0]
-    assert f"${choice.expected_usd_per_hour:.3f}/h" in first
-    assert f"asked ${choice.price_usd_per_hour:.3f}" in first
+    assert f"${choice.row.usd_per_hour.value:.3f}/h" in first
+    assert f"asked ${choice.row.listed_usd_per_hour:.3f}" in first
 
 
 def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
@@ -265,9 +265,12 @@ def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
 def test_the_best_for_images_and_for_language_stands_below_where_no_workload_is_named(gpubench):
     image, language = rank().decision.lines[1:]
     shown = gpubench(COLUMNS="250").stdout
-    assert f"for image work (resnet50): {gpus(image.choice.gpu_key, image.choice.gpu_count)}" in shown
     assert (
-        f"for language work (llama_8b_lora): {gpus(language.choice.gpu_key, language.choice.gpu_count)}"
+        f"for image work (resnet50): {gpus(image.choice.offer.gpu_key, image.choice.offer.gpu_count)}"
+        in shown
+    )
+    assert (
+        f"for language work (llama_8b_lora): {gpus(language.choice.offer.gpu_key, language.choice.offer.gpu_count)}"
         in shown
     )
     assert "image work" not in gpubench("vgg16", COLUMNS="250").stdout

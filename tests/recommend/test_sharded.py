@@ -148,7 +148,7 @@ def test_a_job_that_was_measured_on_several_counts_as_measured_there():
     )
     runs = Runs((run_of(H100, measurement(case, 1.5)),), ())
     (row,) = ranking_of(offers_of(H100, 2), runs).rows
-    assert row.samples_per_s == pytest.approx(1.5)
+    assert row.samples_per_s.value == pytest.approx(1.5)
     assert row.scaling_basis == "measured"
 
 
@@ -191,7 +191,7 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         (alone,) = predict_all(question, [spec]).values()
         scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
         each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
-        assert row.samples_per_s == pytest.approx(count * each)
+        assert row.samples_per_s.value == pytest.approx(count * each)
         if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
             assert row.scaling_efficiency == pytest.approx(scaled.efficiency)
             assert row.scaling_efficiency < 1

@@ -17,7 +17,7 @@ from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles, profile_of
 from gpubench.recommend.evidence import Runs, gather
-from gpubench.recommend.rank import as_json, rank
+from gpubench.recommend.rank import document, rank
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.tokens import token_costs
 from gpubench.specs import require_spec
@@ -29,12 +29,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "results" / "example"
 
 @pytest.fixture(scope="module")
 def lora():
-    return as_json(rank("llama_8b_lora", gpu=["h100", "rtx 4090"], as_of="2026-11-20", draws=50))
+    return document(rank("llama_8b_lora", gpu=["h100", "rtx 4090"], as_of="2026-11-20", draws=50))
 
 
 @pytest.fixture(scope="module")
 def generated():
-    return as_json(rank("llama_8b", gpu=["h100", "rtx 4090"], batch_size=8, as_of="2026-11-20", draws=50))
+    return document(rank("llama_8b", gpu=["h100", "rtx 4090"], batch_size=8, as_of="2026-11-20", draws=50))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
 
 @pytest.mark.usefixtures("traced_as_asked")
 def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
-    found = as_json(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
+    found = document(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
     row = next(row for row in found["rows"] if row["gpu_count"] == 1)
     tokens_per_usd = 3600 * row["samples_per_s"] * 512 / row["expected_usd_per_hour"]
     assert row["usd_per_million_tokens_training"] == pytest.approx(1e6 / tokens_per_usd)
@@ -110,7 +110,7 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     limit_ms = 1000 * row["per_token_s_high"]
     kept = rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01)
     assert kept.rows
-    assert kept.rows[0].samples_per_s == row["samples_per_s"]
+    assert kept.rows[0].samples_per_s.value == row["samples_per_s"]
     with pytest.raises(MisuseError, match="of each of 8"):  # that it is inference need not be said
         rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, max_latency_ms=limit_ms * 0.99)
 
@@ -119,7 +119,7 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
 def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
     """The model of those lengths is traced, not shipped: its tokens have a time and a cost all the same."""
     asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
-    every = as_json(rank("llama_8b", **asked))
+    every = document(rank("llama_8b", **asked))
     row = every["rows"][0]
     assert 0 < row["per_token_s"] < row["first_token_s"] < row["latency_s"]
     assert row["latency_s"] == pytest.approx(row["first_token_s"] + 39 * row["per_token_s"])
