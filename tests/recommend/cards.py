@@ -87,9 +87,11 @@ def _assert_job(job: Fact, decision: Decision, paid: Choice, *, room: int) -> No
         assert job.value.endswith((f"for {decision.job.words}", *(["for the job"] if no_room else [])))
     wordings = (fits_words(paid), *fits_in_short(paid))
     fits = next(each for each in wordings if job.detail.endswith(f"; {each}"))
-    assert job.detail.startswith(f"{paid.basis}; ")
-    assert fits.startswith("fits") == bool(paid.fits_memory)
-    if paid.fits_memory and paid.memory_margin_bytes is not None:
+    assert job.detail.startswith(f"{paid.row.estimate.basis}; ")
+    assert fits.startswith("fits") == bool(paid.row.fits_memory)
+    if paid.row.fits_memory and paid.memory_margin_bytes is not None:
         spare = f"{format_bytes(paid.memory_margin_bytes)} spare"
-        assert spare in fits or "needs " in fits or paid.memory_text is None
-    assert ("not traced" in fits) == bool(paid.fits_memory and "not traced" in (paid.memory_text or ""))
+        assert spare in fits or "needs " in fits or paid.row.estimate.memory_text is None
+    assert ("not traced" in fits) == bool(
+        paid.row.fits_memory and "not traced" in (paid.row.estimate.memory_text or "")
+    )

@@ -26,9 +26,9 @@ def test_without_a_job_it_is_what_one_a100_does_in_a_day():
     """H100: 24 x 1500 / 3000 = 12 h, and 10 minutes: 12.167 h at 2 USD are 24.33 USD."""
     ranking = of_default([offer(H100, 2.0), offer(A100, 1.5)])
     first, reference = ranking.rows
-    assert first.hours == pytest.approx(12 + 1 / 6)
-    assert first.cost_usd == pytest.approx(24.333, abs=1e-3)
-    assert reference.hours == pytest.approx(24 + 1 / 6)
+    assert first.hours.value == pytest.approx(12 + 1 / 6)
+    assert first.cost_usd.value == pytest.approx(24.333, abs=1e-3)
+    assert reference.hours.value == pytest.approx(24 + 1 / 6)
     job = ranking.decision.job
     assert (job.words, job.is_default, job.reference_gpu_key) == (
         "24 h of one A100 SXM4 80GB",
@@ -45,11 +45,11 @@ def test_the_reference_is_known_against_itself_however_wide_its_interval(width, 
     ranking = of_default([offer(A100, 1.5), offer(H100, 2.0)], width=width, startup_minutes=startup)
     rows = {row.offer.gpu_key: row for row in ranking.rows}
     own, other = rows[A100], rows[H100]
-    assert (own.score.low, own.score, own.score.high) == (1, 1, 1)
-    assert own.hours.low == own.row.hours.value == own.hours.high == pytest.approx(24 + startup / 60)
-    assert other.hours.low < other.hours < other.hours.high
+    assert (own.score.low, own.score.value, own.score.high) == (1, 1, 1)
+    assert own.hours.low == own.hours.value == own.hours.high == pytest.approx(24 + startup / 60)
+    assert other.hours.low < other.hours.value < other.hours.high
     assert own.samples_per_s.low == pytest.approx(1500 / width)
-    assert own.hours.text() == f"{own.row.hours.value:.1f}"
+    assert own.hours.collapsed.text() == f"{own.hours.value:.1f}"
 
 
 def test_what_both_err_by_together_is_not_in_a_ratio():

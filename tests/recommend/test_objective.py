@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
+from gpubench.specs import load_specs
 
 from .builders import H100, KEYS, L4, RTX5090, T4, offer, rank_of, said
 
@@ -25,7 +26,7 @@ def test_spot_losses_reach_the_order_of_a_job():
         ranking = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.9, sort=sort)
         first, second = ranking.rows
         assert first.offer.pricing is Pricing.ON_DEMAND
-        assert (first.cost_usd, second.cost_usd) == (
+        assert (first.cost_usd.value, second.cost_usd.value) == (
             pytest.approx(13.889, abs=1e-3),
             pytest.approx(17.593, abs=1e-3),
         )
@@ -44,9 +45,9 @@ def test_without_a_job_lost_work_is_lost_throughput():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.2)]
     on_demand, spot = rank_of(offers, {H100: 3000.0}, width=1.2, spot=True, spot_lost=0.25).rows
     assert spot.offer.pricing is Pricing.SPOT
-    assert spot.samples_per_s == pytest.approx(2400)
+    assert spot.samples_per_s.value == pytest.approx(2400)
     assert spot.samples_per_s.low == pytest.approx(2000)
-    assert (on_demand.samples_per_usd, spot.samples_per_usd) == (
+    assert (on_demand.samples_per_usd.value, spot.samples_per_usd.value) == (
         pytest.approx(9.0e6),
         pytest.approx(8.64e6),
     )
@@ -148,7 +149,7 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
     assert "stays under 150 %" in said(ranking)
     at_it = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=1.5).rows
-    assert at_it[0].samples_per_usd == pytest.approx(at_it[1].samples_per_usd)
+    assert at_it[0].samples_per_usd.value == pytest.approx(at_it[1].samples_per_usd.value)
 
 
 def test_an_offer_beyond_the_detailed_rows_can_still_win():
@@ -224,9 +225,9 @@ def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
     for old, new in ((a, b) for a in before for b in after if a.offer is b.offer or a.offer == b.offer):
         if old.offer.pricing is Pricing.SPOT:
             assert on_demand_above(after, new) >= on_demand_above(before, old)
-            assert new.samples_per_usd <= old.samples_per_usd
-            assert (new.cost_usd or 0) >= (old.cost_usd or 0)
-            assert (new.hours or 0) >= (old.hours or 0)
+            assert new.samples_per_usd.value <= old.samples_per_usd.value
+            assert (new.cost_usd.value or 0) >= (old.cost_usd.value or 0)
+            assert (new.hours.value or 0) >= (old.hours.value or 0)
 
 
 def on_demand_above(rows, row):

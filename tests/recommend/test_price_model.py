@@ -84,7 +84,7 @@ def test_an_old_low_ask_is_expected_between_itself_and_what_hosts_ask():
     first, *fresh = ranking.rows
     assert float(first.offer.price_usd_per_hour) == 0.20
     assert first.usd_per_hour.value == pytest.approx(0.2828, abs=1e-4)
-    assert first.cost_usd == pytest.approx(2.828, abs=1e-3)
+    assert first.cost_usd.value == pytest.approx(2.828, abs=1e-3)
     assert [row.usd_per_hour.value for row in fresh] == [0.40, 0.45]
     assert first.usd_per_hour.low < 0.2828 < first.usd_per_hour.high
 

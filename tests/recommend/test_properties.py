@@ -131,7 +131,7 @@ def test_no_figure_that_the_fit_covers_stands_below_a_guess(market):
         assert part == sorted(part)
     first, decision = rows[0], rank_of(offers, RATES | GUESSED, **OPTIONS).decision
     assert (decision.choice.offer.instance, decision.sureness.p_best) == (first.offer.instance, first.p_best)
-    dearer = [row for row in rows if row.samples_per_usd.value > first.samples_per_usd]
+    dearer = [row for row in rows if row.samples_per_usd.value > first.samples_per_usd.value]
     assert all(row.findings and not first.findings for row in dearer)
 
 

@@ -15,7 +15,7 @@ import pytest
 from gpubench import rank
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
-from gpubench.labels import gpus
+from gpubench.labels import gpus, gpus_of
 
 from .builders import lines_before_the_table
 
@@ -55,32 +55,31 @@ def test_json_on_stdout_and_nothing_else(gpubench):
     document = json.loads(done.stdout)
     assert {row["basis"] for row in document["rows"]} <= {"measured", "reference", "predicted"}
     assert {row["pricing"] for row in document["rows"]} == {"on_demand"}
-    assert not {row["kind"] for row in document["rows"]} & {"historic", "attach-fee"}
     assert_in_order(document["rows"], "cost_usd")
-    assert document["decision"]["job"]["words"] == "24 h of one A100 SXM4 80GB"
+    assert document["job"]["words"] == "24 h of one A100 SXM4 80GB"
     relative = json.loads(gpubench("vgg16", "--relative", "--json").stdout)
     assert_in_order(relative["rows"][::-1], "samples_per_usd")
-    assert (relative["sorted_by"], relative["decision"]["job"]) == ("value", None)
-    assert {case["workload"] for case in document["cases"]} == {"vgg16"}
-    assert {case["execution"] for case in document["cases"]} == {"graph"}
+    assert (relative["question"]["sort"], relative["job"]) == ("value", None)
+    assert document["question"]["workloads"] == ["vgg16"]
+    assert {row["execution"] for row in document["rows"]} == {"graph"}
     for row in document["rows"]:
-        expected = 3600 * row["samples_per_s"] / row["expected_usd_per_hour"]
+        expected = 3600 * row["samples_per_s"] / row["price_usd_per_hour"]
         assert row["samples_per_usd"] == pytest.approx(expected)
         assert row["price_age_days"] >= 0
-    assert all(e["reason"] for e in document["excluded"])
+    assert all(e["reason"] and e["count"] and e["example"] for e in document["excluded"])
 
 
 def test_a_job_on_the_shipped_prices_is_in_order_of_its_cost_with_lost_spot_work(gpubench):
     options = ("--spot", "--spot-lost", "0.9", "--samples", "1e8", "--startup-minutes", "10")
     document = json.loads(gpubench("resnet50", *options, "--json").stdout)
     rows = document["rows"]
-    assert (document["sorted_by"], document["objective"]) == ("cost", "cost to train")
+    assert document["question"]["sort"] == "cost"
     assert_in_order(rows, "cost_usd")
     assert {row["pricing"] for row in rows} == {"on_demand", "spot"}
     for row in rows:
         hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 6
         assert row["hours"] == pytest.approx(hours)
-        assert row["cost_usd"] == pytest.approx(hours * row["expected_usd_per_hour"], rel=1e-3)
+        assert row["cost_usd"] == pytest.approx(hours * row["price_usd_per_hour"], rel=1e-3)
 
 
 def test_the_default_is_the_geometric_mean_of_three_at_amp():
@@ -136,8 +135,8 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     first, second, *_ = ranking.decision.by_gpu
     shown = gpubench("vgg16", "--limit", "2", COLUMNS="120").stdout
     table = shown.partition("───\n")[2].partition("\n\n")[0]
-    assert [gpus(each.gpu_key, 1) in table for each in (first, second)] == [True, True]
-    assert table.count(gpus(first.gpu_key, 1)) == 1
+    assert [gpus(each.offer.gpu_key, 1) in table for each in (first, second)] == [True, True]
+    assert table.count(gpus(first.offer.gpu_key, 1)) == 1
     elsewhere = first.also_at[0]
     assert elsewhere.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
@@ -159,7 +158,9 @@ def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
     table = shown.partition("───\n")[2].partition("\n\n")[0]
     assert table.count("x RTX 3090 ") == 3
     decision = rank("vgg16", own=quotes[1::2]).decision
-    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.offer.gpu_key} == {
+    assert {
+        each.source for each in decision.by_gpu if each.offer.gpu_key == decision.choice.offer.gpu_key
+    } == {
         "own",
         "marketplace",
     }
@@ -241,9 +242,9 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
         (cloud, market, own),
         strict=True,
     ):
-        assert gpus(each.gpu_key, each.gpu_count) in words
-        assert re.search(rf"{each.price_date}, (up to )?{each.price_age_days} days old", words)
-        assert f"${each.cost_usd:.2f}; fits (needs " in words
+        assert gpus_of(each.offer) in words
+        assert re.search(rf"{each.offer.price_date}, (up to )?{each.row.price_age_days} days old", words)
+        assert f"${each.row.cost_usd.value:.2f}; fits (needs " in words
         assert "feeding takes " in words
 
 
@@ -384,15 +385,15 @@ def test_the_python_function_refuses_an_option_that_it_does_not_have():
 
 def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
     document = json.loads(gpubench("vgg16", "--json").stdout)
-    (note,) = [n for n in document["notes"] if n.startswith("Free of charge")]
+    (note,) = [n["text"] for n in document["sentences"] if n["text"].startswith("Free of charge")]
     assert "google-colab" in note
     assert "12 h" in note
     assert "google-colab" not in {row["provider"] for row in document["rows"]}
-    reasons = [e["reason"] for e in document["excluded"] if e["provider"] == "google-colab"]
+    reasons = [e.reason for e in rank("vgg16").excluded if e.provider == "google-colab"]
     assert reasons
     assert all("free of charge" in reason for reason in reasons)
     asked = json.loads(gpubench("vgg16", "--json", "--gpu", "L4").stdout)
-    assert not any(n.startswith("Free of charge") for n in asked["notes"])
+    assert not any(n["text"].startswith("Free of charge") for n in asked["sentences"])
 
 
 def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
@@ -404,8 +405,7 @@ def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     equal = gpubench("cnn", "--limit", "3", COLUMNS="160")
     assert "largest batch" not in equal.stdout
     assert "Batch" not in equal.stdout
-    document = json.loads(gpubench("cnn", "--batch-size", "max", "--json", "--limit", "1").stdout)
-    assert document["objective"].endswith("own largest batch")
+    assert rank("cnn", batch_size="max", limit=1).objective.endswith("own largest batch")
 
 
 def test_predict_takes_max_too(monkeypatch, capsys):

@@ -189,8 +189,8 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         assert case.checkpointing == how
         assert row.estimate.memory_text == fit_of(question, case, spec, ()).text()
         (alone,) = predict_all(question, [spec]).values()
-        scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
-        each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
+        scaled = scaling(question, spec, count, alone.samples_per_s.value) if count > 1 else None
+        each = alone.samples_per_s.value * (1.0 if scaled is None else scaled.efficiency)
         assert row.samples_per_s.value == pytest.approx(count * each)
         if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
             assert row.scaling_efficiency == pytest.approx(scaled.efficiency)

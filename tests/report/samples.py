@@ -513,7 +513,7 @@ def hostile_data() -> ReportData:
         reference_gpu_key=text,
         as_of=text,
         objective=text,
-        excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text),),
+        excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text, rule=text),),
     )
     owned = buy_or_rent(gpu_key=text, instance=text, against=text, power_basis=text, assumed=(text,))
     return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,), buy_or_rent=(owned,))

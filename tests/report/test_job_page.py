@@ -64,9 +64,9 @@ def test_the_line_of_trade_offs_holds_no_offer_that_another_beats_in_hours_and_c
     assert [row.hours.value for row in line] == sorted((row.hours.value for row in line), reverse=True)
     for row in rows:
         beaten = any(
-            other.hours <= row.hours.value
-            and other.cost_usd <= row.cost_usd.value
-            and (other.hours, other.cost_usd) != (row.hours.value, row.cost_usd.value)
+            other.hours.value <= row.hours.value
+            and other.cost_usd.value <= row.cost_usd.value
+            and (other.hours, other.cost_usd) != (row.hours, row.cost_usd)
             for other in rows
         )
         assert (row in line) != beaten

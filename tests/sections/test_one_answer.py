@@ -226,7 +226,7 @@ def test_a_ranking_says_the_same_everywhere(ranking):
         assert _plain(gpus_of(offer.offer)) in words["GPUs and offer"]
         assert words["GPUs and offer"].count(row["provider"]) >= 1
         assert words["Rank"] == f"{row['rank']}{'=' if row['tie'] else ''}"
-        assert words["Price and its date"].startswith(_plain(format_usd(row["expected_usd_per_hour"])))
+        assert words["Price and its date"].startswith(_plain(format_usd(row["price_usd_per_hour"])))
         merit = Interval(row["samples_per_usd"], row["samples_per_usd_low"], row["samples_per_usd_high"])
         point = merit.words().partition(" ")[0]
         assert words["Images per dollar"].startswith(_plain(point))
