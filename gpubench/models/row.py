@@ -29,7 +29,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
     1, throughput is of one of them as if it held everything, memory is of one of so few.
     ``first_token_s`` is of a generation that was measured there [s]; ``per_token_s``, of each token after, of
-    one that was predicted too, then with the ends of its own interval, ``_low`` and ``_high``.
+    one that was predicted too, then with the ends of its own interval.
     """
 
     case: Case
@@ -42,9 +42,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     anchored: bool | None = None
     peak_memory_bytes: int | None = None
-    device_bytes: int | None = None
-    device_bytes_low: int | None = None
-    device_bytes_high: int | None = None
+    device_bytes: Interval = UNKNOWN_INTERVAL
     memory_text: str | None = None
     fits_memory: bool | None = None
     largest_batch: int | None = None
@@ -56,15 +54,17 @@ class Estimate(Record, frozen=True, kw_only=True):
     batch_found_by: str | None = None
     fewest_gpus: int = 1
     first_token_s: float | None = None
-    per_token_s: float | None = None
-    per_token_s_low: float | None = None
-    per_token_s_high: float | None = None
+    per_token_s: Interval = UNKNOWN_INTERVAL
     findings: tuple[Finding, ...] = ()
 
     @property
     def interval(self) -> Interval:
         """The throughput with its interval [samples/s]."""
         return Interval(self.samples_per_s, self.low, self.high)
+
+    def flat(self) -> dict[str, Any]:
+        """Return the estimate as ``predict show --json`` has it."""
+        return flat(msgspec.structs.asdict(self))
 
     @property
     def is_extrapolated(self) -> bool:
@@ -172,6 +172,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
         offer, estimate = self.offer, self.estimate
+        batches = {each.case.batch_size for each in self.estimates}
         build = next((f.value for f in self.findings if f.kind is FindingKind.NEEDS_TORCH_BUILD), None)
         return flat(
             {
@@ -195,7 +196,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "precision": estimate.case.precision,
                 "execution": estimate.case.execution,
                 "stack": None,
-                "batch_size": estimate.case.batch_size,
+                "batch_size": batches.pop() if len(batches) == 1 else None,
                 "basis": estimate.basis,
                 "samples_per_s": self.samples_per_s,
                 "scaling_efficiency": self.scaling_efficiency,
@@ -206,9 +207,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "usd_per_million_samples": self.usd_per_million_samples,
                 "usd_per_million_tokens": self.usd_per_million_tokens,
                 "joules_per_sample": None,
-                "memory_bytes": Interval(
-                    estimate.device_bytes, estimate.device_bytes_low, estimate.device_bytes_high
-                ),
+                "memory_bytes": estimate.device_bytes,
                 "fits_memory": self.fits_memory,
                 "legacy_build": build,
                 "p_cheapest": self.p_cheapest,

@@ -217,5 +217,5 @@ def memory_free(row: Row, spec: GpuSpec | None) -> float | None:
 
     None where memory in use is not known of one: what its tensors take is another figure.
     """
-    used = largest_of(row.estimates, "device_bytes")
+    used = largest_of([each.device_bytes.value for each in row.estimates])
     return None if spec is None or spec.memory_bytes is None or used is None else 1 - used / spec.memory_bytes

@@ -109,7 +109,7 @@ def _photographs_per_s(found: Eligible, row: Row) -> float | None:
 def _memory_margin(row: Row, spec: GpuSpec | None) -> int | None:
     """Return what the card has above the upper end of the need [B]."""
     card = None if spec is None else card_of(spec)
-    need = largest_of(row.estimates, "device_bytes_high")
+    need = largest_of([each.device_bytes.high for each in row.estimates])
     if card is None or need is None:
         return None
     return round(card.usable_bytes - need)

@@ -27,12 +27,12 @@ class GenerationTimes(NamedTuple):
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a generation, None of another estimate; measured ones err as their whole does."""
     case, per_token_s = estimate.case, estimate.per_token_s
-    if case.new_tokens == 0 or per_token_s is None:
+    if case.new_tokens == 0 or per_token_s.value is None:
         return None
     if estimate.first_token_s is not None:
         return GenerationTimes(
             first_token_s=_measured(estimate, estimate.first_token_s),
-            per_token_s=_measured(estimate, per_token_s),
+            per_token_s=_measured(estimate, per_token_s.value),
         )
     rest = case.new_tokens - 1
 
@@ -43,11 +43,11 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
 
     return GenerationTimes(
         first_token_s=Interval(
-            first(estimate.samples_per_s, per_token_s),
-            first(estimate.high, estimate.per_token_s_low),
-            first(estimate.low, estimate.per_token_s_high),
+            first(estimate.samples_per_s, per_token_s.value),
+            first(estimate.high, per_token_s.low),
+            first(estimate.low, per_token_s.high),
         ),
-        per_token_s=Interval(per_token_s, estimate.per_token_s_low, estimate.per_token_s_high),
+        per_token_s=per_token_s,
     )
 
 

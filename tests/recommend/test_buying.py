@@ -11,6 +11,7 @@ import pytest
 import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
+from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import PriceCondition
 from gpubench.offers.columns import Offers
@@ -305,7 +306,7 @@ def test_memory_that_a_card_leaves_is_told_of_memory_in_use_alone():
     """A card of 24 GiB of which 6 are in use leaves three quarters; of its tensors alone nobody knows."""
     spec = load_specs()[L4]
     for device_bytes, free in ((6 * 2**30, 0.75), (None, None)):
-        known = estimate(L4, 500.0, peak_memory_bytes=5 * 2**30, device_bytes=device_bytes)
+        known = estimate(L4, 500.0, peak_memory_bytes=5 * 2**30, device_bytes=Interval(device_bytes))
         (row,) = rank_of([offer(L4, 0.4)], {L4: known}).rows
         assert memory_free(row, spec) == free
 

@@ -11,6 +11,7 @@ import pytest
 from gpubench import rank
 from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
+from gpubench.interval import Interval
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_errors
 from gpubench.recommend.contradictions import check
@@ -144,7 +145,7 @@ def of_photographs(offers, answers, owned=None, **options):
 
 def test_memory_margin_and_feeding_stand_beside_each_choice():
     """20 GiB at the upper end of 78.8 usable on an H100; 3,000 photographs/s take 20 vCPUs at 150/s each."""
-    needs = estimate(H100, 3000.0, device_bytes=18 * GIB, device_bytes_high=20 * GIB)
+    needs = estimate(H100, 3000.0, device_bytes=Interval(18 * GIB, None, 20 * GIB))
     ranking = of_photographs(market()[:1], {H100: needs})
     choice = ranking.decision.choice
     assert choice.memory_margin_bytes == pytest.approx((0.985 * 80 - 20) * GIB, abs=1)

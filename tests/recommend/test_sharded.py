@@ -98,7 +98,7 @@ def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
     two, eight = ranking_of(offers_of(H100, 2, 8)).rows[::-1]
     if two.offer.gpu_count != 2:
         two, eight = eight, two
-    assert eight.estimate.device_bytes < two.estimate.device_bytes
+    assert eight.estimate.device_bytes.value < two.estimate.device_bytes.value
     assert two.estimate.samples_per_s == eight.estimate.samples_per_s
     assert two.samples_per_s < 2 * two.estimate.samples_per_s
 
@@ -112,7 +112,7 @@ def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
     question = question_of(profile_of("bert_base"), None, batch_size=32)
     eager = msgspec.structs.replace(one.estimate.case, execution=Execution.EAGER)  # as several GPUs run
     on_one = need_of(question, eager, load_specs()[H100], ()).device.value
-    assert eight.estimate.device_bytes - on_one > trained
+    assert eight.estimate.device_bytes.value - on_one > trained
     assert eight.estimate.memory_text != one.estimate.memory_text
     alone = msgspec.structs.replace(one.estimate.case, gpu_count=8, parallel_mode=ParallelMode.DDP)
     assert eight.estimate.memory_text == fit_of(question, alone, load_specs()[H100], ()).text()
