@@ -221,8 +221,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_best_independent=p_independent,
         p_near_best=p_near,
         p_top3=p_top3,
-        p_cheapest=p_best if _is_by_cost(request) else _p_best_by("cost", request, pool, order),
-        p_fastest=p_best if _is_by_time(request) else _p_best_by("time", request, pool, order),
+        p_cheapest=p_best if _is_by_cost(request) else _p_cheapest(request, pool, order),
+        p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
         sureness=_sureness(request, scores[0], leaders),
         sureness_independent=_sureness(request, alone[0], leaders_alone),
         sureness_at_these_prices=at_these_prices,
@@ -238,20 +238,33 @@ def _is_by_time(request: RankRequest) -> bool:
     return sorted_by(request) == ("time" if request.has_job else "throughput")
 
 
-def _p_best_by(sort: str, request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) of each place of an order, were the rows in another one; NaN where few are looked at."""
+def _p_cheapest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by cost of each place of another order; NaN where few are looked at."""
     if len(order) < len(pool):
         return np.full(len(order), np.nan)
-    request = msgspec.structs.replace(request, sort=sort)
-    other = best_first(request, pool)
-    able, unable = _able(request, pool, other, min(len(other), IN_DETAIL))
-    rows = other[able]
+    request = msgspec.structs.replace(request, sort="cost")
+    by_cost = best_first(request, pool)
+    able, unable = _able(request, pool, by_cost, min(len(by_cost), IN_DETAIL))
+    rows = by_cost[able]
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
     result = np.full(len(pool), np.nan)
-    result[other[unable]] = 0.0
+    result[by_cost[unable]] = 0.0
     result[rows] = leaders_of(scores).wins(len(rows))
     return result[order]
+
+
+def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by time of each place of another order, machines that are alike sharing the win."""
+    if len(order) < len(pool):
+        return np.full(len(order), np.nan)
+    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order)
+    leaders = leaders_of(machines.known)
+    alike = np.bincount(machines.which)
+    winners = alike[leaders.rows] @ leaders.won
+    result = np.zeros(len(alike))
+    result[leaders.rows] = (leaders.won / winners).mean(axis=1)
+    return result[machines.which]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:
