@@ -128,7 +128,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
             "cheapest": Answer(row=answers["cheapest"], p_best=answers["cheapest"].p_cheapest),
             "fastest": Answer(row=answers["fastest"], p_best=answers["fastest"].p_fastest),
         },
-        question=as_understood(request),
+        question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         best_to_own_use=likely_use(decision.best_to_own, left.machines),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,

@@ -126,7 +126,7 @@ class Row:
     """The two fields of a row that are looked at: a job of 73 h."""
 
     def __init__(self, given):
-        self.offer, self.hours = offer_of(given), 73.0
+        self.offer, self.hours = offer_of(given), Interval(73.0)
 
 
 def used(given, **options):
@@ -377,20 +377,22 @@ def test_what_does_not_pay_is_said_before_anything_is_bought(jobs, weighed):
     own, rent = found.decision.choice, found.decision.rather_rent
     assert (own.source, found.buy_or_rent[0].verdict) == ("own", weighed)
     assert rent in {found.decision.best_cloud, found.decision.best_marketplace}
-    assert rent.cost_usd < own.row.cost_usd.value
-    assert (rent.pricing, rent.rank, rent.p_best) == ("on_demand", None, None)
+    assert rent.row.cost_usd.value < own.row.cost_usd.value
+    assert (rent.offer.pricing, rent.row.rank, rent.row.p_best) == ("on_demand", None, None)
     assert found.decision.best_cloud.source == "cloud"
     assert found.decision.best_marketplace.source == "marketplace"
-    said = f"Rather rent: {gpu_name(rent.gpu_key)} at {rent.provider}, {format_usd(rent.cost_usd)} a job"
+    where = f"{gpu_name(rent.offer.gpu_key)} at {rent.offer.provider}"
+    said = f"Rather rent: {where}, {format_usd(rent.row.cost_usd.value)} a job"
     assert found.sentences[1].text.startswith(said)
     assert "among purchases" in found.verdict
     assert re.match(
-        rf"Rent 1x {gpu_name(rent.gpu_key)} at {rent.provider}.*, rather than buy\.", headline(found)
+        rf"Rent 1x {gpu_name(rent.offer.gpu_key)} at {rent.offer.provider}.*, rather than buy\.",
+        headline(found),
     )
     job, sure, purchase, *_ = verdict.SECTION.render(of_ranking(found)).brief[-1].rows
-    assert format_usd(rent.cost_usd) in job.value
+    assert format_usd(rent.row.cost_usd.value) in job.value
     assert sure.value.startswith("at best, buying")
-    assert (gpu_name(own.gpu_key) in purchase.value, purchase.term) == (True, "Runner-up")
+    assert (gpu_name(own.offer.gpu_key) in purchase.value, purchase.term) == (True, "Runner-up")
     assert "not pay within 36 " in " ".join(after_the_headline(found))
     assert_card_is_whole(found)
 

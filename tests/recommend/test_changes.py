@@ -40,7 +40,7 @@ def ranked(prices, rates, *, spot=None, **extras):
 def merits(ranking):
     """Cost or time of the job by GPU."""
     figure = {"cost": "cost_usd", "time": "hours"}[ranking.sorted_by]
-    return {row.offer.gpu_key: getattr(row, figure) for row in ranking.rows}
+    return {row.offer.gpu_key: getattr(row, figure).value for row in ranking.rows}
 
 
 def changes(ranking):
@@ -78,7 +78,7 @@ def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
             assert one == pytest.approx(two, abs=1.01 * a_second)
 
 
-LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour": "expected_usd_per_hour"}
+LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour": "usd_per_hour"}
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,7 +86,7 @@ LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour
 def test_the_order_turns_at_the_latest_where_a_limit_is_missed(extras, rate, option, room):
     rates = {H100: rate, A100: 1700.0}
     free = ranked(OFFERS, rates, **extras)
-    limit = {option: room * max(getattr(row, LIMITS[option]) for row in free.rows)}
+    limit = {option: room * max(getattr(row, LIMITS[option]).value for row in free.rows)}
     found = ranked(OFFERS, rates, **extras, **limit)
     key = found.decision.choice.offer.gpu_key
     assert key == free.decision.choice.offer.gpu_key

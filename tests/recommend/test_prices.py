@@ -156,7 +156,8 @@ def test_the_cost_of_a_used_card_has_the_age_of_its_price_in_it():
     assert choice.row.usd_per_hour.low < choice.row.usd_per_hour.value < choice.row.usd_per_hour.high
     quoted = rank("resnet50", own=["RTX 3090, 700 USD"], gpu=["RTX 3090"], as_of="2026-11-20", draws=50)
     own = quoted.decision.best_to_own
-    assert own.usd_per_hour.low == own.usd_per_hour.value == own.usd_per_hour.high
+    usd = own.row.usd_per_hour
+    assert usd.low == usd.value == usd.high
 
 
 def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_off():

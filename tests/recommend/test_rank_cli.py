@@ -138,11 +138,11 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     assert [gpus(each.offer.gpu_key, 1) in table for each in (first, second)] == [True, True]
     assert table.count(gpus(first.offer.gpu_key, 1)) == 1
     elsewhere = first.also_at[0]
-    assert elsewhere.provider in table
+    assert elsewhere.offer.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
     assert f"--all-offers lists all {len(ranking.rows)}" in " ".join(shown.split())
     every = gpubench("vgg16", "--limit", "40", "--all-offers", COLUMNS="120").stdout
-    assert every.partition("───\n")[2].count(f"{gpus(first.gpu_key, 1)} ") > 1
+    assert every.partition("───\n")[2].count(f"{gpus(first.offer.gpu_key, 1)} ") > 1
     assert "One row" not in every
 
 

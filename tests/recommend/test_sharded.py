@@ -100,7 +100,7 @@ def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
         two, eight = eight, two
     assert eight.estimate.device_bytes.value < two.estimate.device_bytes.value
     assert two.estimate.samples_per_s == eight.estimate.samples_per_s
-    assert two.samples_per_s < 2 * two.estimate.samples_per_s
+    assert two.samples_per_s.value < 2 * two.estimate.samples_per_s
 
 
 def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
@@ -189,8 +189,8 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         assert case.checkpointing == how
         assert row.estimate.memory_text == fit_of(question, case, spec, ()).text()
         (alone,) = predict_all(question, [spec]).values()
-        scaled = scaling(question, spec, count, alone.samples_per_s.value) if count > 1 else None
-        each = alone.samples_per_s.value * (1.0 if scaled is None else scaled.efficiency)
+        scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
+        each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
         assert row.samples_per_s.value == pytest.approx(count * each)
         if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
             assert row.scaling_efficiency == pytest.approx(scaled.efficiency)
