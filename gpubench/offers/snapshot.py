@@ -16,7 +16,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_table, require_folder, results_root
-from gpubench.models import SCHEMA_VERSION, Offer, Pricing
+from gpubench.models import Offer, Pricing
 from gpubench.offers.plausible import check_coverage, check_offer, check_stamp
 from gpubench.offers.table import (
     Coverage,
@@ -32,6 +32,9 @@ from gpubench.today import today
 from gpubench.units import plain
 
 _T = TypeVar("_T")
+
+SNAPSHOT_VERSION = 2
+"""Of a snapshot of prices, here and as published."""
 
 IMPORTED = "imported"
 WRITE_HINT = "give another folder with --results"
@@ -74,7 +77,7 @@ class _SourceAsWritten(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotAsWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of which no offer is believed yet; see ``believable``."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
     sources: Annotated[dict[str, _SourceAsWritten], msgspec.Meta(max_length=MOST_SOURCES)] = {}
 
@@ -82,7 +85,7 @@ class SnapshotAsWritten(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One refresh: every source as it stood then, those that a later one of the list also gives first."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
     sources: dict[str, SourceOffers] = {}
 
@@ -222,7 +225,7 @@ def read_snapshot(path: Path) -> ReadSnapshot:
     """
     hint = "run gpubench offers refresh"
     written = read_json(path, SnapshotAsWritten, TABLE_BYTES, what="a price snapshot", hint=hint)
-    if written.schema_version > SCHEMA_VERSION:
+    if written.schema_version > SNAPSHOT_VERSION:
         raise MisuseError(f"price snapshot {plain(path.name)} is of a newer gpubench: upgrade gpubench")
     try:
         return believable(written, latest_day(today()))

@@ -10,7 +10,7 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
-    SCHEMA_VERSION,
+    RUN_VERSION,
     Case,
     Checkpointing,
     Framework,
@@ -46,7 +46,7 @@ def test_a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the
     stored = json.loads(OLD.read_bytes())
     assert stored["schema_version"] == 1
     run = store.read_run(OLD)
-    assert run.schema_version == SCHEMA_VERSION
+    assert run.schema_version == RUN_VERSION
     assert len(run.measurements) == len(stored["measurements"]) > 0
     for measurement, old in zip(run.measurements, stored["measurements"], strict=True):
         assert measurement.case.setup == {}

@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, print_path, say
-from gpubench.options import Option
+from gpubench.options import Option, Positive
 
 
 class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
         Path, Option("File that gpubench rank --json printed.", place=1, bare=True, metavar="ANSWER")
     ]
     gpu: Annotated[str | None, Option("GPU to measure: key or name.", default="the best to rent")] = None
-    minutes: Annotated[float, Option("Time limit of the measurement [min].", above=0)] = 15.0
+    minutes: Annotated[Positive, Option("Time limit of the measurement [min].")] = 15.0
     output: Annotated[Path, Option("Folder of the task.", default="try")] = Path("try")
 
 
