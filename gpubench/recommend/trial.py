@@ -27,12 +27,12 @@ from gpubench.foreign_code import MOST_SOURCE_BYTES
 from gpubench.installing import DISTRIBUTION
 from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
-from gpubench.models import Pricing
+from gpubench.models import ParallelMode, Pricing
 from gpubench.options import check_fields, request_from, words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import RankRequest
-from gpubench.shared_options import asked_recipe
+from gpubench.shared_options import JOB_MODES, asked_recipe
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
 from gpubench.units import format_usd, plain
@@ -259,7 +259,8 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
         raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
-    together = row.gpu_count if request.one_job_over_all_gpus else 1
+    mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
+    is_one_job = mode in JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
         precisions=() if request.precision is None else (request.precision,),
@@ -267,8 +268,8 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
         executions=(request.execution,),
         task=request.task,
         batch_size=row.batch_size if is_limited else request.batch_size,
-        gpus=together,
-        jobs=None if together == 1 else mode_of(row, request),
+        gpus=row.gpu_count if is_one_job else 1,
+        jobs=str(mode) if is_one_job else None,
         budget="quick",
         micro="none",
         time_limit_s=round(minutes * 60),
@@ -276,8 +277,8 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     )
 
 
-def mode_of(row: Row, request: RankRequest) -> str:
-    """Return how the GPUs of a machine share one job: its answer does not say, so such GPUs are ranked again.
+def mode_of(row: Row, request: RankRequest) -> ParallelMode:
+    """Return how the GPUs of a machine share the job: its row does not say, so such GPUs are ranked again.
 
     Raises:
         MisuseError: If no price of such a machine is left.
@@ -285,7 +286,7 @@ def mode_of(row: Row, request: RankRequest) -> str:
     from gpubench.recommend.rank import ranked
 
     alike = msgspec.structs.replace(request, gpus=(row.gpu_key,), count=row.gpu_count, limit=1, draws=1)
-    return str(ranked(alike).rows[0].parallel_mode)
+    return ranked(alike).rows[0].parallel_mode
 
 
 # --- what travels -----------------------------------------------------------------------------------------
