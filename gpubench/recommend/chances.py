@@ -210,13 +210,14 @@ def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats
     """Return P(best) by time of each place of another order, machines that are alike sharing the win."""
     if len(order) < len(pool):
         return np.full(len(order), np.nan)
-    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order)
-    leaders = leaders_of(machines.known)
-    alike = np.bincount(machines.which)
+    _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
+    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
+    leaders, which = leaders_of(machines.known), machines.which[kinds]
+    alike = np.bincount(which)
     winners = alike[leaders.rows] @ leaders.won
     result = np.zeros(len(alike))
     result[leaders.rows] = (leaders.won / winners).mean(axis=1)
-    return result[machines.which]
+    return result[which]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
