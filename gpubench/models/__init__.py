@@ -8,7 +8,7 @@ can be derived again from the file alone.
 from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import Case, MemoryFormat, Recipe
-from gpubench.models.catalog import GpuSpec, Offer
+from gpubench.models.catalog import GpuSpec, Offer, Seller
 from gpubench.models.cuda_check import (
     CHECK_VERSION,
     Blocks,
@@ -60,17 +60,18 @@ from gpubench.models.memory import (
     Verdict,
 )
 from gpubench.models.ranking import (
+    RANKING_SCHEMA,
+    Answer,
     BuyOrRent,
-    Estimate,
     ExcludedOffer,
     Purchase,
-    RankedOffer,
     Ranking,
     Sentence,
     SentenceKind,
     SortedBy,
 )
 from gpubench.models.record import PROTOCOL
+from gpubench.models.row import Estimate, Row
 from gpubench.models.run import (
     RUN_VERSION,
     DeviceProfile,
@@ -95,7 +96,7 @@ from gpubench.models.workload import (
     recipe_over,
 )
 from gpubench.precisions import Precision
-from gpubench.pricings import PriceCondition, PriceLabel, Pricing
+from gpubench.pricings import PriceCondition, Pricing
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 
 __all__ = [
@@ -103,7 +104,9 @@ __all__ = [
     "CONVOLUTIONS",
     "MEMORY_VERSION",
     "PROTOCOL",
+    "RANKING_SCHEMA",
     "RUN_VERSION",
+    "Answer",
     "Asks",
     "Basis",
     "BatchChoice",
@@ -158,17 +161,17 @@ __all__ = [
     "Precision",
     "PrecisionProof",
     "PriceCondition",
-    "PriceLabel",
     "Pricing",
     "Purchase",
     "QuickProof",
-    "RankedOffer",
     "Ranking",
     "Reading",
     "Recipe",
     "Round",
+    "Row",
     "Run",
     "SeedRun",
+    "Seller",
     "Sentence",
     "SentenceKind",
     "Settings",

@@ -68,7 +68,7 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
         "schema_version": PREDICTION_VERSION,
         "calibrated": calibration.fitted,
         "estimates": [
-            msgspec.to_builtins(a) | {"reasons": reasons(a)}
+            msgspec.to_builtins(a.flat()) | {"reasons": reasons(a)}
             for a in answers.values()
             if isinstance(a, Estimate)
         ],

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from gpubench.models import GpuSpec, Offer, PriceCondition, Purchase, RankedOffer
+from gpubench.models import GpuSpec, Offer, PriceCondition, Purchase, Row
 from gpubench.offers.columns import Offers
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
@@ -147,9 +147,7 @@ def cards_needed(machine: Ownership) -> int | None:
     return max(1, math.ceil(machine.use * machine.gpu_count - _ROUNDING))
 
 
-def at_work(
-    machines: Iterable[Ownership], rows: Iterable[RankedOffer], request: RankRequest
-) -> list[Ownership]:
+def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
     """Return the machines, each used for as much of its life as the jobs of a month take on it.
 
     4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
@@ -161,7 +159,7 @@ def at_work(
         request: The jobs of a month.
     """
     assert request.jobs_per_month is not None  # what is bought is compared at so many jobs
-    hours = {row.offer: row.hours for row in rows}
+    hours = {row.offer: row.hours.value for row in rows}
     found = []
     for machine in machines:
         job_hours = hours.get(offer_of(machine))
@@ -176,7 +174,7 @@ def at_work(
     return found
 
 
-def purchases_of(rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership]) -> tuple[Purchase, ...]:
+def purchases_of(rows: Iterable[Row], owned: Mapping[Offer, Ownership]) -> tuple[Purchase, ...]:
     """Return rows of owned hardware as purchases, in their order."""
     purchases = []
     for row in rows:
@@ -198,14 +196,14 @@ def purchases_of(rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership]) 
                 board_power_w=_board_power_w(machine, spec),
                 slots=_slots(machine, spec),
                 memory_free=memory_free(row, spec),
-                samples_per_s=row.samples_per_s,
-                samples_per_s_low=row.samples_per_s_low,
-                samples_per_s_high=row.samples_per_s_high,
-                score=row.score,
-                score_low=row.score_low,
-                score_high=row.score_high,
-                usd_per_hour=float(row.offer.price_usd_per_hour),
-                hours=row.hours,
+                samples_per_s=row.samples_per_s.value or 0.0,
+                samples_per_s_low=row.samples_per_s.low,
+                samples_per_s_high=row.samples_per_s.high,
+                score=row.score.value,
+                score_low=row.score.low,
+                score_high=row.score.high,
+                usd_per_hour=row.listed_usd_per_hour,
+                hours=row.hours.value,
                 utilization=machine.utilization.likely,
                 cards_needed=cards_needed(machine),
                 assumed=machine.assumed,
@@ -214,10 +212,10 @@ def purchases_of(rows: Iterable[RankedOffer], owned: Mapping[Offer, Ownership]) 
     return tuple(purchases)
 
 
-def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
+def memory_free(row: Row, spec: GpuSpec | None) -> float | None:
     """Return the share of a card's memory that the largest of the workloads leaves.
 
     None where memory in use is not known of one: what its tensors take is another figure.
     """
-    used = largest_of(row.estimates, "device_bytes")
+    used = largest_of([each.device_bytes.value for each in row.estimates])
     return None if spec is None or spec.memory_bytes is None or used is None else 1 - used / spec.memory_bytes

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
+from gpubench.recommend.objective import order as best_first
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
@@ -138,6 +140,9 @@ NEAR = 0.1
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
+CHANCES = ("p_best", "p_best_independent", "p_near_best", "p_top3", "p_cheapest", "p_fastest")
+"""The chances of a row, as they are called there."""
+
 _CHANCES = 3
 """An offer behind three better ones of its own machine is hardly ever among the best three."""
 
@@ -152,6 +157,8 @@ class Chances:
         sureness_at_these_prices: If every price is the one expected, for certain.
         p_best_independent: P(best) where the error of each GPU is its own, so that none cancels.
         p_near_best: Probability of coming within 10 % of the best.
+        p_cheapest, p_fastest: P(best) by the cost of the work, and by its time, whatever the rows are in
+            order of; all NaN where only the first rows are looked at.
 
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
@@ -163,6 +170,8 @@ class Chances:
     p_best_independent: Floats
     p_near_best: Floats
     p_top3: Floats
+    p_cheapest: Floats
+    p_fastest: Floats
     sureness: Sureness
     sureness_independent: Sureness
     sureness_at_these_prices: Sureness
@@ -212,11 +221,51 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_best_independent=p_independent,
         p_near_best=p_near,
         p_top3=p_top3,
+        p_cheapest=p_best if _is_by_cost(request) else _p_cheapest(request, pool, order),
+        p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
         sureness=_sureness(request, scores[0], leaders),
         sureness_independent=_sureness(request, alone[0], leaders_alone),
         sureness_at_these_prices=at_these_prices,
         scores=scores[:detailed],
     )
+
+
+def _is_by_cost(request: RankRequest) -> bool:
+    return sorted_by(request) in {"cost", "value"}
+
+
+def _is_by_time(request: RankRequest) -> bool:
+    return sorted_by(request) == ("time" if request.has_job else "throughput")
+
+
+def _p_cheapest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by cost of each place of another order; NaN where few are looked at."""
+    if len(order) < len(pool):
+        return np.full(len(order), np.nan)
+    request = msgspec.structs.replace(request, sort="cost")
+    by_cost = best_first(request, pool)
+    able, unable = _able(request, pool, by_cost, min(len(by_cost), IN_DETAIL))
+    rows = by_cost[able]
+    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
+    scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
+    result = np.full(len(pool), np.nan)
+    result[by_cost[unable]] = 0.0
+    result[rows] = leaders_of(scores).wins(len(rows))
+    return result[order]
+
+
+def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by time of each place of another order, machines that are alike sharing the win."""
+    if len(order) < len(pool):
+        return np.full(len(order), np.nan)
+    _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
+    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
+    leaders, which = leaders_of(machines.known), machines.which[kinds]
+    alike = np.bincount(which)
+    winners = alike[leaders.rows] @ leaders.won
+    result = np.zeros(len(alike))
+    result[leaders.rows] = (leaders.won / winners).mean(axis=1)
+    return result[which]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats | float) -> Floats:

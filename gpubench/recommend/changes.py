@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.models import Change, FindingOut, Pricing, RankedOffer
+from gpubench.models import Change, FindingOut, Pricing, Row
 from gpubench.offers.columns import kinds_of
 from gpubench.options import words_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible, limits_price, meets
 from gpubench.recommend.objective import sorted_by, standing
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
-from gpubench.recommend.rows import Rows
+from gpubench.recommend.rows import rows_of, runner_up
 from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried, runs_of, trial_usd
 
 _FINEST = 1e-12
@@ -43,11 +43,11 @@ def changes_of(found: Eligible) -> Iterator[Change]:
     A first offer that no longer meets the deadline, the budget or the ceiling on the price is no answer, so
     that the order turns there at the latest.
     """
-    request, pool, order, rows = found.request, found.pool, found.order, found.rows
-    if rows.runner_up is None:
+    request, pool, order, second = found.request, found.pool, found.order, runner_up(found)
+    if second is None:
         return
     first = int(order[0])
-    theirs = standing(request, pool, int(order[rows.runner_up]))
+    theirs = standing(request, pool, int(order[second]))
 
     if standing(request, pool, first) < theirs:  # of what ties the GPU that the fit covers stands first
         return
@@ -56,14 +56,14 @@ def changes_of(found: Eligible) -> Iterator[Change]:
         mine = pool.alone(first, **other)
         return standing(request, mine, 0) > theirs and meets(request, mine)
 
-    offer, price, rate = rows.offers[0], float(pool.price[first]), float(pool.rate[first])
+    offer, price, rate = found.offers[0], float(pool.price[first]), float(pool.rate[first])
     change = partial(Change, gpu_key=offer.gpu_key, provider=offer.provider)
     by_price = sorted_by(request) in {"cost", "value"} or limits_price(request)
     if by_price and (dearest := turn(lambda usd: is_better(price=usd), price, 2.0)) is not None:
         yield change(kind="price", value=price, threshold=dearest)
     if (slowest := turn(lambda speed: is_better(rate=speed), rate, 0.5)) is not None:
         yield change(kind="throughput", value=rate, threshold=slowest)
-    if offer.pricing is Pricing.SPOT and rows.offers[rows.runner_up].pricing is not Pricing.SPOT:
+    if offer.pricing is Pricing.SPOT and found.offers[second].pricing is not Pricing.SPOT:
         now = request.spot_lost
         lost = turn(lambda share: is_better(delivered=delivered_share(share)), now, 2.0)
         if lost is not None:
@@ -106,29 +106,29 @@ _CERTAIN = 1e-9
 
 def finding_out(found: Eligible) -> FindingOut | None:
     """Return the measurement of one GPU that is worth most; None where no rented one is left to measure."""
-    request, pool, rows, scores = found.request, found.pool, found.rows, found.chances.scores
+    request, pool, scores = found.request, found.pool, found.chances.scores
     if sorted_by(request) != "cost":
         return None
-    best = [places[0] for places in rows.of_gpu.values() if places[0] < len(scores)][:MOST_RIVALS]
+    best = [places[0] for places in found.by_gpu.values() if places[0] < len(scores)][:MOST_RIVALS]
     if len(best) < 2:
         return None
     unsure = [
         (place, row, for_rent)
-        for place, row in zip(best, rows.at(best), strict=True)
-        if row.estimate.basis == "predicted" and len(for_rent := rows.for_rent(row.offer.gpu_key))
+        for place, row in zip(best, rows_of(found, best), strict=True)
+        if row.estimate.basis == "predicted" and len(for_rent := _for_rent(found, row.offer.gpu_key))
     ]
     unsure.sort(key=lambda each: -(each[1].p_best or 0.0))
     measured = []
     for place, row, for_rent in unsure[:MOST_MEASURED]:
         drawn = pool.speeds.draws[pool.gpu[found.order[place]]]
-        there = _cheapest(rows, for_rent)
+        there = _cheapest(found, for_rent)
         measured.append(
             FindingOut(
                 gpu_key=row.offer.gpu_key,
                 provider=there.offer.provider,
                 instance=there.offer.instance,
                 saving_usd=saving_usd(-scores[best], np.log(drawn)),
-                cost_usd=trial_usd(request, there.expected_usd_per_hour, TRIAL_MINUTES),
+                cost_usd=trial_usd(request, there.usd_per_hour.value or 0.0, TRIAL_MINUTES),
                 minutes=TRIAL_MINUTES,
                 command=_command(request, there),
             )
@@ -167,17 +167,22 @@ def _fitted(costs: Floats, log_rate: Floats) -> Floats:
     return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
 
 
-def _cheapest(rows: Rows, for_rent: Indices) -> RankedOffer:
+def _for_rent(found: Eligible, gpu_key: str) -> Indices:
+    places = found.by_gpu[gpu_key]
+    return places[~found.is_owned[places]]
+
+
+def _cheapest(found: Eligible, for_rent: Indices) -> Row:
     """Return the cheapest of these by the hour, one that a task file can rent where there is one."""
-    by_price = for_rent[np.argsort(rows.prices[for_rent], kind="stable")]
-    offers = rows.offers.take(by_price)
+    by_price = for_rent[np.argsort(found.pool.price[found.order[for_rent]], kind="stable")]
+    offers = found.offers.take(by_price)
     kinds = kinds_of(offers.provider, offers.pricing)  # all that is asked of an offer to be tried
     first = np.sort(np.unique(kinds.codes, return_index=True)[1])
-    cheapest = rows.at(by_price[first])
+    cheapest = rows_of(found, by_price[first])
     return next(filter(can_be_tried, cheapest), cheapest[0])
 
 
-def _command(request: RankRequest, row: RankedOffer) -> str:
+def _command(request: RankRequest, row: Row) -> str:
     """Return what measures the question on this offer: a task file that rents it, else the same run there.
 
     The question itself stays as it was asked, rivals and all: the task file asks it again at the end.

@@ -23,7 +23,7 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.files import write_file
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.measure.request import RunRequest
-from gpubench.models import Offer, ParallelMode, Pricing, RankedOffer
+from gpubench.models import Offer, ParallelMode, Pricing, Row
 from gpubench.options import words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
@@ -145,7 +145,7 @@ _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|so
 _KEEP = re.compile(r"[^a-z0-9]+")
 
 
-def rows_to_try(rows: Sequence[RankedOffer], gpu: str | None, provider: str | None) -> list[RankedOffer]:
+def rows_to_try(rows: Sequence[Row], gpu: str | None, provider: str | None) -> list[Row]:
     """Return the rows of one GPU, one provider, or both: what is measured of a question that stays whole.
 
     Raises:
@@ -169,7 +169,7 @@ def rows_to_try(rows: Sequence[RankedOffer], gpu: str | None, provider: str | No
 
 
 def write_task_files(
-    rows: Sequence[RankedOffer],
+    rows: Sequence[Row],
     request: RankRequest,
     count: int,
     folder: Path,
@@ -231,11 +231,11 @@ def _write_below(folder: Path, name: PurePosixPath, data: bytes) -> None:
     write_file(folder / name, data, hint=_HINT)
 
 
-def task_text(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes: float) -> str:
+def task_text(row: Row, request: RankRequest, workdir: Workdir, *, minutes: float) -> str:
     """Return one SkyPilot task as YAML, with what it likely costs in its head, and what at most."""
     offer = row.offer
     usual = minutes + SETUP_MINUTES + IDLE_MINUTES
-    usual_usd = trial_usd(request, row.expected_usd_per_hour, usual)
+    usual_usd = trial_usd(request, (row.usd_per_hour.value or 0.0), usual)
     limit_s = task_limit_s(minutes)
     most_usd = trial_usd(request, most_usd_per_hour(row), limit_s / 60)
     taxed = f", with {format_percent(request.tax)} of tax" if request.tax else ""
@@ -260,12 +260,12 @@ def task_limit_s(minutes: float) -> int:
     return round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
 
 
-def most_usd_per_hour(row: RankedOffer) -> float:
+def most_usd_per_hour(row: Row) -> float:
     """Return the price above which SkyPilot rents no machine for this offer [USD/h]."""
-    return round(row.expected_usd_per_hour * PRICE_SLACK, 2)
+    return round((row.usd_per_hour.value or 0.0) * PRICE_SLACK, 2)
 
 
-def task_of(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes: float) -> dict[str, Any]:
+def task_of(row: Row, request: RankRequest, workdir: Workdir, *, minutes: float) -> dict[str, Any]:
     """Return one SkyPilot task as data: resources, the working folder, set-up, run."""
     offer = row.offer
     cloud = CLOUDS[offer.provider]
@@ -298,7 +298,7 @@ def task_of(row: RankedOffer, request: RankRequest, workdir: Workdir, *, minutes
 
 
 def runs_of(
-    row: RankedOffer,
+    row: Row,
     request: RankRequest,
     references: Mapping[str, str],
     *,
@@ -362,9 +362,9 @@ def _accelerator(offer: Offer) -> str | None:
     return ACCELERATORS_AT.get(offer.provider, {}).get(offer.gpu_key, default)
 
 
-def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer], list[str]]:
+def _choose(rows: Sequence[Row], count: int) -> tuple[list[Row], list[str]]:
     """Return the best rentable offers, one for each GPU, and why others were passed over."""
-    chosen: list[RankedOffer] = []
+    chosen: list[Row] = []
     passed: list[str] = []
     for row in rows:
         if len(chosen) == count:
@@ -377,12 +377,12 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
     return chosen, list(dict.fromkeys(passed))
 
 
-def can_be_tried(row: RankedOffer) -> bool:
+def can_be_tried(row: Row) -> bool:
     """Return whether a task file can rent an offer and measure there what is not measured yet."""
     return _why_not(row, set()) is None
 
 
-def _why_not(row: RankedOffer, tried: set[str | None]) -> str | None:
+def _why_not(row: Row, tried: set[str | None]) -> str | None:
     """Return why an offer is not tried, "" where another offer of its GPU already is; None to try it."""
     offer = row.offer
     name = _accelerator(offer)
@@ -398,7 +398,7 @@ def _why_not(row: RankedOffer, tried: set[str | None]) -> str | None:
 
 
 def _script(
-    names: Sequence[str], rows: Sequence[RankedOffer], request: RankRequest, asked_in: Path, *, limit_s: int
+    names: Sequence[str], rows: Sequence[Row], request: RankRequest, asked_in: Path, *, limit_s: int
 ) -> str:
     """Return the script that runs each task, fetches its results, and at the end asks the question again."""
     lines = [

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models import Measurement, RankedOffer, Run
-from gpubench.recommend.rank import as_json as ranking_document
+from gpubench.interval import flat
+from gpubench.models import Measurement, Row, Run
+from gpubench.recommend.rank import document as ranking_document
 from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain
@@ -100,16 +101,18 @@ _FIGURES = (
     "peak_memory_bytes",
     "batch_choice",
 )
-_ROW_FIGURES = {
+_ROW_FIGURES = (
     "rank",
-    "expected_usd_per_hour",
+    "samples_per_s",
+    "samples_per_usd",
+    "usd_per_million_samples",
     "p_best",
     "score",
     "reference_hours_per_usd",
     "hours",
     "cost_usd",
     "dominated_by",
-}
+)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -230,7 +233,8 @@ def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
     }
 
 
-def _offer_cells(row: RankedOffer) -> dict[str, Any]:
+def _offer_cells(row: Row) -> dict[str, Any]:
+    figures = flat({name: getattr(row, name) for name in _ROW_FIGURES})
     return {
         "kind": "offer",
         **msgspec.to_builtins(row.estimate.case),
@@ -242,10 +246,7 @@ def _offer_cells(row: RankedOffer) -> dict[str, Any]:
         "price_usd_per_hour": row.offer.price_usd_per_hour,
         "price_date": row.offer.price_date,
         "basis": row.estimate.basis,
-        **{
-            name: getattr(row, name)
-            for name in CSV_COLUMNS
-            if name.startswith(("samples_per_", "usd_per_")) or name in _ROW_FIGURES
-        },
+        "expected_usd_per_hour": row.usd_per_hour.value,
+        **{name: value for name, value in figures.items() if name in CSV_COLUMNS},
         "findings": " ".join(finding.kind.value for finding in row.findings),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 
@@ -80,8 +79,11 @@ def test_nothing_is_left_to_find_out_where_all_is_measured_or_no_dollars_are_ask
 def advised(folder, monkeypatch, *words):
     """The command that is advised for a question on the shipped prices, and what the script that it writes does."""
     monkeypatch.chdir(folder)
-    found = json.loads(runner.invoke(app, ["rank", *words, "--json"]).stdout)["decision"]["finding_out"]
-    program, *asked = shlex.split(found["command"])
+    kept = []
+    monkeypatch.setattr("gpubench.recommend.rank.document", lambda ranking: kept.append(ranking) or {})
+    assert runner.invoke(app, ["rank", *words, "--json"]).exit_code == 0
+    found = kept[0].decision.finding_out
+    program, *asked = shlex.split(found.command)
     assert program == "gpubench"
     done = runner.invoke(app, asked)
     assert done.exit_code == 0, done.output
@@ -94,7 +96,7 @@ def test_the_advised_command_measures_that_gpu_and_asks_the_same_question(tmp_pa
     asked += ["--results", str(tmp_path / "runs")]
     found, script = advised(tmp_path, monkeypatch, *asked)
     (task,) = (tmp_path / "try").glob("try-1-*.yaml")
-    assert found["provider"] in task.name
+    assert found.provider in task.name
     again = shlex.split(script[-1])
     assert again[:2] == ["gpubench", "rank"]
     assert not {"--gpu", "--provider", "--limit", "--try"} & set(again)

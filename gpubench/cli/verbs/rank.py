@@ -33,8 +33,7 @@ def verb(request: RankRequest, shown: ShownRequest, trial: TrialRequest, *, as_j
 
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
-    from gpubench.recommend.rank import as_json as document
-    from gpubench.recommend.rank import rank
+    from gpubench.recommend.rank import document, rank
 
     trial.check()
     rows = HUMAN_LIMIT if request.limit is None else request.limit
