@@ -13,7 +13,16 @@ QUOTES = (
     "2x H100 PCIe 80GB, 58400 USD, host 5000 USD, 4 years, 60 %",
 )
 IMAGES = 90 * 1_281_167  # 90 epochs of ImageNet
-COLUMNS = ["rank", "provider", "gpu_count", "gpu_key", "price_usd_per_hour", "hours", "cost_usd", "p_best"]
+COLUMNS = [
+    "rank",
+    "provider",
+    "gpu_count",
+    "gpu_key",
+    "price_usd_per_hour",
+    "hours",
+    "cost_usd",
+    "p_cheapest",
+]
 
 
 def main() -> None:

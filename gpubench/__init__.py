@@ -32,7 +32,7 @@ _HOMES = {
     "Offer": "gpubench.models",
     "Predictions": "gpubench.predict.answers",
     "ProbeReport": "gpubench.probe.backend",
-    "RankedOffer": "gpubench.models",
+    "Row": "gpubench.models",
     "Ranking": "gpubench.models",
     "Refusal": "gpubench.predict.question",
     "ReportData": "gpubench.sections.data",

@@ -28,8 +28,8 @@ from gpubench.models import (
     Finding,
     Measurement,
     Offer,
-    RankedOffer,
     Ranking,
+    Row,
     Run,
     WorkloadProfile,
 )
@@ -43,8 +43,8 @@ __version__: str
 __all__ = [
     "BuyOrRent", "Case", "Choice", "Decision", "DeviceProfile", "Estimate", "EveryCaseFailedError",
     "ExcludedOffer", "Finding", "GpuBenchError", "InterruptedRunError", "Measurement", "MemoryAnswer",
-    "MemoryAnswers", "MisuseError", "NoDeviceError", "Offer", "Predictions", "ProbeReport", "RankedOffer",
-    "Ranking", "Refusal", "ReportData", "Run", "StorageError", "WorkloadProfile", "WrongArgumentError",
+    "MemoryAnswers", "MisuseError", "NoDeviceError", "Offer", "Predictions", "ProbeReport", "Ranking",
+    "Refusal", "ReportData", "Row", "Run", "StorageError", "WorkloadProfile", "WrongArgumentError",
     "__version__", "load_runs", "memory", "predict", "probe", "rank", "report", "run",
 ]
 

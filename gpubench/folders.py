@@ -14,12 +14,17 @@ import os
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import TABLE_BYTES, read_bytes, read_text, write_file
 from gpubench.units import plain
 
 FOLDER_VARIABLE = "GPUBENCH_DATA"
+
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def data_path(name: str = "") -> Path:
@@ -62,6 +67,29 @@ def data_text(name: str) -> str:
 def data_rows(name: str) -> Iterable[dict[str, str]]:
     """Return the rows of a CSV table of the data folder by their columns; errors as ``data_bytes``."""
     return csv.DictReader(data_text(name).splitlines())
+
+
+def data_table(name: str, shape: type[_T]) -> list[_T]:
+    """Return the rows of a CSV table of the data folder whose columns are named by the fields of a struct.
+
+    A blank cell is unknown, or a tuple of nothing; the items of a tuple stand between semicolons.
+
+    Raises:
+        MisuseError: As ``data_bytes``, and if a cell is not of its field's type; the message names its place.
+    """
+    lists = {field.name for field in msgspec.structs.fields(shape) if field.type == tuple[str, ...]}
+    reader = csv.DictReader(data_text(name).splitlines())
+    found = []
+    for row in reader:
+        cells: dict[str, object] = {
+            field: [item for item in cell.split(";") if item] if field in lists else cell or None
+            for field, cell in row.items()
+        }
+        try:
+            found.append(msgspec.convert(cells, shape, strict=False))
+        except msgspec.ValidationError as error:
+            raise MisuseError(f"{name}, line {reader.line_num}: {error}") from None
+    return found
 
 
 def results_root(option: Path | str | None = None) -> Path:

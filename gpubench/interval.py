@@ -7,7 +7,8 @@ In memory the three travel together as one ``Interval``; files and JSON keep fla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -35,6 +36,11 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
     def bounded(self) -> bool:
         """Whether both ends are known."""
         return self.low is not None and self.high is not None
+
+    @property
+    def collapsed(self) -> Interval:
+        """The value alone where both ends are the value itself: a reference GPU against itself is 1."""
+        return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
         """Whether a number lies within the ends; None where that cannot be told."""
@@ -161,6 +167,24 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         if self.high is None:
             return f"{point} (at least {form(self.low)})"
         return f"{point} ({form(self.low)} to {form(self.high)})"
+
+
+UNKNOWN_INTERVAL = Interval(None)
+
+
+def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields as files and JSON hold them: an interval ``x`` under ``x``, ``x_low`` and ``x_high``.
+
+    >>> flat({"hours": Interval(2.0, 1.5, 3.0), "pricing": "spot"})
+    {'hours': 2.0, 'hours_low': 1.5, 'hours_high': 3.0, 'pricing': 'spot'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Interval):
+            found |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        else:
+            found[name] = value
+    return found
 
 
 def _to_place(value: float, exponent: int) -> str:

@@ -5,7 +5,7 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
-from gpubench.models import BuyOrRent, Choice, MicroResult, Offer, PriceCondition, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, Row
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -66,7 +66,7 @@ def gpus(key: str, count: int) -> str:
     return f"{count}x {gpu_name(key)}"
 
 
-def gpus_of(offer: Offer | BuyOrRent | Choice) -> str:
+def gpus_of(offer: Offer | BuyOrRent) -> str:
     """Return the GPUs of an offer, or of what is compared with rent: "8x H100 SXM5 80GB"."""
     return gpus(offer.gpu_key, offer.gpu_count)
 
@@ -95,6 +95,6 @@ def offer_lines(offer: Offer, mark: str = "") -> str:
     return f"{gpus_of(offer)}{mark}\n{offer_name(offer)}"
 
 
-def price_of(row: RankedOffer) -> str:
+def price_of(row: Row) -> str:
     """Return the price to expect for the whole instance: "$2.14/h"."""
-    return f"{format_usd(row.expected_usd_per_hour)}/h"
+    return f"{format_usd(row.usd_per_hour.value)}/h"

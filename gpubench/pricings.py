@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, cast
 
 
 class Pricing(StrEnum):
@@ -13,10 +12,6 @@ class Pricing(StrEnum):
     SPOT = "spot"
     RESERVED = "reserved"
     OWNED = "owned"
-
-
-PriceLabel = Literal["list", "single host", "quote", "new", "used", "launch price", "unlabeled"]
-"""A ``PriceCondition`` as ``Choice.price_label`` stores it."""
 
 
 class PriceCondition(StrEnum):
@@ -33,16 +28,3 @@ class PriceCondition(StrEnum):
     USED = "used"
     LAUNCH_PRICE = "launch price"
     UNSTATED = "unstated"
-
-    @property
-    def label(self) -> PriceLabel:
-        """The condition as ``price_label`` stores it, where two are called otherwise."""
-        return cast("PriceLabel", _LABELS.get(self, self.value))
-
-    @classmethod
-    def of_label(cls, label: PriceLabel) -> PriceCondition:
-        """Return the condition that is stored so."""
-        return next(each for each in cls if each.label == label)
-
-
-_LABELS = {PriceCondition.QUOTED: "quote", PriceCondition.UNSTATED: "unlabeled"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import Any
 
@@ -12,10 +10,10 @@ import msgspec
 
 from gpubench import names
 from gpubench.errors import MisuseError
-from gpubench.folders import data_rows
+from gpubench.folders import data_table
 from gpubench.models import GpuSpec
 from gpubench.options import unknown_name
-from gpubench.units import GIB, MIB, figure_in, plain
+from gpubench.units import GIB, plain
 
 NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
 """Said where nothing looks like the name of a GPU."""
@@ -26,9 +24,9 @@ def load_specs() -> Mapping[str, GpuSpec]:
     """Return every GPU of the specification table by key, in the table's order.
 
     Raises:
-        ValueError: If a cell of the shipped table does not parse; the message names row and column.
+        MisuseError: If a cell of the table does not parse; the message names its line and column.
     """
-    specs = {row["key"]: _spec(row) for row in data_rows("gpus.csv")}
+    specs = {spec.key: spec for spec in data_table("gpus.csv", GpuSpec)}
     return {key: _slowest(spec, [specs[k] for k in spec.variants]) for key, spec in specs.items()}
 
 
@@ -244,90 +242,3 @@ def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
         figures[field] = common.pop() if len(common) == 1 else None
     powers = [variant.tdp_w for variant in variants if variant.tdp_w is not None]
     return msgspec.structs.replace(spec, **figures, tdp_w=max(powers, default=None))
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One line of data/gpus.csv; an empty cell is unknown."""
-
-    cells: Mapping[str, str]
-
-    def text(self, column: str) -> str | None:
-        return self.cells[column] or None
-
-    def listed(self, column: str) -> tuple[str, ...]:
-        return tuple(part for part in self.cells[column].split(";") if part)
-
-    def number(self, column: str, scale: float = 1.0) -> float | None:
-        text = self.cells[column].strip()
-        if not text:
-            return None
-        value = figure_in(text)
-        if value is None or value < 0:
-            raise ValueError(f"{self._place(column)}: {text!r} is not a number")
-        return value * scale
-
-    def whole(self, column: str, scale: float = 1.0) -> int | None:
-        value = self.number(column, scale)
-        return None if value is None else round(value)
-
-    def money(self, column: str) -> Decimal | None:
-        text = self.cells[column].strip()
-        try:
-            return Decimal(text) if text else None
-        except InvalidOperation:
-            raise ValueError(f"{self._place(column)}: {text!r} is not an amount of money") from None
-
-    def _place(self, column: str) -> str:
-        return f"data/gpus.csv, row {self.cells['key']}, column {column}"
-
-
-def _spec(cells: Mapping[str, str]) -> GpuSpec:
-    row = _Row(cells)
-    return GpuSpec(
-        key=cells["key"],
-        name=cells["name"],
-        aliases=row.listed("aliases"),
-        vendor=cells["vendor"],
-        line=row.text("line"),
-        architecture=row.text("architecture"),
-        compute_capability=row.text("compute_capability"),
-        release_year=row.whole("release_year"),
-        sm_count=row.whole("sm_or_cu_count"),
-        cuda_core_count=row.whole("cuda_cores"),
-        tensor_core_count=row.whole("tensor_cores"),
-        memory_bytes=row.whole("memory_gib", GIB),
-        memory_type=row.text("memory_type"),
-        memory_bandwidth_bytes_per_s=row.number("memory_bandwidth_gbps", 1e9),
-        l2_bytes=row.whole("l2_mib", MIB),
-        fp32_flops_per_s=row.number("fp32_tflops", 1e12),
-        fp16_vector_flops_per_s=row.number("fp16_nontensor_tflops", 1e12),
-        tf32_tensor_flops_per_s=row.number("tf32_tensor_tflops_dense", 1e12),
-        fp16_tensor_flops_per_s=row.number("fp16_tensor_tflops_dense", 1e12),
-        bf16_tensor_flops_per_s=row.number("bf16_tensor_tflops_dense", 1e12),
-        fp8_tensor_flops_per_s=row.number("fp8_tensor_tflops_dense", 1e12),
-        int8_ops_per_s=row.number("int8_tops_dense", 1e12),
-        tdp_w=row.number("tdp_w"),
-        module_tdp_w=row.number("module_tdp_w"),
-        form_factor=row.text("form_factor"),
-        pcie_generation=row.whole("pcie_gen"),
-        nvlink_bytes_per_s=row.number("nvlink_gbps", 1e9),
-        launch_price_usd=row.money("launch_msrp_usd"),
-        price_source=row.text("price_source"),
-        source=cells["source"],
-        doubt=row.text("doubt"),
-        as_of=row.text("as_of"),
-        base_clock_hz=row.number("base_clock_mhz", 1e6),
-        boost_clock_hz=row.number("boost_clock_mhz", 1e6),
-        pcie_lanes=row.whole("pcie_lanes"),
-        fp64_flops_per_s=row.number("fp64_tflops", 1e12),
-        ecc={"yes": True, "no": False}.get(cells["ecc"]),
-        cooling=row.text("cooling"),
-        slot_count=row.number("slots"),
-        power_connector=row.text("power_connector"),
-        shared_names=row.listed("shared_names"),
-        driver_names=row.listed("driver_names"),
-        board_source=row.text("board_source"),
-        variants=row.listed("variants"),
-        not_ranked_because=row.text("not_ranked_because"),
-    )

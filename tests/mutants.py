@@ -176,8 +176,8 @@ MUTANTS = (
     Mutant(
         name="an offer that is no longer sold is still ranked",
         file="gpubench/offers/table.py",
-        old="        below = below.where(~gone)\n",
-        new="",
+        old="*map(below.pop, gone)",
+        new="*map(below.get, gone)",
         killer="offers/test_price_refresh.py::test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others",
     ),
     # --- two runs, and whether one is sound -----------------------------------------------------------------
@@ -242,7 +242,7 @@ MUTANTS = (
         name="a million samples cost as many dollars as a dollar buys samples",
         file="gpubench/sections/words.py",
         old="    return row.usd_per_million_samples",
-        new="    return row.samples_per_usd",
+        new="    return row.samples_per_usd.value",
         killer="report/test_sections.py::test_the_cheapest_work_costs_what_its_price_and_throughput_say",
     ),
     Mutant(
@@ -256,7 +256,7 @@ MUTANTS = (
         name="the listed price in the CSV is the expected one",
         file="gpubench/report/export.py",
         old='"price_usd_per_hour": row.offer.price_usd_per_hour',
-        new='"price_usd_per_hour": row.expected_usd_per_hour',
+        new='"price_usd_per_hour": row.usd_per_hour.value',
         killer="report/test_export.py::test_the_listed_price_and_the_expected_one_have_a_column_each",
     ),
     # --- what fits ------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.folders import data_bytes
 from gpubench.measure.messages import Phase, Report, RoundDone
 from gpubench.models import Offer, Round
+from gpubench.offers.cleaning import read_own
 from gpubench.offers.importing import read_table
-from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration

@@ -20,8 +20,8 @@ from gpubench import folders
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, write_file
+from gpubench.offers.cleaning import read_own
 from gpubench.offers.importing import read_table
-from gpubench.offers.price_table import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.predict.calibration import read_calibration
 from gpubench.record.store import read_run

@@ -13,7 +13,10 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.files import table_json
-from gpubench.folders import FOLDER_VARIABLE, data_bytes, data_path, data_text
+from gpubench.folders import FOLDER_VARIABLE, data_bytes, data_path, data_table, data_text
+from gpubench.models import GpuSpec, Offer
+from gpubench.offers.hardware import CardPrice
+from gpubench.offers.quotes import Machine
 
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
 OWNER = ROOM / "folders.py"
@@ -83,6 +86,45 @@ def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
         env={**os.environ, FOLDER_VARIABLE: str(tmp_path)},
     )
     assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == [first.partition(",")[0]]
+
+
+class _Card(msgspec.Struct):
+    key: str
+    memory_bytes: int | None
+    ecc: bool | None
+    aliases: tuple[str, ...]
+
+
+def test_a_table_is_read_by_the_names_of_the_fields(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "cards.csv").write_text("ecc,aliases,key,memory_bytes,as_of\ntrue,A;B,a,8,2026\n,,b,,2026\n")
+    assert data_table("cards.csv", _Card) == [_Card("a", 8, True, ("A", "B")), _Card("b", None, None, ())]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [("yes,,a,8", "`bool | null`.*ecc"), (",,,8", "`str`.*key"), (",,a,8 GiB", "memory_bytes")],
+)
+def test_a_cell_that_is_not_of_its_field_is_refused_with_its_place(tmp_path, monkeypatch, row, why):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "cards.csv").write_text(f"ecc,aliases,key,memory_bytes\n,,a,8\n{row}\n")
+    with pytest.raises(MisuseError, match=rf"cards\.csv, line 3: .*{why}"):
+        data_table("cards.csv", _Card)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "more"),
+    [
+        ("gpus.csv", GpuSpec, set()),
+        ("offers.csv", Offer, set()),
+        ("card_prices.csv", CardPrice, set()),
+        ("instances.csv", Machine, {"source", "as_of"}),
+    ],
+)
+def test_the_columns_of_a_shipped_table_are_the_fields_of_its_struct(name, shape, more):
+    """A column that is no field would be passed over in silence."""
+    columns = set(data_text(name).splitlines()[0].split(","))
+    assert columns - set(shape.__struct_fields__) == more
 
 
 def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch):

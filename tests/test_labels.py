@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import get_args
 
 import pytest
 from recommend.builders import offer
 
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, card_condition, gpu_name, offer_name
-from gpubench.models import PriceCondition, PriceLabel, Pricing
+from gpubench.models import PriceCondition, Pricing
 from gpubench.offers.hardware import CONDITIONS
 from gpubench.specs import load_specs
 
@@ -27,11 +26,6 @@ def test_every_way_to_pay_and_every_condition_of_a_price_has_its_own_words() -> 
     assert set(PRICING_WORDS) == set(Pricing)
     assert set(CONDITION_WORDS) == set(PriceCondition)
     assert len(set(CONDITION_WORDS.values())) == len(PriceCondition)
-
-
-def test_a_stored_label_is_a_condition_and_the_way_back() -> None:
-    assert {each.label for each in PriceCondition} == set(get_args(PriceLabel))
-    assert [PriceCondition.of_label(each.label) for each in PriceCondition] == list(PriceCondition)
 
 
 @pytest.mark.parametrize("condition", sorted(CONDITIONS))

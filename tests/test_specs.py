@@ -53,13 +53,13 @@ def test_every_row_is_dated_and_what_is_added_to_it_names_its_source():
     for row in _rows():
         assert date.fromisoformat(row["as_of"]) <= date(2026, 11, 26)
         board = (
-            "base_clock_mhz",
-            "boost_clock_mhz",
+            "base_clock_hz",
+            "boost_clock_hz",
             "pcie_lanes",
-            "fp64_tflops",
+            "fp64_flops_per_s",
             "ecc",
             "cooling",
-            "slots",
+            "slot_count",
             "power_connector",
         )
         if any(row[column] for column in board):

@@ -17,7 +17,7 @@ from gpubench.files import read_json, write_file
 from gpubench.measure.privacy import scrub
 from gpubench.measure.protocol import NO_SIGN
 from gpubench.models import (
-    SCHEMA_VERSION,
+    CHECK_VERSION,
     BatchChoice,
     CaseRow,
     Cause,
@@ -169,10 +169,10 @@ def read_check(path: Path) -> CudaCheck:
         MisuseError: If it is missing, too large, of a later gpubench, or no check.
     """
     check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
-    if check.kind != "cuda-check" or not 1 <= check.schema_version <= SCHEMA_VERSION:
+    if check.kind != "cuda-check" or not 1 <= check.schema_version <= CHECK_VERSION:
         raise MisuseError(
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
-            f"cuda-check up to {SCHEMA_VERSION}"
+            f"cuda-check up to {CHECK_VERSION}"
         )
     if check.left_out and not check.left_out_parts:
         parts = {label: _part_by_label(label) for label in check.left_out}

@@ -8,8 +8,9 @@ can be derived again from the file alone.
 from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import Case, MemoryFormat, Recipe
-from gpubench.models.catalog import GpuSpec, Offer
+from gpubench.models.catalog import GpuSpec, Offer, Seller
 from gpubench.models.cuda_check import (
+    CHECK_VERSION,
     Blocks,
     CaseRow,
     ClockProof,
@@ -47,6 +48,7 @@ from gpubench.models.measurement import (
     TelemetrySample,
 )
 from gpubench.models.memory import (
+    MEMORY_VERSION,
     CardClass,
     CardMemory,
     MeasuredMemory,
@@ -57,17 +59,19 @@ from gpubench.models.memory import (
     Verdict,
 )
 from gpubench.models.ranking import (
+    RANKING_SCHEMA,
+    Answer,
     BuyOrRent,
-    Estimate,
     ExcludedOffer,
-    RankedOffer,
     Ranking,
     Sentence,
     SentenceKind,
     SortedBy,
 )
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
+from gpubench.models.record import PROTOCOL
+from gpubench.models.row import Estimate, Row
 from gpubench.models.run import (
+    RUN_VERSION,
     DeviceProfile,
     Environment,
     MicroResult,
@@ -90,13 +94,17 @@ from gpubench.models.workload import (
     recipe_over,
 )
 from gpubench.precisions import Precision
-from gpubench.pricings import PriceCondition, PriceLabel, Pricing
+from gpubench.pricings import PriceCondition, Pricing
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable, WeightType
 
 __all__ = [
+    "CHECK_VERSION",
     "CONVOLUTIONS",
+    "MEMORY_VERSION",
     "PROTOCOL",
-    "SCHEMA_VERSION",
+    "RANKING_SCHEMA",
+    "RUN_VERSION",
+    "Answer",
     "Asks",
     "Basis",
     "BatchChoice",
@@ -150,16 +158,16 @@ __all__ = [
     "Precision",
     "PrecisionProof",
     "PriceCondition",
-    "PriceLabel",
     "Pricing",
     "QuickProof",
-    "RankedOffer",
     "Ranking",
     "Reading",
     "Recipe",
     "Round",
+    "Row",
     "Run",
     "SeedRun",
+    "Seller",
     "Sentence",
     "SentenceKind",
     "Settings",

@@ -10,6 +10,11 @@ import msgspec
 from gpubench.models.record import Record
 from gpubench.pricings import Pricing
 
+Seller = Literal["cloud", "secure", "community"]
+"""A company by its list price, the vetted hosts of a marketplace, or any of its hosts."""
+
+_OF_A_COMPANY = frozenset({"vm", "serverless"})
+
 
 class GpuSpec(Record, frozen=True, kw_only=True):
     """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
@@ -135,3 +140,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stock_date: str | None = None
     ask_count: int | None = None
     ask_median_usd_per_hour: Decimal | None = None
+
+    @property
+    def seller(self) -> Seller | None:
+        """Who sells it. None of owned hardware, and of a marketplace: no source says whose hosts it is of."""
+        return "cloud" if self.kind in _OF_A_COMPANY and self.pricing is not Pricing.OWNED else None

@@ -8,9 +8,12 @@ from typing import Any, Literal
 from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.measurement import Cause, Measurement, Status, Switches, TelemetrySample
-from gpubench.models.record import SCHEMA_VERSION, Record
+from gpubench.models.record import Record
 from gpubench.models.run import DeviceProfile, Environment, MicroResult
 from gpubench.precisions import Precision
+
+CHECK_VERSION = 2
+"""Of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
@@ -190,7 +193,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
         findings: What is unusual about the device.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = CHECK_VERSION
     kind: str = "cuda-check"
     started_at: str
     finished_at: str | None = None

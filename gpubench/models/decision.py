@@ -5,15 +5,12 @@ Terminal and page only put it into words.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
-from gpubench.findings import Finding
-from gpubench.interval import Interval
-from gpubench.models.measurement import Basis
+from gpubench.models.catalog import Offer
 from gpubench.models.record import Record
-from gpubench.pricings import PriceCondition, PriceLabel, Pricing
-from gpubench.recipes import ParallelMode
+from gpubench.models.row import Row
+from gpubench.pricings import PriceCondition, Pricing
 
 Source = Literal["cloud", "marketplace", "own"]
 """Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""
@@ -53,129 +50,69 @@ class Asks(Record, frozen=True, kw_only=True):
 
 
 class Elsewhere(Record, frozen=True, kw_only=True):
-    """The same GPU at another provider: its best offer there."""
+    """The same GPU at another provider: its best offer there, with what to expect to pay."""
 
-    provider: str
-    instance: str
-    region: str | None
-    gpu_count: int
-    pricing: Pricing
-    price_usd_per_hour: float
-    expected_usd_per_hour: float
+    offer: Offer
+    usd_per_hour: float
     cost_usd: float | None = None
 
 
 class Choice(Record, frozen=True, kw_only=True):
-    """One offer, with all that must be known before it is paid for; unknown is None.
+    """A row with what else must be known before it is paid for; unknown is None.
 
     Attributes:
-        rank: Of its row; None where it is not among the ranked rows, as hardware to buy unless asked for.
-        price_usd_per_hour: Of the whole instance as it was listed on ``price_date``; of owned hardware the
-            cost of a useful hour.
-        expected_usd_per_hour: What to expect to pay, which every other figure is at: that of an old ask of
-            a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
-        price_label: Its ``condition``: list, single host, new, used or launch price; quoted by the buyer is
-            quote, and unstated is unlabeled.
+        row: The offer in its place; without a rank where it stands beside the ranking, as hardware to buy
+            unless asked for.
+        condition: What its price is: a list price, one host's, of new or used cards, or quoted by the buyer.
         purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
         assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
-        price_doubt: How far a price that no other provider bears out stands from theirs; None where it is
+        price_doubt: How far a price that no other provider confirms stands from theirs; None where it is
             believed.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
-        samples_per_s: Of the whole instance, where its vCPUs feed less than its GPUs do as they feed it.
-        hours, cost_usd: Of the job, start-up and everything else included.
-        p_best: Probability of being the best.
         p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
-        parallel_mode: How its GPUs share the job.
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second at work, of spot before
             any work is lost; None for other data.
         feed_vcpus: How many vCPUs that takes, at ``recommend.candidates.IMAGES_PER_VCPU_S``, assumed.
-        extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
         also_at: The same GPU elsewhere, best first.
     """
 
-    source: Source
-    rank: int | None
-    provider: str
-    instance: str
-    region: str | None
-    gpu_key: str
-    gpu_count: int
-    pricing: Pricing
-    price_usd_per_hour: float
-    expected_usd_per_hour: float
-    expected_usd_per_hour_low: float
-    expected_usd_per_hour_high: float
-    price_label: PriceLabel
-    price_date: str
-    price_age_days: int | None
+    row: Row
+    condition: PriceCondition
     purchase_usd: float | None = None
     host_usd: float | None = None
     assumed: tuple[str, ...] = ()
     price_note: str | None = None
     price_doubt: str | None = None
     asks: Asks | None = None
-    in_stock: bool | None = None
-    stock_date: str | None = None
     regions: tuple[str, ...] = ()
     needs_quota: bool | None = None
-    basis: Basis
-    samples_per_s: float
-    samples_per_s_low: float | None
-    samples_per_s_high: float | None
-    hours: float | None = None
-    hours_low: float | None = None
-    hours_high: float | None = None
-    cost_usd: float | None = None
-    cost_usd_low: float | None = None
-    cost_usd_high: float | None = None
-    p_best: float | None = None
     p_best_of_gpu: float | None = None
-    parallel_mode: ParallelMode = ParallelMode.SINGLE
-    fits_memory: bool | None = None
-    memory_text: str | None = None
     memory_margin_bytes: int | None = None
-    memory_margin_share: float | None = None
-    batch_size: int | None = None
-    vcpus: float | None = None
     feed_images_per_s: float | None = None
     feed_vcpus: float | None = None
-    extrapolated: bool = False
-    findings: tuple[Finding, ...] = ()
     also_at: tuple[Elsewhere, ...] = ()
 
     @property
-    def condition(self) -> PriceCondition:
-        """What its price is, by the name that purchases have for it too."""
-        return PriceCondition.of_label(self.price_label)
+    def offer(self) -> Offer:
+        """What is paid for."""
+        return self.row.offer
 
     @property
-    def is_expected_as_listed(self) -> bool:
-        """Whether the price to expect is the one listed."""
-        return math.isclose(self.expected_usd_per_hour, self.price_usd_per_hour, rel_tol=1e-9)
-
-    @property
-    def job_hours(self) -> Interval:
-        """Time of the job [h]."""
-        return Interval(self.hours, self.hours_low, self.hours_high)
-
-    @property
-    def job_cost_usd(self) -> Interval:
-        """Cost of the job [USD]."""
-        return Interval(self.cost_usd, self.cost_usd_low, self.cost_usd_high)
-
-    @property
-    def throughput(self) -> Interval:
-        """Of the whole instance [samples/s]."""
-        return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+    def source(self) -> Source:
+        """Who has the machine."""
+        if self.offer.pricing is Pricing.OWNED:
+            return "own"
+        return "marketplace" if self.offer.kind == "marketplace" else "cloud"
 
     @property
     def fed_share(self) -> float | None:
         """Photographs that its vCPUs prepare, as a share of what its GPUs take; None where not known."""
-        return None if self.vcpus is None or not self.feed_vcpus else self.vcpus / self.feed_vcpus
+        vcpus = self.offer.vcpus
+        return None if vcpus is None or not self.feed_vcpus else vcpus / self.feed_vcpus
 
     @property
     def can_feed(self) -> bool | None:

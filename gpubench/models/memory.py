@@ -7,9 +7,12 @@ from typing import Any
 
 import msgspec
 
-from gpubench.interval import Interval
+from gpubench.interval import UNKNOWN_INTERVAL, Interval, flat
 from gpubench.models.record import Record
 from gpubench.units import GIB, MIB, format_bytes, format_number
+
+MEMORY_VERSION = 2
+"""Of ``gpubench memory --json``."""
 
 
 class CardClass(StrEnum):
@@ -118,26 +121,26 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     algorithm_bytes: float = 0.0
     compiled_loss: Interval | None = None
 
-    def device_figures(self) -> dict[str, int | None]:
-        """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
-        return _flat_figure("device", self.device)
+    @property
+    def device_bytes(self) -> Interval:
+        """Memory in use on the device, in whole bytes."""
+        return self.device.each(round)
 
     def flat(self) -> dict[str, Any]:
         """Return the figures as JSON and files hold them: ``x_bytes``, ``x_bytes_low``, ``x_bytes_high``."""
-        figures = _flat_figure("allocated", self.allocated) | _flat_figure("reserved", self.reserved)
-        parts = {name: round(value) for name, value in self.parts.flat().items()}
-        return (
-            figures
-            | self.device_figures()
-            | {
-                "parts": parts,
+        return flat(
+            {
+                "allocated_bytes": self.allocated.each(round),
+                "reserved_bytes": self.reserved.each(round),
+                "device_bytes": self.device_bytes,
+                "parts": {name: round(value) for name, value in self.parts.flat().items()},
                 "basis": str(self.basis),
                 "not_traced": self.untraced,
                 "not_linear": self.not_linear,
                 "as_published": self.as_published,
                 "algorithm_bytes": round(self.algorithm_bytes),
+                "compiled_loss_bytes": (self.compiled_loss or UNKNOWN_INTERVAL).each(round),
             }
-            | _flat_figure("compiled_loss", self.compiled_loss or Interval(None))
         )
 
 
@@ -295,8 +298,3 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
     of = format_number(of_bytes / unit).removesuffix(".0").removesuffix(".00")
     ends = dict.fromkeys((format_number(low_bytes / unit), format_number(high_bytes / unit)))
     return f"{' to '.join(ends)} of {of} {name}"
-
-
-def _flat_figure(name: str, figure: Interval) -> dict[str, int | None]:
-    ends = (("", figure.value), ("_low", figure.low), ("_high", figure.high))
-    return {f"{name}_bytes{end}": None if x is None else round(x) for end, x in ends}

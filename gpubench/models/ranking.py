@@ -1,33 +1,18 @@
-"""Estimates, and the offers ranked by them."""
+"""The offers ranked by what a dollar buys, with the sentences that sum them up."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
-from gpubench.findings import Finding, FindingKind
 from gpubench.interval import Interval
 from gpubench.models.case import Case
-from gpubench.models.catalog import Offer
 from gpubench.models.decision import Decision
-from gpubench.models.measurement import Basis, BatchChoice
-from gpubench.models.record import (
-    LINES_IN_REPR,
-    SCHEMA_VERSION,
-    Record,
-    brief_repr,
-    headed,
-    labels,
-    shown,
-    views,
-)
+from gpubench.models.record import LINES_IN_REPR, Record, headed, labels, shown, views
+from gpubench.models.row import Row
 from gpubench.pricings import PriceCondition, Pricing
-from gpubench.recipes import ParallelMode
 from gpubench.units import count, format_chance, format_usd
 
 if TYPE_CHECKING:
@@ -35,209 +20,11 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+RANKING_SCHEMA = "gpubench.ranking/3"
+"""Of ``gpubench rank --json``, apart from the version of every other document."""
+
 SortedBy = Literal["value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
-
-
-class Estimate(Record, frozen=True, kw_only=True):
-    """Throughput of one case on one GPU, with the interval and what it rests on.
-
-    ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
-    ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
-    the processor that set the pace of a host-bound measurement. ``batch_choice`` says whether the batch is
-    the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
-    None where the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
-    memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
-    ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
-    1, throughput is of one of them as if it held everything, memory is of one of so few.
-    ``first_token_s`` is of a generation that was measured there [s]; ``per_token_s``, of each token after, of
-    one that was predicted too, then with the ends of its own interval, ``_low`` and ``_high``.
-    """
-
-    case: Case
-    gpu_key: str
-    samples_per_s: float
-    low: float | None
-    high: float | None
-    basis: Basis
-    method: str
-    evidence: tuple[str, ...] = ()
-    anchored: bool | None = None
-    peak_memory_bytes: int | None = None
-    device_bytes: int | None = None
-    device_bytes_low: int | None = None
-    device_bytes_high: int | None = None
-    memory_text: str | None = None
-    fits_memory: bool | None = None
-    largest_batch: int | None = None
-    compute_share: float | None = None
-    bandwidth_share: float | None = None
-    host_share: float | None = None
-    host_cpu: str | None = None
-    batch_choice: BatchChoice | None = None
-    batch_found_by: str | None = None
-    fewest_gpus: int = 1
-    first_token_s: float | None = None
-    per_token_s: float | None = None
-    per_token_s_low: float | None = None
-    per_token_s_high: float | None = None
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def interval(self) -> Interval:
-        """The throughput with its interval [samples/s]."""
-        return Interval(self.samples_per_s, self.low, self.high)
-
-    @property
-    def is_extrapolated(self) -> bool:
-        """Whether it is a guess: a prediction for a GPU that lies beyond what the fit covers."""
-        return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
-
-
-class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One row of a ranking. ``samples_per_s`` is of the whole instance, with all that follows from it.
-
-    Attributes:
-        samples_per_s: The lesser of what its GPUs do, ``gpus_samples_per_s``, and what its vCPUs feed.
-        rank: Shared by the rows of a band; see ``gpubench.recommend.chances.bands``. None beside the ranking.
-        expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
-            row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
-        tie: Whether the row cannot be told from the first of its band.
-        p_best: Probability of being the best offer, over joint draws. None where it is not worked out: of a
-            fourth offer of a machine below the first 1,000 rows.
-        hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
-        pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
-        dominated_by: What is, and in which respects it is better.
-        score: Throughput of the instance over that of one reference GPU.
-        reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
-        spot_break_even: Share of the work that may be lost before the same machine on demand does the job for
-            as little; 0 where it does so anyway.
-        latency_s: Of one batch, for inference.
-        scaling_efficiency: Throughput over that of as many GPUs alone, by the recipe of the job: where one of
-            so many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.
-        parallel_mode: How the GPUs of the instance share the job.
-        factors: Memory, cores, ECC ... of the GPU.
-        parts: The estimates of single workloads, where several count together.
-    """
-
-    rank: int | None
-    offer: Offer
-    estimate: Estimate
-    expected_usd_per_hour: float
-    expected_usd_per_hour_low: float
-    expected_usd_per_hour_high: float
-    samples_per_s: float
-    samples_per_s_low: float | None
-    samples_per_s_high: float | None
-    gpus_samples_per_s: float
-    samples_per_usd: float
-    samples_per_usd_low: float | None
-    samples_per_usd_high: float | None
-    usd_per_million_samples: float
-    scaling_efficiency: float
-    scaling_basis: str
-    hours: float | None = None
-    cost_usd: float | None = None
-    p_best: float | None = None
-    pareto: bool | None = None
-    tie: bool = False
-    fits_memory: bool | None = None
-    price_age_days: int | None = None
-    score: float | None = None
-    score_low: float | None = None
-    score_high: float | None = None
-    reference_hours_per_usd: float | None = None
-    reference_hours_per_usd_low: float | None = None
-    reference_hours_per_usd_high: float | None = None
-    hours_low: float | None = None
-    hours_high: float | None = None
-    cost_usd_low: float | None = None
-    cost_usd_high: float | None = None
-    dominated_by: str | None = None
-    spot_break_even: float | None = None
-    latency_s: float | None = None
-    parallel_mode: ParallelMode = ParallelMode.SINGLE
-    factors: dict[str, Any] = {}
-    parts: tuple[Estimate, ...] = ()
-    findings: tuple[Finding, ...] = ()
-
-    def __repr__(self) -> str:
-        """Return the fields; what is long is named by its type and length."""
-        return brief_repr(self)
-
-    @property
-    def is_expected_as_listed(self) -> bool:
-        """Whether the price to expect is the one listed; that of an old ask is nearer to other asks."""
-        listed = float(self.offer.price_usd_per_hour)
-        return math.isclose(self.expected_usd_per_hour, listed, rel_tol=1e-9)
-
-    @property
-    def estimates(self) -> tuple[Estimate, ...]:
-        """The estimate of each workload: ``parts``, and of a single one ``estimate`` itself."""
-        return self.parts or (self.estimate,)
-
-    @property
-    def hourly_usd(self) -> Interval:
-        """What to expect to pay for the instance [USD/h]."""
-        return Interval(
-            self.expected_usd_per_hour, self.expected_usd_per_hour_low, self.expected_usd_per_hour_high
-        )
-
-    @property
-    def job_hours(self) -> Interval:
-        """Time of the job [h]; unknown where none was given."""
-        return _certain_or_not(self.hours, self.hours_low, self.hours_high)
-
-    @property
-    def job_cost_usd(self) -> Interval:
-        """Cost of the job [USD]; unknown where none was given."""
-        return _certain_or_not(self.cost_usd, self.cost_usd_low, self.cost_usd_high)
-
-    def flat(self) -> dict[str, Any]:
-        """Return the row as one flat record: the keys of ``gpubench rank --json``."""
-        flat: dict[str, Any] = {"rank": self.rank}
-        flat.update(zip(_OFFER_COLUMNS, _offer_values(self.offer), strict=True))
-        flat["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        flat["price_note"] = self.offer.note
-        flat.update(zip(_ESTIMATE_COLUMNS, _estimate_values(self.estimate), strict=True))
-        case = self.estimate.case
-        flat["batch_size"], flat["precision"] = case.batch_size, case.precision
-        flat.update(zip(_ROW_COLUMNS, _row_values(self), strict=True))
-        flat.update(self.factors)
-        flat["findings"] = [str(finding.kind) for finding in self.findings]
-        return flat
-
-
-def _certain_or_not(value: float | None, low: float | None, high: float | None) -> Interval:
-    """Return a figure without ends where they are the figure itself: a reference GPU against itself is 1."""
-    return Interval(value) if low == value == high else Interval(value, low, high)
-
-
-_NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
-_ROW_COLUMNS = tuple(name for name in RankedOffer.__struct_fields__ if name not in _NOT_FLAT)
-_ESTIMATE_COLUMNS = (
-    "basis",
-    "anchored",
-    "method",
-    "host_cpu",
-    "peak_memory_bytes",
-    "device_bytes",
-    "device_bytes_low",
-    "device_bytes_high",
-    "memory_text",
-    "largest_batch",
-    "batch_choice",
-    "fewest_gpus",
-)
-_OFFER_COLUMNS = (
-    "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
-    "pricing", "kind", "price_usd_per_hour", "price_date", "in_stock", "stock_date",
-)  # fmt: skip
-
-
-_row_values, _offer_values, _estimate_values = (
-    attrgetter(*columns) for columns in (_ROW_COLUMNS, _OFFER_COLUMNS, _ESTIMATE_COLUMNS)
-)
 
 
 class BuyOrRent(Record, frozen=True, kw_only=True):
@@ -290,12 +77,13 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
 
 
 class ExcludedOffer(Record, frozen=True, kw_only=True):
-    """An offer that is not ranked, and why."""
+    """An offer that is not ranked, and why; ``rule`` is the option, or the fact, that leaves it out."""
 
     provider: str
     instance: str
     gpu_key: str
     reason: str
+    rule: str
 
 
 class SentenceKind(StrEnum):
@@ -317,6 +105,20 @@ class Sentence(Record, frozen=True, kw_only=True):
     text: str
 
 
+class Answer(Record, frozen=True, kw_only=True):
+    """The row that answers one of three questions: the cheapest, the sensible one, the fastest.
+
+    Attributes:
+        p_best: Probability that no other row is a better answer; None where it is not worked out.
+        toss_up: GPUs, how many, and the probability that they are the better answer; None where no question
+            of the kind is asked yet.
+    """
+
+    row: Row
+    p_best: float | None = None
+    toss_up: tuple[tuple[str, int, float], ...] | None = None
+
+
 class Ranking(Record, frozen=True, kw_only=True):
     """Offers by training per dollar, with what was left out and the sentences that sum it up.
 
@@ -333,13 +135,15 @@ class Ranking(Record, frozen=True, kw_only=True):
         sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
             alone. ``verdict`` is their text.
         decision: The same as data, with what the verdict has no room for.
+        answers: The cheapest and the fastest row, whatever the rows are in order of. The sensible one needs
+            the worth of an hour, which nothing states yet, so it is missing.
+        question: What was asked, as it was understood.
         best_to_own_use: Likely share of hours at work that an hour of ``decision.best_to_own`` is priced at;
             None where nothing was paid for it.
         notes: What to know of the figures, a sentence each.
         decisive_notes: So many of the first notes are to be read before acting; figures rest on the others.
     """
 
-    schema_version: int = SCHEMA_VERSION
     as_of: str
     objective: str
     sorted_by: SortedBy = "value"
@@ -349,11 +153,13 @@ class Ranking(Record, frozen=True, kw_only=True):
     throughput_unit: str = "samples/s"
     value_unit: str = "samples per dollar"
     reference_gpu_key: str | None
-    rows: tuple[RankedOffer, ...]
+    rows: tuple[Row, ...]
     offer_count: int | None = None
     excluded: tuple[ExcludedOffer, ...]
     sentences: tuple[Sentence, ...] = ()
     decision: Decision
+    answers: Mapping[str, Answer] = {}
+    question: Mapping[str, Any] = {}
     best_to_own_use: float | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
@@ -371,9 +177,9 @@ class Ranking(Record, frozen=True, kw_only=True):
         for row in self.rows[:LINES_IN_REPR]:
             offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
             what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
-            price = f"{labels().pricing_words(offer)}, {format_usd(row.expected_usd_per_hour)}/h"
+            price = f"{labels().pricing_words(offer)}, {format_usd(row.usd_per_hour.value)}/h"
             best = "" if row.p_best is None else f", P(best) {format_chance(row.p_best)}"
-            job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
+            job = "" if row.cost_usd.value is None else f", the job {format_usd(row.cost_usd.value)}"
             lines.append(f"  {row.rank}{tie} {what}, {price}{job}{best}")
         return headed(head, lines, len(self.rows))
 
@@ -391,28 +197,20 @@ class Ranking(Record, frozen=True, kw_only=True):
         """The answer, how sure it is, the fastest and the cheapest, as one text."""
         return " ".join(each.text for each in self.sentences)
 
-    def throughput_of(self, row: RankedOffer) -> Interval:
+    def throughput_of(self, row: Row) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
-        if self.by_reference:
-            return _certain_or_not(row.score, row.score_low, row.score_high)
-        return Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+        return row.score.collapsed if self.by_reference else row.samples_per_s
 
-    def value_of(self, row: RankedOffer) -> Interval:
+    def value_of(self, row: Row) -> Interval:
         """Return what a dollar buys of a row and its interval, in ``value_unit``."""
-        if self.by_reference:
-            return _certain_or_not(
-                row.reference_hours_per_usd,
-                row.reference_hours_per_usd_low,
-                row.reference_hours_per_usd_high,
-            )
-        return Interval(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
+        return row.reference_hours_per_usd.collapsed if self.by_reference else row.samples_per_usd
 
-    def merit_of(self, row: RankedOffer) -> Interval:
+    def merit_of(self, row: Row) -> Interval:
         """Return what the rows are in order of, and its interval: see ``sorted_by``."""
         if self.sorted_by == "cost":
-            return row.job_cost_usd
+            return row.cost_usd.collapsed
         if self.sorted_by == "time":
-            return row.job_hours
+            return row.hours.collapsed
         return self.value_of(row) if self.sorted_by == "value" else self.throughput_of(row)
 
     @property

@@ -10,8 +10,6 @@ import msgspec
 
 from gpubench.units import plain
 
-SCHEMA_VERSION = 2
-"""Of every document. Since 2 a case names framework, weights and tokens where they are not the default."""
 PROTOCOL = "gpubench/1"
 
 MOST_REPR_CHARACTERS = 1_900
@@ -86,7 +84,7 @@ def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _brief(value: Any) -> str:
-    """Return a value; name a long one: ``<181 RankedOffer>``, ``<Environment>``, the beginning of a text."""
+    """Return a value; name a long one: ``<181 Row>``, ``<Environment>``, the beginning of a text."""
     is_long = isinstance(value, tuple | list | dict) and len(value) > _MOST_FIELD_CHARACTERS // 3
     if not is_long and len(text := repr(value)) <= _MOST_FIELD_CHARACTERS:
         return text

@@ -11,11 +11,14 @@ from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.measurement import BatchChoice, Measurement, Status
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, headed, html_table, shown, views
+from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
 from gpubench.units import Joules, Seconds, count
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+RUN_VERSION = 2
+"""Of a run and its file. Since 2 a case names the framework, weights and tokens that are not the default."""
 
 
 # --- what it ran on --------------------------------------------------------------------------------------
@@ -285,7 +288,7 @@ class Run(Record, frozen=True, kw_only=True):
         quality: Trainings to a stated quality, where the run was asked for them; it has no cases then.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RUN_VERSION
     protocol: str = PROTOCOL
     run_id: str
     started_at: str

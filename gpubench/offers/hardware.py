@@ -14,7 +14,7 @@ from functools import cache
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.folders import data_rows
+from gpubench.folders import data_table
 from gpubench.models import PriceCondition
 from gpubench.offers.dates import price_day
 from gpubench.specs import find_spec, load_specs, require_spec
@@ -46,18 +46,14 @@ def card_prices() -> tuple[CardPrice, ...]:
     """Return every price of data/card_prices.csv, in the order of the table.
 
     Raises:
-        ValueError: If a row names an unknown GPU, condition or date, has no source, or stands there twice.
+        MisuseError: If a cell is not of its field's type, or there is no source.
+        ValueError: If a row names an unknown GPU, condition or date, or stands there twice.
     """
     prices: dict[tuple[str, str], CardPrice] = {}
-    for row in data_rows("card_prices.csv"):
-        price_day(row["price_date"])
-        price_usd = Decimal(row["price_usd"])
-        known = row["gpu_key"] in load_specs() and row["condition"] in CONDITIONS
-        if not (known and row["source"]):
-            raise ValueError(f"card_prices.csv: {row}")
-        if not price_usd > 0:
-            raise ValueError(f"card_prices.csv: price {price_usd} of {row['gpu_key']}")
-        price = msgspec.convert(row | {"price_usd": price_usd}, CardPrice)
+    for price in data_table("card_prices.csv", CardPrice):
+        price_day(price.price_date)
+        if price.gpu_key not in load_specs() or price.condition not in CONDITIONS or not price.price_usd > 0:
+            raise ValueError(f"card_prices.csv: {price}")
         if prices.setdefault((price.gpu_key, price.condition), price) is not price:
             raise ValueError("card_prices.csv names a card twice in one condition")
     return tuple(prices.values())

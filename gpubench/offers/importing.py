@@ -14,13 +14,15 @@ from statistics import median
 from typing import NamedTuple
 
 import msgspec
+import pandas as pd
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.names import tpu_slice
+from gpubench.offers.cleaning import clean
 from gpubench.offers.dates import price_day
+from gpubench.offers.frames import read_frame
 from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.price_table import read_own
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.request import Format, read_price_date
 from gpubench.offers.snapshot import (
@@ -34,7 +36,6 @@ from gpubench.offers.snapshot import (
 from gpubench.offers.sources import Quote, kind_of
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable, require_usable
-from gpubench.offers.text_table import Rows, read_rows
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
 from gpubench.units import figure_in, plain
@@ -114,13 +115,13 @@ def read_table(
     file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
 ) -> tuple[Format, OfferTable]:
     """Read a price table in any of the three formats, and say in which; see ``import_offers``."""
-    rows = read_rows(file)
-    format_ = _format(rows, format_)
+    frame, latest = read_frame(file), latest_day(today(), days_ahead=1)
+    format_ = _format(frame, file.name, format_)
     if format_ == "own":
-        return format_, read_own(file, latest_day(today(), days_ahead=1))
+        return format_, clean(frame, file.name, latest)
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
-    if price_day(read_price_date(price_date, "--price-date")) > latest_day(today(), days_ahead=1):
+    if price_day(read_price_date(price_date, "--price-date")) > latest:
         raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
     cloud = file.stem.lower()  # by the places where these projects keep their tables: aws/vms.csv, aws.csv
     if format_ == "skypilot" and cloud == "vms":
@@ -133,33 +134,33 @@ def read_table(
         cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
-    return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
+    return format_, sort_quotes(_over_zones(read(frame, cloud, price_date, source)), price_date).table
 
 
-def _format(rows: Rows, said: Format | None) -> Format:
+def _format(frame: pd.DataFrame, name: str, said: Format | None) -> Format:
     """Return the format that was said, or that the columns tell."""
-    missing = {each: sorted(marks.difference(rows.columns)) for each, marks in _MARKS.items()}
+    missing = {each: sorted(marks.difference(frame.columns)) for each, marks in _MARKS.items()}
     found = said or next((each for each, columns in missing.items() if not columns), None)
     if found is None:
         raise MisuseError(
-            f"{plain(rows.name)} has columns of no known format ({plain(', '.join(rows.columns))}); "
+            f"{plain(name)} has columns of no known format ({plain(', '.join(frame.columns[:-1]))}); "
             "say --format own, skypilot or gpuhunt"
         )
     if missing[found]:
         lacks = ", ".join(missing[found])
-        raise MisuseError(f"{plain(rows.name)} is not a table in the format {found}: it lacks {lacks}")
+        raise MisuseError(f"{plain(name)} is not a table in the format {found}: it lacks {lacks}")
     return found
 
 
-def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    pick = rows.picker(
-        "instancetype", "acceleratorname", "acceleratorcount", "vcpus", "memorygib", "gpuinfo", "region",
-        "price", "spotprice",
-    )  # fmt: skip
-    for _, row in rows.rows:
-        instance, gpu, count, vcpus, ram_gib, info, region, price, spot = pick(row)
-        if not gpu:
-            continue
+_SKYPILOT = (
+    "instancetype", "acceleratorname", "acceleratorcount", "vcpus", "memorygib", "gpuinfo", "region", "price",
+    "spotprice",
+)  # fmt: skip
+
+
+def _skypilot_quotes(frame: pd.DataFrame, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    with_gpu = frame[frame["acceleratorname"] != ""].reindex(columns=_SKYPILOT, fill_value="")
+    for instance, gpu, count, vcpus, ram_gib, info, region, price, spot in with_gpu.itertuples(index=False):
         # A GPU without a machine is its fee alone: it would look four times too cheap. A TPU has its host.
         whole = bool(instance) or tpu_slice(gpu) is not None
         named, memory_gib = _skypilot_gpu(instance, gpu, count, info)
@@ -206,22 +207,22 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
 
 
-def _gpuhunt_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    pick = rows.picker(
-        "instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot",
-        "gpu_vendor",
-    )  # fmt: skip
-    for _, row in rows.rows:
-        instance, region, price, vcpus, ram_gib, count, gpu, memory, spot, vendor = pick(row)
+_GPUHUNT = (
+    "instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot",
+    "gpu_vendor",
+)  # fmt: skip
+
+
+def _gpuhunt_quotes(frame: pd.DataFrame, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    for row in frame.reindex(columns=_GPUHUNT, fill_value="").itertuples(index=False):
+        instance, region, price, vcpus, ram_gib, count, gpu, memory, spot, vendor = row
         if not gpu or count in {"", "0"}:
             continue
-        if vendor == "google" and not gpu.startswith("tpu-"):
-            gpu = f"tpu-{gpu}"
         yield Quote(
             provider=provider,
             instance=instance,
             region=region,
-            gpu=gpu,
+            gpu=f"tpu-{gpu}" if vendor == "google" and not gpu.startswith("tpu-") else gpu,
             gpu_memory_gib=_number(memory),
             gpu_count=count,
             kind=kind_of(provider),

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import chain
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -21,7 +21,7 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.labels import full_name, pricing_words
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import Offers, kinds_of, recoded
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
@@ -89,26 +89,23 @@ class _Voices(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Prices in order, who asks each, and from each the place of the next one of somebody else."""
+    """Prices that can bear one out [USD per GPU-hour], in order: all of them, and those of each provider."""
 
-    usd: Sequence[float]
-    providers: Sequence[str]
-    next_other: Sequence[int]
-
-    def around(self, usd: float) -> tuple[int, int]:
-        """Return from where to where prices are within ``WITNESS_RATIO`` of one."""
-        return bisect_left(self.usd, usd / WITNESS_RATIO), bisect_right(self.usd, usd * WITNESS_RATIO)
-
-    def of_about(self, usd: float) -> set[str]:
-        """Return the providers that ask about as much."""
-        return set(self.providers[slice(*self.around(usd))])
+    ordered: Sequence[float]
+    by_provider: Mapping[str, Sequence[float]]
 
     def somebody_else(self, provider: str, usd: float) -> bool:
         """Return whether anybody but a provider asks about as much."""
-        first, end = self.around(usd)
-        if first < end and self.providers[first] == provider:
-            first = self.next_other[first]
-        return first < end
+        return _about(self.ordered, usd) > _about(self.by_provider.get(provider, ()), usd)
+
+    def of_about(self, usd: float) -> set[str]:
+        """Return the providers that ask about as much."""
+        return {name for name, prices in self.by_provider.items() if _about(prices, usd)}
+
+
+def _about(ordered: Sequence[float], usd: float) -> int:
+    """Return how many prices are within ``WITNESS_RATIO`` of one."""
+    return bisect_right(ordered, usd * WITNESS_RATIO) - bisect_left(ordered, usd / WITNESS_RATIO)
 
 
 class AskedPrices:
@@ -118,29 +115,17 @@ class AskedPrices:
     """
 
     def __init__(self, offers: Iterable[Offer]) -> None:
-        """Sort prices by GPU, by how they are paid, and by provider."""
+        """Part prices by GPU, by how they are paid, and by provider."""
         self._standard_of = cache(self._find_standard)
         self._voices = cache(self._find_voices)
         self._asked = cache(self._find_asked)
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
-        every = Offers.of(offers)
-        asked = every.where(
-            ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
-        )
-        alike = kinds_of(
-            asked.gpu_key,
-            asked.pricing,
-            recoded(asked.kind.codes, [kind == "marketplace" for kind in asked.kind.values]),
-            recoded(asked.provider.codes, map(str.casefold, asked.provider.values)),
-        )
-        in_order = np.lexsort((asked.usd_per_gpu_hour, alike.codes))
-        ends = np.cumsum([0, *np.bincount(alike.codes, minlength=len(alike.values)).tolist()]).tolist()
-        usd = asked.usd_per_gpu_hour[in_order].tolist()
-        for (gpu_key, pricing, on_marketplace, provider), (first, end) in zip(
-            alike.values, pairwise(ends), strict=True
-        ):
-            paid = self._prices.setdefault(gpu_key, {}).setdefault((pricing, on_marketplace), {})
-            paid[provider] = usd[first:end]
+        for offer in offers:
+            usd = _per_gpu(offer)
+            if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED or usd <= 0:
+                continue
+            paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
+            paid.setdefault(offer.provider.casefold(), []).append(usd)
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
@@ -235,16 +220,12 @@ class AskedPrices:
     def _find_asked(self, gpu_key: str, pricing: Pricing) -> _Asked:
         """Return the prices that can bear one out, those that leave the card's form factor open included."""
         left_open = (key for key, spec in load_specs().items() if gpu_key in spec.variants)
-        every = sorted(
-            (usd, name)
-            for pay, name, prices in self._prices_of(gpu_key, *left_open)
-            if pay[0] is pricing
-            for usd in prices
-        )
-        next_other = [len(every)] * len(every)
-        for at in range(len(every) - 2, -1, -1):
-            next_other[at] = next_other[at + 1] if every[at][1] == every[at + 1][1] else at + 1
-        return _Asked([usd for usd, _ in every], [name for _, name in every], next_other)
+        found: dict[str, list[float]] = {}
+        for pay, name, prices in self._prices_of(gpu_key, *left_open):
+            if pay[0] is pricing:
+                found.setdefault(name, []).extend(prices)
+        by_provider = {name: sorted(prices) for name, prices in found.items()}
+        return _Asked(sorted(chain.from_iterable(by_provider.values())), by_provider)
 
     def _prices_of(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
@@ -301,6 +282,10 @@ def name_of(offer: Offer) -> str:
 
 def _key(offer: Offer) -> _Key:
     return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider)
+
+
+def _pay(offer: Offer) -> _Pay:
+    return offer.pricing, offer.kind == "marketplace"
 
 
 def _per_gpu(offer: Offer) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.folders import data_rows
+from gpubench.folders import data_table
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer, Pricing
 from gpubench.names import tpu_slice
@@ -93,9 +93,9 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         instance=instance,
         region=quote.region or None,
         gpu_key=key,
-        gpu_count=plausible.gpu_count(_text(quote.gpu_count, machine and machine.gpu_count)),
-        vcpus=plausible.vcpus(_text(quote.vcpus, machine and machine.vcpus)),
-        ram_bytes=plausible.ram_bytes(_text(quote.ram_gib, machine and machine.ram_gib)),
+        gpu_count=plausible.gpu_count(_text(quote.gpu_count, machine.gpu_count if machine else None)),
+        vcpus=plausible.vcpus(_text(quote.vcpus, machine.vcpus if machine else None)),
+        ram_bytes=plausible.ram_bytes(_text(quote.ram_gib, machine.ram_gib if machine else None)),
         price_usd_per_hour=_price(quote.price, quote.kind),
         pricing=Pricing(quote.pricing),
         kind=quote.kind,
@@ -156,9 +156,11 @@ def _text(said: float | str | None, known: float | None) -> str:
 # --- machines --------------------------------------------------------------------------------------------
 
 
-class Machine(NamedTuple):
-    """What an instance holds; None is not known from the name."""
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance holds, a row of data/instances.csv; None is not known from the name."""
 
+    provider: str
+    instance: str
     gpu_key: str
     gpu_count: int | None
     vcpus: float | None
@@ -183,11 +185,6 @@ def find_machine(provider: str, instance: str) -> Machine | None:
 @cache
 def _table() -> Mapping[str, Mapping[str, Machine]]:
     table: dict[str, dict[str, Machine]] = {}
-    for row in data_rows("instances.csv"):
-        table.setdefault(row["provider"], {})[row["instance"].lower()] = Machine(
-            gpu_key=row["gpu_key"],
-            gpu_count=int(row["gpu_count"]) if row["gpu_count"] else None,
-            vcpus=float(row["vcpus"]) if row["vcpus"] else None,
-            ram_gib=float(row["ram_gib"]) if row["ram_gib"] else None,
-        )
+    for machine in data_table("instances.csv", Machine):
+        table.setdefault(machine.provider, {})[machine.instance.lower()] = machine
     return table

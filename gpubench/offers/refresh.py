@@ -19,10 +19,11 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.labels import PRICING_WORDS, gpu_name
-from gpubench.models import SCHEMA_VERSION, Offer, Pricing
+from gpubench.models import Offer, Pricing
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.snapshot import (
+    SNAPSHOT_VERSION,
     WRITE_HINT,
     ReadSnapshot,
     Snapshot,
@@ -274,7 +275,7 @@ def take_over(
 def _published(url: str, transport: Transport, present: datetime) -> ReadSnapshot:
     who = plain(url, 200)
     written = decode(transport(url), SnapshotAsWritten, f"{who} is not a price snapshot: it")
-    if written.schema_version > SCHEMA_VERSION:
+    if written.schema_version > SNAPSHOT_VERSION:
         raise SourceError(f"{who} is of a newer gpubench: upgrade gpubench")
     try:
         return believable(written, latest_day(present.date(), days_ahead=1))

@@ -15,12 +15,9 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
-from gpubench.folders import data_text, require_folder, results_root
-from gpubench.labels import full_name
-from gpubench.models import SCHEMA_VERSION, Offer, Pricing
-from gpubench.offers.columns import Offers
+from gpubench.folders import data_table, require_folder, results_root
+from gpubench.models import Offer, Pricing
 from gpubench.offers.plausible import check_coverage, check_offer, check_stamp
-from gpubench.offers.price_table import offers_of_columns, read_own
 from gpubench.offers.table import (
     Coverage,
     OfferKey,
@@ -31,11 +28,13 @@ from gpubench.offers.table import (
     require_usable,
     up_to,
 )
-from gpubench.offers.text_table import csv_columns
 from gpubench.today import today
 from gpubench.units import plain
 
 _T = TypeVar("_T")
+
+SNAPSHOT_VERSION = 2
+"""Of a snapshot of prices, here and as published."""
 
 IMPORTED = "imported"
 WRITE_HINT = "give another folder with --results"
@@ -78,7 +77,7 @@ class _SourceAsWritten(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotAsWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of which no offer is believed yet; see ``believable``."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
     sources: Annotated[dict[str, _SourceAsWritten], msgspec.Meta(max_length=MOST_SOURCES)] = {}
 
@@ -86,7 +85,7 @@ class SnapshotAsWritten(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One refresh: every source as it stood then, those that a later one of the list also gives first."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
     sources: dict[str, SourceOffers] = {}
 
@@ -133,12 +132,13 @@ def load_offers(
     with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
+            from gpubench.offers.cleaning import read_own  # pandas, for a person's table alone
+
             own = read_own(extra, latest_day(today(), days_ahead=1))
             require_usable(own, extra.name)
-            tables.append(msgspec.structs.replace(own, offers=Offers.of(own.offers).given_by_the_user()))
+            tables.append(msgspec.structs.replace(own, by_user=True))
         if as_of is not None:
-            why = f"price of {{date}}, after {as_of}"
-            tables = [up_to(table, as_of, full_name, why) for table in tables]
+            tables = [up_to(table, as_of) for table in tables]
         return overlay(tables)
 
 
@@ -150,7 +150,7 @@ def offers_folder(results: Path | None) -> Path:
 @cache
 def embedded_offers() -> OfferTable:
     """Return the dated price table that is shipped."""
-    return offers_of_columns(csv_columns(data_text("offers.csv"), "offers.csv"))
+    return OfferTable(offers=tuple(data_table("offers.csv", Offer)))
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
@@ -225,7 +225,7 @@ def read_snapshot(path: Path) -> ReadSnapshot:
     """
     hint = "run gpubench offers refresh"
     written = read_json(path, SnapshotAsWritten, TABLE_BYTES, what="a price snapshot", hint=hint)
-    if written.schema_version > SCHEMA_VERSION:
+    if written.schema_version > SNAPSHOT_VERSION:
         raise MisuseError(f"price snapshot {plain(path.name)} is of a newer gpubench: upgrade gpubench")
     try:
         return believable(written, latest_day(today()))

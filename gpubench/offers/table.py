@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
+from gpubench.labels import full_name
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import PriceChange, change_of, price_day
@@ -72,7 +72,8 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
 
     ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
-    ``changes`` is what list prices did from one table to the next.
+    ``changes`` is what list prices did from one table to the next. With ``by_user`` the offers are taken as
+    they are: the user gave them for this one question.
     """
 
     offers: Sequence[Offer] = ()
@@ -81,17 +82,21 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     changes: tuple[PriceChange, ...] = ()
+    by_user: bool = False
 
 
-def up_to(table: OfferTable, day: date, name: Callable[[Offer], str], why: str) -> OfferTable:
-    """Set aside the prices of later days, each row by its name, and ``why`` with its date in it.
+def up_to(table: OfferTable, day: date) -> OfferTable:
+    """Set aside the prices of later days.
 
     Else they would count as fresh until their day has passed, in place of an earlier price of the same offer.
     """
-    offers = Offers.of(table.offers)
-    is_late = offers.price_date.is_in(lambda price_date: price_day(price_date) > day)
-    late = tuple(SetAside(plain(name(o)), why.format(date=o.price_date)) for o in offers.where(is_late))
-    kept = offers.where(~is_late)
+    kept: list[Offer] = []
+    late: list[SetAside] = []
+    for offer in table.offers:
+        if price_day(offer.price_date) <= day:
+            kept.append(offer)
+        else:
+            late.append(SetAside(plain(full_name(offer)), f"price of {offer.price_date}, after {day}"))
     return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
 
 
@@ -108,7 +113,7 @@ def require_usable(table: OfferTable, name: str) -> None:
 
 def newest_day(offers: Sequence[Offer]) -> date:
     """Return the day of the newest price, a partial one at its oldest; the first of all days of none."""
-    return max(map(price_day, Offers.of(offers).price_date.present), default=date.min)
+    return max(map(price_day, {offer.price_date for offer in offers}), default=date.min)
 
 
 offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")
@@ -118,34 +123,30 @@ offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "reg
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     """Lay tables over one another, least trusted first.
 
-    A later offer replaces an earlier one of its key; where a later table is complete, an earlier offer that
-    it does not list is retired.
+    A later offer replaces an earlier one of its key, in its place; where a later table is complete, an
+    earlier offer that it does not list is retired.
     """
-    below = Offers.of(())
+    below: dict[OfferKey, Offer] = {}
+    by_user: set[OfferKey] = set()
     set_aside: list[SetAside] = []
     notes: list[str] = []
     covers: list[Coverage] = []
     retired: list[Offer] = []
     changes: list[PriceChange] = []
     for table in tables:
-        covers += table.covers
-        retired += table.retired
-        fresh = _latest(Offers.of(table.offers))
+        fresh = {offer_key(offer): offer for offer in table.offers}
         gone = _gone(below, fresh, table.covers)
-        retired += below.where(gone)
-        below = below.where(~gone)
-        old, new = _pairs(below, fresh)
-        changes += [
-            change for at, by in zip(old, new, strict=True) if (change := change_of(below[at], fresh[by]))
-        ]
-        places = np.arange(len(below))  # each in the place of the one that it replaces, new ones at the end
-        places[old] = len(below) + np.array(new, dtype=np.int64)
-        added = len(below) + np.delete(np.arange(len(fresh)), new)
-        below = Offers.joined(below, fresh).take(np.concatenate([places, added]))
+        covers += table.covers
+        retired += (*table.retired, *map(below.pop, gone))
+        moves = (change_of(below[key], fresh[key]) for key in fresh if key in below)
+        changes += filter(None, moves)
+        by_user = by_user - fresh.keys() | (fresh.keys() if table.by_user else set())
+        below |= fresh
         set_aside += table.set_aside
         notes += table.notes
+    flags = np.fromiter((key in by_user for key in below), bool, len(below))
     return OfferTable(
-        offers=below,
+        offers=Offers.of(below.values(), flags),
         set_aside=tuple(set_aside),
         notes=tuple(notes),
         covers=tuple(covers),
@@ -154,53 +155,16 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     )
 
 
-def _keys(offers: Offers) -> Sequence[OfferKey]:
-    """Return what identifies each offer."""
-    return list(
-        zip(
-            offers.provider.cells(),
-            offers.instances,
-            offers.region.cells(),
-            offers.pricing.cells(),
-            offers.term_years.cells(),
-            strict=True,
-        )
-    )
-
-
-def _latest(offers: Offers) -> Offers:
-    """Return the last offer of each key, in the place of the first."""
-    names = offers.instances
-    if len(set(names)) == len(names):
-        return offers
-    last = {key: at for at, key in enumerate(_keys(offers))}
-    return offers.take(list(last.values()))
-
-
-def _pairs(below: Offers, fresh: Offers) -> tuple[list[int], list[int]]:
-    """Return the places of the offers that are in both, there and here."""
-    known = set(below.instances)
-    places = [at for at, name in enumerate(fresh.instances) if name in known]
-    if not places:
-        return [], []
-    there = {key: at for at, key in enumerate(_keys(below))}
-    alike = [
-        (there[key], at) for at, key in zip(places, _keys(fresh.take(places)), strict=True) if key in there
-    ]
-    return [at for at, _ in alike], [at for _, at in alike]
-
-
-def _gone(below: Offers, fresh: Offers, covers: Iterable[Coverage]) -> Flags:
-    """Return which offers below a table would list if they were still on sale, and does not."""
-    gone = np.zeros(len(below), dtype=bool)
+def _gone(
+    below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
+) -> list[OfferKey]:
+    """Return the offers below a table that it would list if they were still on sale, and does not."""
     by_provider: dict[str, list[Coverage]] = {}
     for cover in covers:
         if cover.whole_provider:
             by_provider.setdefault(cover.provider, []).append(cover)
-    if by_provider:
-        listed = set(_keys(fresh))
-        theirs = np.flatnonzero(below.provider.is_in(by_provider.__contains__))
-        for at, key in zip(theirs.tolist(), _keys(below.take(theirs)), strict=True):
-            held = by_provider[below[at].provider]
-            gone[at] = key not in listed and any(cover.holds(below[at]) for cover in held)
-    return gone
+    return [
+        key
+        for key, offer in below.items()
+        if key not in fresh and any(cover.holds(offer) for cover in by_provider.get(offer.provider, ()))
+    ]

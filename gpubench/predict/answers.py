@@ -13,7 +13,7 @@ import numpy as np
 from gpubench.arrays import Floats
 from gpubench.findings import describe
 from gpubench.labels import gpu_name
-from gpubench.models import SCHEMA_VERSION, Estimate
+from gpubench.models import Estimate
 from gpubench.models.record import headed, html_table
 from gpubench.predict.anchors import UNKNOWN_NOISE
 from gpubench.predict.calibration import load_calibration
@@ -22,6 +22,9 @@ from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
 from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
+
+PREDICTION_VERSION = 2
+"""Of ``gpubench predict show --json``."""
 
 
 class Predictions(dict[str, Estimate | Refusal]):
@@ -62,10 +65,10 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
     calibration = load_calibration()
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": PREDICTION_VERSION,
         "calibrated": calibration.fitted,
         "estimates": [
-            msgspec.to_builtins(a) | {"reasons": reasons(a)}
+            msgspec.to_builtins(a.flat()) | {"reasons": reasons(a)}
             for a in answers.values()
             if isinstance(a, Estimate)
         ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.models import (
     Case,
     Estimate,
@@ -235,10 +236,12 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
         first_token_s=reading.first_token_s,
-        per_token_s=reading.per_token_s,
+        per_token_s=Interval(reading.per_token_s),
         findings=reading.findings,
     )
-    return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())
+    return (
+        estimate if known is None else msgspec.structs.replace(estimate, device_bytes=known.need.device_bytes)
+    )
 
 
 def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
@@ -296,9 +299,7 @@ def _predicted(
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
         batch_choice="fixed",
-        per_token_s=None if token is None else token.value,
-        per_token_s_low=None if token is None else token.low,
-        per_token_s_high=None if token is None else token.high,
+        per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
         findings=tuple(findings),
     )
-    return msgspec.structs.replace(estimate, **need.device_figures())
+    return msgspec.structs.replace(estimate, device_bytes=need.device_bytes)

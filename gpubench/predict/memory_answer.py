@@ -12,7 +12,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import (
-    SCHEMA_VERSION,
+    MEMORY_VERSION,
     CardClass,
     CardMemory,
     Case,
@@ -139,7 +139,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         """Return the document of ``gpubench memory --json``."""
         case = self.case
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": MEMORY_VERSION,
             "workload": case.workload,
             "task": case.task,
             "precision": case.precision,

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
+from gpubench.recommend.objective import order as best_first
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
@@ -117,6 +119,9 @@ NEAR = 0.1
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
+CHANCES = ("p_best", "p_cheapest", "p_fastest")
+"""The chances of a row, as they are called there."""
+
 _CHANCES = 3
 """An offer behind three better ones of its own machine is hardly ever the best."""
 
@@ -125,6 +130,10 @@ _CHANCES = 3
 class Chances:
     """One figure a row, in the order of the rows, and how sure the first of them is.
 
+    Attributes:
+        p_cheapest, p_fastest: P(best) by the cost of the work, and by its time, whatever the rows are in
+            order of; all NaN where only the first rows are looked at.
+
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
     """
@@ -132,6 +141,8 @@ class Chances:
     ranks: list[int]
     ties: list[bool]
     p_best: Floats
+    p_cheapest: Floats
+    p_fastest: Floats
     sureness: Sureness
 
 
@@ -165,8 +176,48 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
         p_best=p_best,
+        p_cheapest=p_best if _is_by_cost(request) else _p_cheapest(request, pool, order),
+        p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
         sureness=_sureness(request, scores[0], leaders),
     )
+
+
+def _is_by_cost(request: RankRequest) -> bool:
+    return sorted_by(request) in {"cost", "value"}
+
+
+def _is_by_time(request: RankRequest) -> bool:
+    return sorted_by(request) == ("time" if request.has_job else "throughput")
+
+
+def _p_cheapest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by cost of each place of another order; NaN where few are looked at."""
+    if len(order) < len(pool):
+        return np.full(len(order), np.nan)
+    request = msgspec.structs.replace(request, sort="cost")
+    by_cost = best_first(request, pool)
+    able, unable = _able(request, pool, by_cost, min(len(by_cost), IN_DETAIL))
+    rows = by_cost[able]
+    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
+    scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
+    result = np.full(len(pool), np.nan)
+    result[by_cost[unable]] = 0.0
+    result[rows] = leaders_of(scores).wins(len(rows))
+    return result[order]
+
+
+def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by time of each place of another order, machines that are alike sharing the win."""
+    if len(order) < len(pool):
+        return np.full(len(order), np.nan)
+    _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
+    machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
+    leaders, which = leaders_of(machines.known), machines.which[kinds]
+    alike = np.bincount(which)
+    winners = alike[leaders.rows] @ leaders.won
+    result = np.zeros(len(alike))
+    result[leaders.rows] = (leaders.won / winners).mean(axis=1)
+    return result[which]
 
 
 def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:

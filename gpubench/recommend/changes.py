@@ -12,6 +12,7 @@ from collections.abc import Callable
 from gpubench.models import Change
 from gpubench.recommend.eligible import Eligible, limits_price, meets
 from gpubench.recommend.objective import sorted_by, standing
+from gpubench.recommend.rows import runner_up
 
 _FINEST = 1e-12
 """Relative width of the bracket that a threshold is narrowed to."""
@@ -28,11 +29,11 @@ def change_of(found: Eligible) -> Change | None:
     meets the deadline, the budget or the ceiling on the price is no answer: the order turns there at the
     latest.
     """
-    request, pool, order, rows = found.request, found.pool, found.order, found.rows
-    if rows.runner_up is None:
+    request, pool, order, second = found.request, found.pool, found.order, runner_up(found)
+    if second is None:
         return None
     first = int(order[0])
-    theirs = standing(request, pool, int(order[rows.runner_up]))
+    theirs = standing(request, pool, int(order[second]))
     if standing(request, pool, first) < theirs:  # of what ties the GPU that the fit covers stands first
         return None
 

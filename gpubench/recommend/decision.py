@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Indices
+from gpubench.arrays import Flags, Indices
 from gpubench.models import (
     BuyOrRent,
     Choice,
@@ -17,19 +18,19 @@ from gpubench.models import (
     Offer,
     PriceCondition,
     Pricing,
-    RankedOffer,
+    Row,
     Source,
 )
-from gpubench.offers.columns import kinds_of
+from gpubench.offers.table import offer_key
 from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
-from gpubench.recommend.chances import chances_of
+from gpubench.recommend.chances import CHANCES, chances_of
 from gpubench.recommend.changes import change_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.owning import SESSION_HOURS, Ownership, pays
-from gpubench.recommend.rows import Rows
+from gpubench.recommend.rows import best_places, rows_of, runner_up
 from gpubench.recommend.speeds import largest_of
 from gpubench.specs import load_specs
 
@@ -37,76 +38,59 @@ QUOTA_PROVIDERS = frozenset({"aws", "azure", "gcp", "oci"})
 """Clouds whose new accounts have a quota of no GPU, by their documentation of quotas and service limits; of
 the others it is not known."""
 
-MOST_ELSEWHERE = 5
+MOST_ELSEWHERE = 2
+"""Other providers named beside the best offer of a GPU."""
 
 
-def source_of(pricing: Pricing, kind: str) -> Source:
-    """Return who has a machine that is paid and sold so."""
-    if pricing is Pricing.OWNED:
-        return "own"
-    return "marketplace" if kind == "marketplace" else "cloud"
-
-
-def choice_of(found: Eligible, row: RankedOffer, rows: Rows) -> Choice:
-    """Return all that is known of one offer.
+def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
+    """Return a row with all else that is known of its offer.
 
     Args:
         found: What can do the job.
-        row: The offer's row, or one that stands beside the ranking.
-        rows: Where else the same GPU is, best first.
+        row: One of its rows, or one that stands beside the ranking.
+        among: Where else the same GPU is.
     """
     offer, left = row.offer, found.left
     machine = left.machines.get(offer)
-    same = rows.of_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
-    there = rows.offers.take(same)
+    same = among.by_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
+    there = among.offers.take(same)
     alike = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
     paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
     regions = (offer.region, *paid_alike.region.cells())
     images_per_s = _photographs_per_s(found, row)
-    margin = _memory_margin(row, load_specs().get(offer.gpu_key))
     rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
     condition = rent if machine is None else machine.condition
     return Choice(
-        **{name: getattr(offer, name) for name in _OF_OFFER},
-        **{name: getattr(row, name) for name in _OF_ROW},
+        row=row,
+        condition=condition,
         **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
-        rank=row.rank,
-        p_best_of_gpu=rows.p_best_of_gpu(offer) if row.rank else None,
-        source=source_of(offer.pricing, offer.kind),
-        price_usd_per_hour=float(offer.price_usd_per_hour),
-        price_label=condition.label,
         price_note=offer.note if machine is None or condition is PriceCondition.QUOTED else machine.source,
-        price_doubt=rows.doubt(offer),
+        price_doubt=left.doubts.get(offer_key(offer)),
         asks=left.market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
-        basis=row.estimate.basis,
-        memory_text=row.estimate.memory_text,
-        memory_margin_bytes=None if margin is None else round(margin[0]),
-        memory_margin_share=None if margin is None else margin[1],
-        batch_size=row.estimate.case.batch_size if not row.parts else None,
+        p_best_of_gpu=_p_best_of_gpu(found, offer) if row.rank else None,
+        memory_margin_bytes=_memory_margin(row, load_specs().get(offer.gpu_key)),
         feed_images_per_s=images_per_s,
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
-        extrapolated=row.estimate.is_extrapolated,
-        also_at=tuple(_elsewhere(offer, rows, same)),
+        also_at=tuple(_elsewhere(offer, among, same)),
     )
 
 
-_PLACE = ("provider", "instance", "region", "gpu_count", "pricing")
-_OF_OFFER = (*_PLACE, "gpu_key", "price_date", "in_stock", "stock_date", "vcpus")
-_RANGES = ("expected_usd_per_hour", "samples_per_s", "hours", "cost_usd")
-_OF_ROW = (
-    *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
-    "p_best",
-    "price_age_days",
-    "parallel_mode",
-    "fits_memory",
-    "findings",
-)
 _OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 
 
-def _photographs_per_s(found: Eligible, row: RankedOffer) -> float | None:
+def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
+    """Return the probability that an offer of this GPU is the best: of several, at most one is.
+
+    Of hardware to own all such count, else all to rent.
+    """
+    same = found.by_gpu[offer.gpu_key]
+    alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
+    return min(1.0, float(np.nansum(found.chances.p_best[alike])))
+
+
+def _photographs_per_s(found: Eligible, row: Row) -> float | None:
     """Return how many its GPUs take at work, of spot before any work is lost; None of other data."""
     if not found.able.photograph_share:
         return None
@@ -114,67 +98,66 @@ def _photographs_per_s(found: Eligible, row: RankedOffer) -> float | None:
     return row.gpus_samples_per_s / delivered_share(lost) * found.able.photograph_share
 
 
-def _memory_margin(row: RankedOffer, spec: GpuSpec | None) -> tuple[float, float] | None:
-    """Return what the card has above the upper end of the need: bytes, and as a share of the card."""
+def _memory_margin(row: Row, spec: GpuSpec | None) -> int | None:
+    """Return what the card has above the upper end of the need [B]."""
     card = None if spec is None else card_of(spec)
-    need = largest_of(row.estimates, "device_bytes_high")
+    need = largest_of([each.device_bytes.high for each in row.estimates])
     if card is None or need is None:
         return None
-    free = card.usable_bytes - need
-    return free, free / card.listed_bytes
+    return round(card.usable_bytes - need)
 
 
-def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:
+def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhere]:
     """Yield the best offer of the GPU at each of the next providers."""
-    provider = rows.offers.take(same).provider
+    pool, (_, money) = among.pool, among.time_and_cost
+    provider = among.offers.take(same).provider
     others = same[~provider.equals(offer.provider)]
-    _, first = np.unique(rows.offers.take(others).provider.codes, return_index=True)
-    for at in others[np.sort(first)[:MOST_ELSEWHERE]].tolist():
-        there = rows.offers[at]
-        expected_usd_per_hour, cost_usd = rows.price_and_cost(at)
+    _, first = np.unique(among.offers.take(others).provider.codes, return_index=True)
+    for place in others[np.sort(first)[:MOST_ELSEWHERE]].tolist():
         yield Elsewhere(
-            **{name: getattr(there, name) for name in _PLACE},
-            price_usd_per_hour=float(there.price_usd_per_hour),
-            expected_usd_per_hour=expected_usd_per_hour,
-            cost_usd=cost_usd,
+            offer=among.offers[place],
+            usd_per_hour=float(pool.price[among.order[place]]),
+            cost_usd=None if pool.work is None else float(money[place]),
         )
 
 
 # --- the decision ----------------------------------------------------------------------------------------
 
 
-def decide(found: Eligible, priced: Candidates, buy_or_rent: Sequence[BuyOrRent]) -> Decision:
+def decide(
+    found: Eligible, made: Mapping[int, Row], priced: Candidates, buy_or_rent: Sequence[BuyOrRent]
+) -> Decision:
     """Return what to pay for.
 
     Args:
         found: What can do the job.
-        priced: The same, and all rent that owned hardware is held against.
+        made: Rows by their place, those of ``decisive_places`` among them.
+        priced: The same offers, and all rent that owned hardware is held against.
         buy_or_rent: How owned hardware compares with renting.
     """
-    rows, chances = found.rows, found.chances
-    by_gpu = tuple(choice_of(found, row, rows) for row in rows.at(rows.best_to_rent_and_to_own))
+    second = runner_up(found)
+    by_gpu = tuple(choice_of(found, made[place], found) for place in best_places(found))
     first = by_gpu[0]
-    runner_up = None if rows.runner_up is None else choice_of(found, rows[rows.runner_up], rows)
+    other = None if second is None else choice_of(found, made[second], found)
     to_rent = _to_rent(found, priced) if found.left.owned else []
-    kinds = kinds_of(rows.offers.pricing, rows.offers.kind)
+    best_of = _best_of_each_source(found)
 
     def best(source: Source) -> Choice | None:
         """Return the best of a source, among the rows or beside them."""
-        places = np.flatnonzero(kinds.is_in(lambda kind: source_of(*kind) == source))
-        if len(places):
-            return choice_of(found, rows[int(places[0])], rows)
+        if source in best_of:
+            return choice_of(found, made[best_of[source]], found)
         if source == "own":
             to_own = _best_to_own(found)
-            return None if to_own is None else choice_of(found, to_own, rows)
+            return None if to_own is None else choice_of(found, to_own, found)
         return next((each for each in to_rent if each.source == source), None)
 
-    decisive = {first.basis, runner_up and runner_up.basis}
+    decisive = {each.row.estimate.basis for each in (first, other) if each is not None}
     is_unfitted = found.request.task == "infer" and "predicted" in decisive
     return Decision(
         job=None if found.pool.work is None else found.pool.work.job,
         choice=first,
-        runner_up=runner_up,
-        sureness=chances.sureness,
+        runner_up=other,
+        sureness=found.chances.sureness,
         change=change_of(found),
         rather_rent=_rent_instead(first, to_rent, buy_or_rent),
         best_cloud=best("cloud"),
@@ -185,16 +168,31 @@ def decide(found: Eligible, priced: Candidates, buy_or_rent: Sequence[BuyOrRent]
     )
 
 
+def decisive_places(found: Eligible) -> set[int]:
+    """Return the places of the best of each GPU and of each source, and of the runner-up."""
+    second = runner_up(found)
+    places = {*best_places(found), *_best_of_each_source(found).values()}
+    return places if second is None else places | {second}
+
+
+def _best_of_each_source(found: Eligible) -> dict[Source, int]:
+    """Return the first place of each source that any has."""
+    owned = found.is_owned
+    hosts = ~owned & found.offers.kind.equals("marketplace")
+    of_source: dict[Source, Flags] = {"own": owned, "marketplace": hosts, "cloud": ~owned & ~hosts}
+    return {source: int(np.argmax(of)) for source, of in of_source.items() if of.any()}
+
+
 _UNFITTED = "speeds of inference are predicted from few published measurements"
 """Of inference hardly any row is published that a fit could rest on."""
 
 
-def _best_to_own(found: Eligible) -> RankedOffer | None:
+def _best_to_own(found: Eligible) -> Row | None:
     """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
     pool = found.able.within_limits(found.able.runnable(found.left.for_sale)[0])[0]
     if not len(pool):
         return None
-    return beside(_with_first(found, pool, objective.order(found.request, pool)[:1])[0])
+    return _first_row(_in_order(found, pool, objective.order(found.request, pool)[:1]))
 
 
 def _to_rent(found: Eligible, priced: Candidates) -> list[Choice]:
@@ -205,15 +203,18 @@ def _to_rent(found: Eligible, priced: Candidates) -> list[Choice]:
     on_marketplace = pool.offers.kind.equals("marketplace")[order]
     best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())
     in_front = (np.concatenate((order[at : at + 1], np.delete(order, at))) for at in best)
-    tables = (_with_first(found, pool, each) for each in in_front)
-    return [choice_of(found, beside(rows[0]), rows) for rows in tables]
+    tables = (_in_order(found, pool, each) for each in in_front)
+    return [choice_of(found, _first_row(table), table) for table in tables]
 
 
-def _with_first(found: Eligible, pool: Candidates, order: Indices) -> Rows:
-    """Return rows of which only the first is looked at; the others are where else it is to be had."""
-    request, left = found.request, found.left
-    chances = chances_of(request, pool, order[:1])
-    return Rows(request, pool, order, chances, market=left.market, doubts=left.doubts)
+def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
+    """Return other offers of which only the first is looked at; the others are where else it is to be had."""
+    return replace(found, pool=pool, order=order, chances=chances_of(found.request, pool, order[:1]))
+
+
+def _first_row(found: Eligible) -> Row:
+    (row,) = rows_of(found, [0])
+    return beside(row)
 
 
 def _rent_instead(
@@ -226,19 +227,19 @@ def _rent_instead(
     weighed = against_rent_by_the_hour(first, buy_or_rent)
     if first.purchase_usd is None or weighed is None or pays(weighed):
         return None
-    by_job = first.hours is not None and first.hours >= SESSION_HOURS
+    by_job = (first.row.hours.value or 0.0) >= SESSION_HOURS
 
     def usd(choice: Choice) -> float:
-        if by_job and choice.cost_usd is not None:
-            return choice.cost_usd
-        return choice.expected_usd_per_hour / choice.samples_per_s
+        cost_usd = choice.row.cost_usd.value
+        return cost_usd if by_job and cost_usd is not None else choice.row.usd_per_million_samples
 
     return next((each for each in to_rent if usd(each) < usd(first)), None)
 
 
 def against_rent_by_the_hour(choice: Choice, buy_or_rent: Iterable[BuyOrRent]) -> BuyOrRent | None:
     """Return how hardware to own compares with rent on demand; None of what is rented itself."""
-    one = (choice.instance, choice.gpu_key, choice.gpu_count, Pricing.ON_DEMAND)
+    offer = choice.offer
+    one = (offer.instance, offer.gpu_key, offer.gpu_count, Pricing.ON_DEMAND)
     same = (e for e in buy_or_rent if one == (e.instance, e.gpu_key, e.gpu_count, e.against_pricing))
     return next(same, None) if choice.source == "own" else None
 
@@ -247,9 +248,7 @@ def likely_use(choice: Choice | None, machines: Mapping[Offer, Ownership]) -> fl
     """Return the share of hours at work that an hour of hardware to own is priced at; None of all else."""
     if choice is None:
         return None
-    own = (choice.provider, choice.instance, choice.gpu_key, choice.gpu_count)
-    same = (m for o, m in machines.items() if own == (o.provider, o.instance, o.gpu_key, o.gpu_count))
-    machine = next(same, None)
+    machine = machines.get(choice.offer)
     return None if machine is None else machine.utilization.likely
 
 
@@ -263,22 +262,22 @@ def second_best(decision: Decision) -> Choice | None:
     return decision.choice if decision.rather_rent else decision.runner_up
 
 
-def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
     """Return the first row of each GPU, in their order."""
-    best: dict[str, RankedOffer] = {}
+    best: dict[str, Row] = {}
     for row in rows:
         best.setdefault(row.offer.gpu_key, row)
     return list(best.values())
 
 
-def best_to_rent_and_to_own(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
     """Return the first row of each GPU to rent, and the first to own, in their order."""
-    best: dict[tuple[str, bool], RankedOffer] = {}
+    best: dict[tuple[str, bool], Row] = {}
     for row in rows:
         best.setdefault((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED), row)
     return list(best.values())
 
 
-def beside(row: RankedOffer) -> RankedOffer:
+def beside(row: Row) -> Row:
     """Return a row that stands beside the ranking: without rank and chances, which are of other rows."""
-    return msgspec.structs.replace(row, rank=None, tie=False, p_best=None)
+    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(CHANCES))

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer
@@ -42,7 +42,6 @@ from gpubench.recommend.filters import (
 )
 from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
 from gpubench.shared_options import asked_recipe
@@ -227,19 +226,23 @@ class Able:
 
 @dataclass(frozen=True)
 class Eligible:
-    """Offers that can do the job: ``order`` has the rows of the pool best first, ``rows`` are the same.
+    """Offers that can do the job, in order. A place is a position in that order: the best offer is at 0.
 
     Attributes:
         able: What is known of these offers, and of others.
+        order: The rows of the pool, best first.
         excluded: What was left out, and why.
     """
 
     able: Able
     pool: Candidates
     order: Indices
-    rows: Rows
     chances: Chances
     excluded: list[Exclusion]
+
+    def __len__(self) -> int:
+        """Return the number of offers."""
+        return len(self.order)
 
     @property
     def request(self) -> RankRequest:
@@ -250,6 +253,34 @@ class Eligible:
     def left(self) -> FilterResult:
         """What the filters leave."""
         return self.able.left
+
+    @cached_property
+    def offers(self) -> Offers:
+        """The offers, best first."""
+        return self.pool.offers.take(self.order)
+
+    @cached_property
+    def is_owned(self) -> Flags:
+        """Which places are hardware to own."""
+        return self.pool.is_owned[self.order]
+
+    @cached_property
+    def by_gpu(self) -> Mapping[str, Indices]:
+        """The places of each GPU, GPUs and places best first."""
+        keys = self.pool.speeds.keys
+        return {keys[gpu]: places for gpu, places in alike(self.pool.gpu[self.order]).items()}
+
+    @cached_property
+    def time_and_cost(self) -> tuple[Floats, Floats]:
+        """The time and the cost of the work by place: of the job, or of one sample without a job."""
+        return objective.time_and_cost(self.request, self.pool, self.order)
+
+
+def alike(kinds: Indices) -> Mapping[int, Indices]:
+    """Return the positions of each kind, in their order, kinds by their first."""
+    by_kind = np.argsort(kinds, kind="stable")
+    parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
+    return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
 
 
 def eligible(
@@ -292,8 +323,7 @@ def eligible(
     _require(pool.offers, left.every, excluded)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
-    rows = Rows(request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts)
-    return Eligible(able, pool, order, rows, chances, excluded)
+    return Eligible(able, pool, order, chances, excluded)
 
 
 def unit_of(speeds: Speeds) -> str:

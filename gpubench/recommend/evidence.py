@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench.interval import Interval
 from gpubench.models import (
     Case,
     Estimate,
@@ -340,7 +341,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         fits_memory=True,
         host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
         first_token_s=measurement.first_token_s,
-        per_token_s=measurement.per_token_s,
+        per_token_s=Interval(measurement.per_token_s),
         findings=measurement.findings,
         batch_choice=measurement.batch_choice,
     )

@@ -133,7 +133,13 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
         there = of_one[0].among.take([each.at for each in of_one])
         columns = there.provider.cells(), there.instances, there.gpu_key.cells()
         found += (
-            ExcludedOffer(provider=provider, instance=instance, gpu_key=gpu_key, reason=each.reason)
+            ExcludedOffer(
+                provider=provider,
+                instance=instance,
+                gpu_key=gpu_key,
+                reason=each.reason,
+                rule=each.option,
+            )
             for provider, instance, gpu_key, each in zip(*columns, of_one, strict=True)
         )
     return tuple(found)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
+from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Job, Ranking
+from gpubench.models import Answer, BuyOrRent, Choice, Job, Ranking, Row
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.decision import beside, choice_of, decide, likely_use
+from gpubench.recommend.decision import beside, choice_of, decide, decisive_places, likely_use
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import recorded
 from gpubench.recommend.notes import decisive_notes, notes_of, on_the_choice
 from gpubench.recommend.owning import against_rent
+from gpubench.recommend.question import as_understood
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import Chosen
+from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
-from gpubench.recommend.verdict import verdict
+from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
 
 
 def judge_offers(
@@ -52,8 +54,11 @@ def judge_offers(
         possible = found.able.runnable(left.possible)[0]
         others = possible.where(~possible.places(priced.offers))
         priced = found.able.pool_of(Offers.joined(priced.offers, others))
-    ranking = _answer(found, priced, only)
-    decision, said = ranking.decision, verdict(found, ranking)
+    asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
+    shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
+    made = _rows_by_place(found, shown)
+    ranking = _answer(found, made, priced, shown)
+    decision, said = ranking.decision, verdict(found, ranking, made)
     decisive = (
         *(each.text for each in said.beside),
         *notes,
@@ -67,19 +72,42 @@ def judge_offers(
     )
 
 
-def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking:
+def _rows_by_place(found: Eligible, shown: Indices) -> dict[int, Row]:
+    """Return the rows that are shown, and those that the answer and its words are of, by their place."""
+    places = {
+        *shown.tolist(),
+        *decisive_places(found),
+        *owned(found).tolist(),
+        *leading(found),
+        *fastest_and_cheapest_by_the_hour(found),
+        *_answers(found).values(),
+    }
+    in_order = sorted(places)
+    return dict(zip(in_order, rows_of(found, in_order), strict=True))
+
+
+def _answers(found: Eligible) -> dict[str, int]:
+    """Return the places of the cheapest and of the fastest, guesses beyond the fit after all others."""
+    place_of = np.empty(len(found), dtype=np.int64)
+    place_of[found.order] = np.arange(len(found))
+    sorts = {"cheapest": "cost", "fastest": "time"}
+    asked = {name: msgspec.structs.replace(found.request, sort=sort) for name, sort in sorts.items()}
+    return {name: int(place_of[objective.order(each, found.pool)[0]]) for name, each in asked.items()}
+
+
+def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
     """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
-    request, left, rows, speeds = found.request, found.left, found.rows, found.pool.speeds
-    owned = {at: offer for at in rows.owned.tolist() if (offer := rows.offers[at]) in left.owned}
+    request, left, speeds = found.request, found.left, found.pool.speeds
+    offers = (found.offers[place] for place in owned(found).tolist())
+    machines = {offer: left.owned[offer] for offer in offers if offer in left.owned}
     beside_rent: tuple[BuyOrRent, ...] = ()
-    if owned:
-        machines = {offer: left.owned[offer] for offer in owned.values()}
+    if machines:
         beside_rent = against_rent(request, found.able.within_limits(priced.offers)[0], machines)
-    asked_for = (rows.one_a_gpu if request.one_a_gpu else range(len(rows)))[: request.limit]
     unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
-    decision = decide(found, priced, beside_rent)
+    decision = decide(found, made, priced, beside_rent)
+    answers = {name: made[place] for name, place in _answers(found).items()}
     return Ranking(
         as_of=left.market.today.isoformat(),
         objective=objective.in_words(request),
@@ -90,10 +118,15 @@ def _answer(found: Eligible, priced: Candidates, only: Chosen | None) -> Ranking
         throughput_unit=f"x {reference}" if by_reference else f"{unit}/s",
         value_unit=f"{reference} hours per dollar" if by_reference else f"{unit} per dollar",
         reference_gpu_key=request.reference_gpu if has_reference else None,
-        rows=rows.at(asked_for if only is None else np.intersect1d(asked_for, only(rows))),
-        offer_count=len(rows),
+        rows=tuple(made[place] for place in shown.tolist()),
+        offer_count=len(found),
         excluded=recorded(found.excluded),
         decision=decision,
+        answers={
+            "cheapest": Answer(row=answers["cheapest"], p_best=answers["cheapest"].p_cheapest),
+            "fastest": Answer(row=answers["fastest"], p_best=answers["fastest"].p_fastest),
+        },
+        question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         best_to_own_use=likely_use(decision.best_to_own, left.machines),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
@@ -114,5 +147,7 @@ def first_choice(
     found = eligible(quick, left, evidence_for, first_only=True)
     if found.pool.work is None:
         return None
-    choice = choice_of(found, beside(found.rows[0]), found.rows)
-    return found.pool.work.job, msgspec.structs.replace(choice, rank=1)
+    (row,) = rows_of(found, [0])
+    choice = choice_of(found, beside(row), found)
+    first = msgspec.structs.replace(choice.row, rank=1)
+    return found.pool.work.job, msgspec.structs.replace(choice, row=first)

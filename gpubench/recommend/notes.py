@@ -8,7 +8,7 @@ from datetime import date
 
 import numpy as np
 
-from gpubench.labels import CONDITION_WORDS, gpu_name, gpus
+from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import Choice, Decision, ParallelMode, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import ASKS_HALF_LIFE_DAYS, STALE_AFTER_DAYS, age_days, show_price_date
@@ -49,7 +49,7 @@ def decisive_notes(found: Eligible, priced: Candidates) -> Iterator[str]:
 
 def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
     """Yield the other notes that apply to a ranking. Args as ``decisive_notes``."""
-    request, pool, total = found.request, found.pool, len(found.rows)
+    request, pool, total = found.request, found.pool, len(found)
     yield from _on_workloads(request)
     yield from _without_kernels(found.left.excluded)
     yield from _on_scaling(pool)
@@ -96,10 +96,10 @@ def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
     """Yield what to know of the choice: owning it instead, its price, and the photographs that it takes."""
     choice, own = decision.choice, decision.best_to_own
     if own is not None and choice.source != "own":
-        own_usd, rented_usd = own.cost_usd, choice.cost_usd
+        own_usd, rented_usd = own.row.cost_usd.value, choice.row.cost_usd.value
         if own_usd is not None and rented_usd is not None and own_usd < rented_usd:
             yield (
-                f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own_usd)}, "
+                f"Owning {gpus_of(own.offer)} would do the job for {format_usd(own_usd)}, "
                 f"against {format_usd(rented_usd)} rented, if it works "
                 f"{format_percent(request.utilization.likely)} of all hours for {request.years:g} years: "
                 f"{format_price(own.purchase_usd)} is paid first, so --buy ranks it."
@@ -115,22 +115,22 @@ def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
 
 def _on_the_price(choice: Choice) -> Iterator[str]:
     """Yield what stands beside the price of the choice: other hosts' asks, and the source's own note."""
-    asks = choice.asks
+    asks, offer, row = choice.asks, choice.offer, choice.row
     if asks is not None and asks.ask_count > 1:
         low, middle, high = map(
             format_usd, (asks.low_usd_per_hour, asks.median_usd_per_hour, asks.high_usd_per_hour)
         )
         one, expected = (
-            format_usd(usd / choice.gpu_count)
-            for usd in (choice.price_usd_per_hour, choice.expected_usd_per_hour)
+            format_usd(usd / offer.gpu_count)
+            for usd in (row.listed_usd_per_hour, row.usd_per_hour.value or 0.0)
         )
         yield (
-            f"{one} for an hour of {gpu_name(choice.gpu_key)} is {CONDITION_WORDS[choice.condition]}: "
+            f"{one} for an hour of {gpu_name(offer.gpu_key)} is {CONDITION_WORDS[choice.condition]}: "
             f"the median of {asks.ask_count} hosts' asks is {middle}, "
             f"nine tenths are {low} to {high}, so expect {expected}."
         )
     if choice.price_note:
-        whose = "the card" if choice.source == "own" else plain(choice.provider, 40)
+        whose = "the card" if choice.source == "own" else plain(offer.provider, 40)
         yield f"On the price of {whose}: {plain(choice.price_note)}."
 
 
@@ -155,11 +155,12 @@ def _on_vcpus(choice: Choice) -> Iterator[str]:
     """Yield how many vCPUs prepare the photographs of what is paid for, and whether it has them."""
     if choice.feed_images_per_s is None or choice.feed_vcpus is None:
         return
-    has = "how many it has is not known" if choice.vcpus is None else f"it has {choice.vcpus:g}"
+    vcpus = choice.offer.vcpus
+    has = "how many it has is not known" if vcpus is None else f"it has {vcpus:g}"
     few = ": too few, so it ranks at what they prepare" if choice.can_feed is False else ""
-    images_per_s, vcpus = format_number(choice.feed_images_per_s), format_number(choice.feed_vcpus, 2)
+    images_per_s, takes = format_number(choice.feed_images_per_s), format_number(choice.feed_vcpus, 2)
     yield (
-        f"{gpus(choice.gpu_key, choice.gpu_count)} takes {images_per_s} photographs/s, which about {vcpus} "
+        f"{gpus_of(choice.offer)} takes {images_per_s} photographs/s, which about {takes} "
         f"vCPUs prepare (assumed); {has}{few}. gpubench feed measures a host."
     )
 

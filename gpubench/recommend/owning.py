@@ -18,7 +18,7 @@ import numpy as np
 from gpubench.arrays import Floats
 from gpubench.errors import MisuseError
 from gpubench.labels import card_condition, gpu_name, gpus_of, offer_name
-from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, Row
 from gpubench.offers.columns import kinds_of
 from gpubench.offers.hardware import CardPrice, card_prices, parse_owned
 from gpubench.recommend import economics
@@ -264,9 +264,7 @@ def _machine(
     )
 
 
-def at_work(
-    machines: Iterable[Ownership], rows: Iterable[RankedOffer], request: RankRequest
-) -> list[Ownership]:
+def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
     """Return the machines, each used for as much of its life as the jobs of a month take on it.
 
     4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
@@ -278,7 +276,7 @@ def at_work(
         request: The jobs of a month.
     """
     assert request.jobs_per_month is not None  # what is bought is compared at so many jobs
-    job_hours = {row.offer: row.hours for row in rows}
+    job_hours = {row.offer: row.hours.value for row in rows}
     found = []
     for machine in machines:
         one_job_hours = job_hours.get(offer_of(machine))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
 from functools import partial
 from typing import Any, Literal
@@ -10,12 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.interval import Interval
 from gpubench.models import (
+    RANKING_SCHEMA,
     Choice,
+    ExcludedOffer,
     Job,
     Offer,
-    RankedOffer,
     Ranking,
     Sentence,
     SentenceKind,
@@ -33,7 +33,6 @@ from gpubench.recommend.judge import first_choice, judge_offers
 from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
-from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.specs import require_spec
 from gpubench.today import day_of
 from gpubench.units import count, plain
@@ -206,40 +205,63 @@ def with_lines(
     return msgspec.structs.replace(ranking, decision=msgspec.structs.replace(decision, lines=tuple(lines)))
 
 
-def as_json(ranking: Ranking) -> dict[str, Any]:
-    """Return the document of ``gpubench rank --json``; keys are added freely and never renamed."""
+_KINDS = {
+    SentenceKind.NO_GPU_NEEDED: "answer",
+    SentenceKind.ANSWER: "answer",
+    SentenceKind.SURENESS: "sureness",
+    SentenceKind.CAUTION: "caution",
+    SentenceKind.BESIDE: "note",
+}
+"""Kinds of sentence as a document names them."""
+
+
+def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the document of ``gpubench rank --json``.
+
+    Its rows are those of the ranking and, behind them, those of the answers that are not among them.
+
+    Args:
+        ranking: The answer.
+        asked: What was given, by option, with its paths: ``gpubench try`` asks it again. A report, which is
+            handed on, goes without.
+    """
+    job, answered = ranking.decision.job, [each.row for each in ranking.answers.values()]
+    rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
+    places = {id(row): place for place, row in enumerate(rows)}
+    sentences = [(_KINDS[each.kind], each.text) for each in ranking.sentences]
     return {
-        "schema_version": ranking.schema_version,
+        "schema": RANKING_SCHEMA,
         "as_of": ranking.as_of,
-        "objective": ranking.objective,
-        "sorted_by": ranking.sorted_by,
-        "unit": ranking.unit,
-        "by_reference": ranking.by_reference,
-        "throughput_unit": ranking.throughput_unit,
-        "value_unit": ranking.value_unit,
-        "reference_gpu_key": ranking.reference_gpu_key,
-        "verdict": ranking.verdict,
-        "decision": ranking.decision,
-        "notes": ranking.notes,
-        "decisive_notes": ranking.decisive_notes,
-        "cases": ranking.cases,
-        "rows": [row.flat() | _tokens(row) for row in ranking.rows],
-        "excluded": ranking.excluded,
-        "buy_or_rent": ranking.buy_or_rent,
-        "max_purchase_usd": ranking.max_purchase_usd,
+        "question": ranking.question if asked is None else {**ranking.question, "asked": asked},
+        "job": None if job is None else {"samples": job.samples, "words": job.words},
+        "hour_worth_usd": None,
+        "settings": [],
+        "answers": {
+            name: {"row": places[id(each.row)], "p_best": each.p_best, "toss_up": each.toss_up}
+            if (each := ranking.answers.get(name))
+            else None
+            for name in ("cheapest", "sensible", "fastest")
+        },
+        "rows": [row.flat() for row in rows],
+        "excluded": _excluded(ranking.excluded),
+        "sentences": [
+            {"kind": kind, "text": text}
+            for kind, text in (*sentences, *(("note", note) for note in ranking.notes))
+        ],
     }
 
 
-def _tokens(row: RankedOffer) -> dict[str, float | None]:
-    """What a million tokens costs, and what a generated one takes; no key where the input is no tokens."""
-    found: dict[str, float | None] = {}
-    for what, cost in token_costs(row).items():
-        found |= _flat(f"usd_per_million_tokens_{what.replace(' ', '_')}", cost)
-    times = generation_times(row.estimate)
-    if times is not None:
-        found |= _flat("first_token_s", times.first_token_s) | _flat("per_token_s", times.per_token_s)
-    return found
-
-
-def _flat(name: str, figure: Interval) -> dict[str, float | None]:
-    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+def _excluded(offers: Iterable[ExcludedOffer]) -> list[dict[str, Any]]:
+    """Return what leaves offers out, that of most offers first: how many, and one of them with its reason."""
+    by_rule: dict[str, list[ExcludedOffer]] = {}
+    for offer in offers:
+        by_rule.setdefault(offer.rule, []).append(offer)
+    found = sorted(by_rule.items(), key=lambda item: -len(item[1]))
+    return [
+        {
+            "reason": rule,
+            "count": len(of_rule),
+            "example": f"{of_rule[-1].provider} {of_rule[-1].instance}: {of_rule[-1].reason}",
+        }
+        for rule, of_rule in found
+    ]

@@ -162,21 +162,19 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
     )
 
 
-def largest_of(parts: Sequence[Estimate], field: str) -> float | None:
-    """Return the largest of a figure of single workloads; None where that of one is not known."""
-    figures = [getattr(part, field) for part in parts]
-    return None if None in figures else max(figures)
+def largest_of(figures: Sequence[float | None]) -> float | None:
+    """Return the largest of figures of single workloads; None where one is not known."""
+    known = [figure for figure in figures if figure is not None]
+    return max(known) if len(known) == len(figures) else None
 
 
 def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
     """Return an estimate with the memory of that of several workloads which needs most."""
-    largest = max(parts, key=lambda part: part.device_bytes_high or 0)
+    largest = max(parts, key=lambda part: part.device_bytes.high or 0)
     return msgspec.structs.replace(
         estimate,
         peak_memory_bytes=max((p.peak_memory_bytes for p in parts if p.peak_memory_bytes), default=None),
         device_bytes=largest.device_bytes,
-        device_bytes_low=largest.device_bytes_low,
-        device_bytes_high=largest.device_bytes_high,
         memory_text=largest.memory_text,
     )
 
@@ -201,7 +199,7 @@ def with_fits(
             peak_memory_bytes=round(fit.need.allocated.value or 0),
             memory_text=fit.text(sharded=sharded),
             largest_batch=max(fit.largest_batch, part.largest_batch or 0),
-            **fit.need.device_figures(),
+            device_bytes=fit.need.device_bytes,
         )
         for part, fit in zip(parts, fits, strict=True)
     )

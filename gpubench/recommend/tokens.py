@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpubench.interval import Interval
-from gpubench.models import Estimate, RankedOffer
+from gpubench.models import Estimate, Row
 from gpubench.profile import load_profiles
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 
@@ -27,12 +27,12 @@ class GenerationTimes(NamedTuple):
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a generation, None of another estimate; measured ones err as their whole does."""
     case, per_token_s = estimate.case, estimate.per_token_s
-    if case.new_tokens == 0 or per_token_s is None:
+    if case.new_tokens == 0 or per_token_s.value is None:
         return None
     if estimate.first_token_s is not None:
         return GenerationTimes(
             first_token_s=_measured(estimate, estimate.first_token_s),
-            per_token_s=_measured(estimate, per_token_s),
+            per_token_s=_measured(estimate, per_token_s.value),
         )
     rest = case.new_tokens - 1
 
@@ -43,11 +43,11 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
 
     return GenerationTimes(
         first_token_s=Interval(
-            first(estimate.samples_per_s, per_token_s),
-            first(estimate.high, estimate.per_token_s_low),
-            first(estimate.low, estimate.per_token_s_high),
+            first(estimate.samples_per_s, per_token_s.value),
+            first(estimate.high, per_token_s.low),
+            first(estimate.low, per_token_s.high),
         ),
-        per_token_s=Interval(per_token_s, estimate.per_token_s_low, estimate.per_token_s_high),
+        per_token_s=per_token_s,
     )
 
 
@@ -59,7 +59,12 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
     )
 
 
-def token_costs(row: RankedOffer) -> dict[str, Interval]:
+def token_cost(row: Row) -> Interval | None:
+    """Return the cost of a million tokens, of a generation of those that it makes; None without tokens."""
+    return next(reversed(token_costs(row).values()), None)
+
+
+def token_costs(row: Row) -> dict[str, Interval]:
     """Return the cost of a million tokens of an offer [USD], by what they are of; empty where none are known.
 
     Of training it follows from the throughput of the whole instance, of a generation from one static batch on
@@ -71,7 +76,7 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
         return {}
     times = generation_times(row.estimate)
     if times is not None:
-        usd_per_s = row.hourly_usd.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
+        usd_per_s = row.usd_per_hour.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
 
         def cost(time: Interval, tokens: int) -> Interval:
             return time.times(usd_per_s).each(lambda usd: MILLION * usd / tokens)
@@ -87,5 +92,5 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
     def of(samples_per_usd: float | None) -> float | None:
         return each / samples_per_usd if samples_per_usd else None
 
-    found = Interval(of(row.samples_per_usd), of(row.samples_per_usd_high), of(row.samples_per_usd_low))
+    found = Interval(*map(of, (row.samples_per_usd.value, row.samples_per_usd.high, row.samples_per_usd.low)))
     return {"training": found} if case.task == "train" else {"forward pass": found}

@@ -32,7 +32,7 @@ from gpubench.options import check_fields, request_from, words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import RankRequest
-from gpubench.shared_options import asked_recipe
+from gpubench.shared_options import JOB_MODES, asked_recipe
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
 from gpubench.units import format_usd, plain
@@ -57,10 +57,9 @@ class Row(msgspec.Struct, frozen=True):
     gpu_count: int
     pricing: Pricing
     price_date: str
-    expected_usd_per_hour: float
+    price_usd_per_hour: float
     basis: str
-    batch_size: int
-    parallel_mode: ParallelMode
+    batch_size: int | None
 
     @property
     def name(self) -> str:
@@ -70,10 +69,16 @@ class Row(msgspec.Struct, frozen=True):
         return f"{gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
 
 
+class Question(msgspec.Struct, frozen=True):
+    """What was given, by option."""
+
+    asked: dict[str, Any]
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What a task must know of that document."""
 
-    question: dict[str, Any]
+    question: Question
     rows: tuple[Row, ...]
 
 
@@ -96,7 +101,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     """
     hint = "gpubench rank --json writes one"
     known = read_json(answer, Answer, TABLE_BYTES, what="an answer", hint=hint, follow_links=True)
-    request = check_fields(request_from(RankRequest, known.question, "gpubench.rank"))
+    request = check_fields(request_from(RankRequest, known.question.asked, "gpubench.rank"))
     row, passed_over = choose(known.rows, gpu)
     package, files = package_to_install()
     references = {name: carried(name, files) for name in request.workload_names}
@@ -104,7 +109,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     if folder.exists() and any(folder.iterdir()):
         raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
     usual_minutes = minutes + SETUP_MINUTES + IDLE_MINUTES
-    usual = usd_of(request, row.expected_usd_per_hour, usual_minutes)
+    usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
     most = usd_of(request, task["resources"]["max_hourly_cost"], usual_minutes + GRACE_MINUTES)
     about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
     script = _SCRIPT.format(
@@ -232,7 +237,7 @@ def task_of(
             "infra": f"{cloud['cloud']}/{row.region}" if is_known else cloud["cloud"],
             **machine,
             "use_spot": row.pricing is Pricing.SPOT,
-            "max_hourly_cost": round(row.expected_usd_per_hour * PRICE_SLACK, 2),
+            "max_hourly_cost": round(row.price_usd_per_hour * PRICE_SLACK, 2),
             "disk_size": 64,
             **(
                 {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}}
@@ -254,7 +259,8 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
         raise MisuseError("a limit of latency gives each workload a batch of its own: rank one workload")
-    together = row.gpu_count if request.one_job_over_all_gpus else 1
+    mode = mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
+    is_one_job = mode in JOB_MODES
     return RunRequest(
         workloads=tuple(references.values()),
         precisions=() if request.precision is None else (request.precision,),
@@ -262,13 +268,25 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
         executions=(request.execution,),
         task=request.task,
         batch_size=row.batch_size if is_limited else request.batch_size,
-        gpus=together,
-        jobs=None if together == 1 else "fsdp" if row.parallel_mode is ParallelMode.FSDP else "ddp",
+        gpus=row.gpu_count if is_one_job else 1,
+        jobs=str(mode) if is_one_job else None,
         budget="quick",
         micro="none",
         time_limit_s=round(minutes * 60),
         results=Path("results"),
     )
+
+
+def mode_of(row: Row, request: RankRequest) -> ParallelMode:
+    """Return how the GPUs of a machine share the job: its row does not say, so such GPUs are ranked again.
+
+    Raises:
+        MisuseError: If no price of such a machine is left.
+    """
+    from gpubench.recommend.rank import ranked
+
+    alike = msgspec.structs.replace(request, gpus=(row.gpu_key,), count=row.gpu_count, limit=1, draws=1)
+    return ranked(alike).rows[0].parallel_mode
 
 
 # --- what travels -----------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpubench.findings import doubts
 from gpubench.interval import Interval
-from gpubench.labels import CONDITION_WORDS, card_condition, gpu_name, gpus, gpus_of, price_of
+from gpubench.labels import CONDITION_WORDS, card_condition, gpu_name, gpus_of, price_of
 from gpubench.models import (
     BuyOrRent,
     Case,
@@ -19,8 +19,8 @@ from gpubench.models import (
     FindingKind,
     PriceCondition,
     Pricing,
-    RankedOffer,
     Ranking,
+    Row,
     Sentence,
     SentenceKind,
     SortedBy,
@@ -31,9 +31,10 @@ from gpubench.recommend.decision import against_rent_by_the_hour, recommended, s
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.evidence import CPU_KEY
-from gpubench.recommend.objective import is_a_guess, time_and_cost
+from gpubench.recommend.objective import is_a_guess
 from gpubench.recommend.owning import must_work, payback
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import leading
 from gpubench.recommend.speeds import Speeds
 from gpubench.units import (
     format_chance,
@@ -86,29 +87,30 @@ class Said(NamedTuple):
     beside: tuple[Sentence, ...]
 
 
-def verdict(found: Eligible, ranking: Ranking) -> Said:
+def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
     """Return the verdict in at most 60 words: the answer, how sure it is, and what there is room for.
 
     Args:
         found: What can do the job.
         ranking: The answer, with the decision; its rows are those that are shown.
+        made: Rows by their place, those that share the first rank, the fastest and the cheapest among them.
     """
-    request, rows, speeds = found.request, found.rows, found.pool.speeds
-    head, rent, cpu = rows[0], rent_instead(ranking), _on_the_cpu(request, speeds)
+    request, speeds = found.request, found.pool.speeds
+    head, rent, cpu = made[0], rent_instead(ranking), _on_the_cpu(request, speeds)
     is_enough = cpu.kind is SentenceKind.NO_GPU_NEEDED
     sure = f"{SURENESS}: {confidence(ranking.sorted_by, ranking.decision)}."
     beside = [
         _host_bound(head),
-        _tie(rows.leading),
+        _tie([made[place] for place in leading(found)]),
         _spot(ranking, head),
-        _others(ranking, found),
+        _others(ranking, found, made),
         *_buying(ranking.buy_or_rent),
     ]
     sentences = [
         *([cpu] if is_enough else []),
         _said(SentenceKind.ANSWER, _best(request, ranking, head)),
         _beside(f"{RATHER_RENT}: {rent}." if rent else ""),
-        _beside(f"It is {ONLY_OFFER}.") if len(rows) == 1 else _said(SentenceKind.SURENESS, sure),
+        _beside(f"It is {ONLY_OFFER}.") if len(found) == 1 else _said(SentenceKind.SURENESS, sure),
         _said(SentenceKind.CAUTION, caution(ranking)),
         *map(_beside, beside),
         *([] if is_enough else [cpu]),
@@ -145,19 +147,19 @@ def _within(most_words: int, sentences: Iterable[Sentence]) -> Said:
     return Said(tuple(said), tuple(beside))
 
 
-def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
+def _best(request: RankRequest, ranking: Ranking, row: Row) -> str:
     by, decision = ranking.sorted_by, ranking.decision
     title = f"{_TITLES[by]}{' among purchases' if only_purchases(decision) else ''}"
 
-    def figure(choice: Choice) -> float:
+    def figure(row: Row) -> float:
         if by == "cost":
-            return choice.cost_usd or 0.0
+            return row.cost_usd.value or 0.0
         if by == "time":
-            return choice.hours or 0.0
-        return -choice.samples_per_s / (choice.expected_usd_per_hour if by == "value" else 1.0)
+            return row.hours.value or 0.0
+        return -((row.samples_per_usd if by == "value" else row.samples_per_s).value or 0.0)
 
-    guesses = [each for each in decision.by_gpu if each.extrapolated]  # beyond the fit
-    if any(figure(each) < figure(decision.choice) for each in guesses):
+    guesses = [each.row for each in decision.by_gpu if each.row.estimate.is_extrapolated]  # beyond the fit
+    if any(figure(each) < figure(decision.choice.row) for each in guesses):
         title += " that the fit covers"
     if request.batch_size == "max":
         title += " at each GPU's own largest batch"
@@ -183,17 +185,13 @@ def rent_instead(ranking: Ranking) -> str:
     weighed = against_rent_by_the_hour(ranking.decision.choice, ranking.buy_or_rent)
     if rent is None or weighed is None:
         return ""
-    alone = rent.gpu_count == 1
-    name = gpu_name(rent.gpu_key) if alone else gpus(rent.gpu_key, rent.gpu_count)
-    usd = (
-        f"{format_usd(rent.expected_usd_per_hour)}/h"
-        if rent.cost_usd is None
-        else f"{format_usd(rent.cost_usd)} a job"
-    )
-    return f"{name} at {plain(rent.provider, 30)}, {usd}; buying {payback(weighed)}"
+    offer, cost_usd = rent.offer, rent.row.cost_usd.value
+    name = gpu_name(offer.gpu_key) if offer.gpu_count == 1 else gpus_of(offer)
+    usd = price_of(rent.row) if cost_usd is None else f"{format_usd(cost_usd)} a job"
+    return f"{name} at {plain(offer.provider, 30)}, {usd}; buying {payback(weighed)}"
 
 
-def _who(row: RankedOffer) -> str:
+def _who(row: Row) -> str:
     if row.offer.pricing is Pricing.OWNED:
         return f"owning {gpus_of(row.offer)} at {price_of(row)} of work"
     spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
@@ -201,11 +199,11 @@ def _who(row: RankedOffer) -> str:
     about = ""
     if not row.is_expected_as_listed:
         about = "about "
-        host = f" (one host asked {format_usd(float(row.offer.price_usd_per_hour))})"
+        host = f" (one host asked {format_usd(row.listed_usd_per_hour)})"
     return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {about}{price_of(row)}{host}"
 
 
-def _merit(ranking: Ranking, row: RankedOffer) -> str:
+def _merit(ranking: Ranking, row: Row) -> str:
     if ranking.sorted_by == "value":
         return f"{ranking.value_of(row).compact()} {ranking.value_unit}"
     if ranking.sorted_by == "throughput":
@@ -214,11 +212,11 @@ def _merit(ranking: Ranking, row: RankedOffer) -> str:
     return f"{_job(row)} for {'the job' if job is None else plain(job.words, 80)}"
 
 
-def _job(row: RankedOffer) -> str:
-    return f"{_duration(row.hours)} and {format_usd(row.cost_usd)}"
+def _job(row: Row) -> str:
+    return f"{_duration(row.hours.value)} and {format_usd(row.cost_usd.value)}"
 
 
-def _rate(ranking: Ranking, row: RankedOffer) -> str:
+def _rate(ranking: Ranking, row: Row) -> str:
     figure = ranking.throughput_of(row).compact()
     if ranking.by_reference and ranking.reference_gpu_key:
         return f"{figure} times one {gpu_name(ranking.reference_gpu_key)}"
@@ -239,9 +237,9 @@ def confidence(by: SortedBy, decision: Decision, *, of_the_gpu: bool = True) -> 
     """
     sure, choice = decision.sureness, decision.choice
     best = _best_of(by, decision)
-    is_contest = len({each.gpu_key for each in decision.by_gpu}) > 1
+    is_contest = len({each.offer.gpu_key for each in decision.by_gpu}) > 1
     of_gpu = choice.p_best_of_gpu if of_the_gpu and is_contest else None
-    if of_gpu is None or sure.p_best > CERTAIN or format_chance(choice.p_best) == format_chance(of_gpu):
+    if of_gpu is None or sure.p_best > CERTAIN or format_chance(choice.row.p_best) == format_chance(of_gpu):
         return _sureness_words(sure, best)
     return f"GPU {format_chance(of_gpu)} {best}; offer {_near(sure)}, {_regret(sure)}"
 
@@ -282,7 +280,7 @@ def sureness_note(ranking: Ranking) -> str:
 _BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
 
 
-def _tie(leading: Sequence[RankedOffer]) -> str:
+def _tie(leading: Sequence[Row]) -> str:
     """Name the other GPUs that cannot be told from the first, likeliest first."""
     tied = sorted((row for row in leading[1:] if row.tie), key=lambda row: -(row.p_best or 0.0))
     rivals = dict.fromkeys(gpus_of(row.offer) for row in tied)
@@ -300,8 +298,12 @@ class Caution(NamedTuple):
 def decisive_doubts(decision: Decision) -> list[Caution]:
     """Return what is doubtful where it decides, first what would be paid for and not used: too few vCPUs."""
     decisive = [each for each in (recommended(decision), second_best(decision)) if each is not None]
-    beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
-    prices = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    beyond = dict.fromkeys(
+        gpu_name(each.offer.gpu_key) for each in decisive if each.row.estimate.is_extrapolated
+    )
+    prices = [
+        f"{gpu_name(each.offer.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt
+    ]
     few = underfed(recommended(decision))
     return [
         *([Caution(f"{few} of its GPUs", _feed(recommended(decision).fed_share))] if few else []),
@@ -319,7 +321,7 @@ def caution(ranking: Ranking) -> str:
 
 def underfed(choice: Choice) -> str:
     """Return "its 6 vCPUs feed 94 %"; nothing where they prepare all that the GPUs take, or nobody knows."""
-    return "" if choice.can_feed is not False else _feeds(choice.vcpus, choice.fed_share)
+    return "" if choice.can_feed is not False else _feeds(choice.offer.vcpus, choice.fed_share)
 
 
 def _feeds(vcpus: float | None, share: float | None) -> str:
@@ -330,26 +332,30 @@ def _feed(share: float | None) -> str:
     return f"vCPUs feed {format_chance(share)}"
 
 
-def _others(ranking: Ranking, found: Eligible) -> str:
-    """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
-    rows, parts = found.rows, []
-    time, _ = time_and_cost(found.request, found.pool, found.order)
+def fastest_and_cheapest_by_the_hour(found: Eligible) -> tuple[int, int]:
+    """Return the places of the fastest that is no guess beyond the fit, and of the lowest price."""
+    time, _ = found.time_and_cost
     time = np.where(is_a_guess(found.pool)[found.order], np.inf, time)
-    fastest, cheapest = int(np.argmin(time)), int(np.argmin(rows.prices))
+    return int(np.argmin(time)), int(np.argmin(found.pool.price[found.order]))
+
+
+def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:
+    """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
+    parts, (fastest, cheapest) = [], fastest_and_cheapest_by_the_hour(found)
     if fastest and ranking.sorted_by in {"value", "cost"}:
-        row = rows[fastest]
+        row = made[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
         for bound in (each for each in row.findings if each.kind is FindingKind.FEED_BOUND):
             has, needs = float(bound.limit or 0), float(bound.value or 0)
             speed += f", as {_feeds(has, has / needs)} of its GPUs"
         parts.append(f"fastest: {_who(row)}, {speed}")
     if cheapest:
-        parts.append(f"cheapest by the hour: {_who(rows[cheapest])}")
+        parts.append(f"cheapest by the hour: {_who(made[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _host_bound(row: RankedOffer) -> str:
+def _host_bound(row: Row) -> str:
     if not any(finding.kind is FindingKind.HOST_BOUND for finding in row.findings):
         return ""
     vcpus = row.offer.vcpus
@@ -357,7 +363,7 @@ def _host_bound(row: RankedOffer) -> str:
     return f"This is host-bound: a faster GPU will not help at this batch size.{enough}"
 
 
-def _spot(ranking: Ranking, row: RankedOffer) -> str:
+def _spot(ranking: Ranking, row: Row) -> str:
     if row.spot_break_even is None or row.spot_break_even <= 0:
         return ""
     wins = "wins" if ranking.sorted_by in {"cost", "value"} else "is the cheaper"
@@ -382,7 +388,7 @@ def _duration(hours: float | None) -> str:
     return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
-def _against_the_cpu(request: RankRequest, speeds: Speeds, best: RankedOffer) -> str:
+def _against_the_cpu(request: RankRequest, speeds: Speeds, best: Row) -> str:
     """Return how the best offer compares with the CPU that was measured here, where no job is given.
 
     Nothing where the two did unlike things (batch, precision ...), or where a finding casts doubt on either.
@@ -394,10 +400,9 @@ def _against_the_cpu(request: RankRequest, speeds: Speeds, best: RankedOffer) ->
     unlike = [each.case for each in theirs] != [each.case for each in mine]
     if unlike or doubts(*(each.findings for each in (*theirs, *mine))):
         return ""
-    gpu = Interval(best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
     figures = (float(each[row]) for each in (speeds.samples_per_s, speeds.low, speeds.high))
     cpu = Interval(*(None if math.isnan(figure) else figure for figure in figures))
-    times = gpu.times(cpu.inverse()).text()
+    times = best.samples_per_s.times(cpu.inverse()).text()
     case = f" ({_work(best.estimate.case)})" if len(mine) == 1 else ""
     return f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}."
 

@@ -10,7 +10,7 @@ from gpubench.errors import MisuseError
 from gpubench.labels import micro_name
 from gpubench.measure import checks
 from gpubench.measure.telemetry import POWER_TOLERANCE
-from gpubench.models import SCHEMA_VERSION, Case, Launch, MicroResult, Run, Status
+from gpubench.models import RUN_VERSION, Case, Launch, MicroResult, Run, Status
 from gpubench.models.run import TimeToQuality
 from gpubench.units import Watts, plain
 
@@ -39,9 +39,9 @@ def refuse_later(version: int, name: str) -> None:
     Raises:
         MisuseError: If this gpubench knows no such schema.
     """
-    if version > SCHEMA_VERSION:
+    if version > RUN_VERSION:
         raise MisuseError(
-            f"{name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
+            f"{name} has schema {version}, this gpubench reads up to {RUN_VERSION}: upgrade gpubench"
         )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import BadContentError, create_file, decode_json, read_bytes
-from gpubench.models import SCHEMA_VERSION, Run
+from gpubench.models import RUN_VERSION, Run
 from gpubench.record import lock
 from gpubench.record.rules import broken_rule, refuse_later
 from gpubench.units import MIB, Seconds, format_duration, plain
@@ -68,7 +68,7 @@ def upgraded(run: Run, path: Path) -> Run:
         raise BadContentError(
             f"{path.name}: schema version {run.schema_version} never existed: the file is not gpubench's"
         )
-    return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
+    return msgspec.structs.replace(run, schema_version=RUN_VERSION)
 
 
 # --- bad content -----------------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models import SCHEMA_VERSION, Measurement, RankedOffer, Run
-from gpubench.recommend.rank import as_json as ranking_document
+from gpubench.interval import flat
+from gpubench.models import Measurement, Row, Run
+from gpubench.recommend.rank import document as ranking_document
 from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain
 
+REPORT_VERSION = 2
+"""Of the report's own keys; the runs and the ranking within it have versions of their own."""
 MOST_SAMPLES = 1_000
 """Telemetry samples that a page carries, about 0.1 MB when packed; the result files hold every one."""
 
@@ -98,16 +101,18 @@ _FIGURES = (
     "peak_memory_bytes",
     "batch_choice",
 )
-_ROW_FIGURES = {
+_ROW_FIGURES = (
     "rank",
-    "expected_usd_per_hour",
+    "samples_per_s",
+    "samples_per_usd",
+    "usd_per_million_samples",
     "p_best",
     "score",
     "reference_hours_per_usd",
     "hours",
     "cost_usd",
     "dominated_by",
-}
+)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -152,7 +157,7 @@ def _rounded(value: Any) -> Any:
 
 def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
     everything = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": REPORT_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
         "runs": runs,
@@ -228,7 +233,8 @@ def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
     }
 
 
-def _offer_cells(row: RankedOffer) -> dict[str, Any]:
+def _offer_cells(row: Row) -> dict[str, Any]:
+    figures = flat({name: getattr(row, name) for name in _ROW_FIGURES})
     return {
         "kind": "offer",
         **msgspec.to_builtins(row.estimate.case),
@@ -240,10 +246,7 @@ def _offer_cells(row: RankedOffer) -> dict[str, Any]:
         "price_usd_per_hour": row.offer.price_usd_per_hour,
         "price_date": row.offer.price_date,
         "basis": row.estimate.basis,
-        **{
-            name: getattr(row, name)
-            for name in CSV_COLUMNS
-            if name.startswith(("samples_per_", "usd_per_")) or name in _ROW_FIGURES
-        },
+        "expected_usd_per_hour": row.usd_per_hour.value,
+        **{name: value for name, value in figures.items() if name in CSV_COLUMNS},
         "findings": " ".join(finding.kind.value for finding in row.findings),
     }

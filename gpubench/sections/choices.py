@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpubench.blocks.parts import Fact, Facts
 from gpubench.findings import FindingKind
-from gpubench.labels import CONDITION_WORDS, HOSTS_ASK, card_condition, gpu_name, gpus_of
+from gpubench.labels import CONDITION_WORDS, HOSTS_ASK, card_condition, gpu_name, gpus_of, price_of
 from gpubench.models import Choice, Elsewhere, ParallelMode, PriceCondition, Pricing, Ranking
 from gpubench.models.memory import fits_text, without_reason
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, dated
@@ -21,11 +21,8 @@ from gpubench.units import (
     plain,
 )
 
-MOST_ELSEWHERE = 2
-"""Other providers named beside the best offer of a GPU; JSON has five."""
-
 MOST_REGIONS = 4
-"""Regions of an offer that are named; JSON has them all."""
+"""Regions of an offer that are named."""
 
 
 MOST_MEMORY_CHARACTERS = 300
@@ -37,15 +34,16 @@ def fits_words(choice: Choice) -> str:
 
     A device without figures of its memory ran the job, and needs none.
     """
-    if choice.fits_memory is None:
+    row = choice.row
+    if row.fits_memory is None:
         return "memory not checked"
-    if not choice.fits_memory:
+    if not row.fits_memory:
         return "may not fit in memory"
-    return plain(choice.memory_text or _fits(choice), MOST_MEMORY_CHARACTERS)
+    return plain(row.estimate.memory_text or _fits(choice), MOST_MEMORY_CHARACTERS)
 
 
 def _fits(choice: Choice) -> str:
-    return fits_text(sharded=choice.parallel_mode is ParallelMode.FSDP)
+    return fits_text(sharded=choice.row.parallel_mode is ParallelMode.FSDP)
 
 
 def fits_in_short(choice: Choice) -> Iterator[str]:
@@ -58,19 +56,19 @@ def fits_in_short(choice: Choice) -> Iterator[str]:
     untraced = without_reason(full) != full
     if untraced:
         yield without_reason(full)
-    if not choice.fits_memory or margin is None:
+    if not choice.row.fits_memory or margin is None:
         yield without_reason(full)
         return
     fits = _fits(choice)
-    in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.findings)
-    if in_eager_steps and choice.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
+    in_eager_steps = any(finding.kind is FindingKind.EAGER_MEMORY for finding in choice.row.findings)
+    if in_eager_steps and choice.row.parallel_mode not in {ParallelMode.DDP, ParallelMode.FSDP}:
         fits = f"{fits} eagerly"
     yield f"{fits}, {format_bytes(margin)} spare{', not traced' if untraced else ''}"
 
 
 def gpus_and_where(choice: Choice) -> str:
     """Return what to get and from whom: "1x L4 at gcp", "2x RTX 5070 (used) with a host for $2,114"."""
-    return f"{gpus_of(choice)} {_where(choice)}"
+    return f"{gpus_of(choice.offer)} {_where(choice)}"
 
 
 def _where(choice: Choice) -> str:
@@ -81,23 +79,25 @@ def _where(choice: Choice) -> str:
         condition = f"({said}) " if said else ""
         host = "with a host " if choice.host_usd else ""
         return f"{condition}{host}for {format_price(choice.purchase_usd)}"
-    spot = " spot" if choice.pricing is Pricing.SPOT else ""
-    return f"at {plain(choice.provider, 30)}{spot}"
+    spot = " spot" if choice.offer.pricing is Pricing.SPOT else ""
+    return f"at {plain(choice.offer.provider, 30)}{spot}"
 
 
 def beside_words(choice: Choice) -> str:
     """What a winner is, where, and what the job costs there; all else stands below the table."""
-    name = gpu_name(choice.gpu_key) if choice.gpu_count == 1 else gpus_of(choice)
-    where = [] if choice.source == "own" else [plain(choice.provider, 30)]
-    return ", ".join([name, *where, *([] if choice.cost_usd is None else [format_usd(choice.cost_usd)])])
+    offer, usd = choice.offer, choice.row.cost_usd.value
+    name = gpu_name(offer.gpu_key) if offer.gpu_count == 1 else gpus_of(offer)
+    where = [] if choice.source == "own" else [plain(offer.provider, 30)]
+    return ", ".join([name, *where, *([] if usd is None else [format_usd(usd)])])
 
 
 def rival_words(choice: Choice) -> str:
     """Like a winner; hardware with what is paid for it."""
     if choice.source != "own" or choice.purchase_usd is None:
         return beside_words(choice)
-    cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
-    return f"{gpus_of(choice)} for {format_price(choice.purchase_usd)}{cost}"
+    usd = choice.row.cost_usd.value
+    cost = "" if usd is None else f", {format_usd(usd)}"
+    return f"{gpus_of(choice.offer)} for {format_price(choice.purchase_usd)}{cost}"
 
 
 def if_bought(choice: Choice, use: float | None) -> str:
@@ -123,19 +123,20 @@ def offered(choice: Choice, *, aged: bool) -> str:
         day = "" if choice.purchase_usd is None else f" ({_dated(choice, aged=aged)})"
         return f"own {gpus_and_where(choice)}{day}"
     conditions = [_dated(choice, aged=aged)]
-    listed_usd, as_listed = choice.price_usd_per_hour, choice.is_expected_as_listed
-    if not as_listed and listed_usd >= choice.expected_usd_per_hour:
+    row = choice.row
+    listed_usd, as_listed = row.listed_usd_per_hour, row.is_expected_as_listed
+    if not as_listed and listed_usd >= (row.usd_per_hour.value or 0.0):
         conditions.append(f"asked {format_usd(listed_usd)}")  # the one price that anybody was seen to ask
     if choice.condition is PriceCondition.SINGLE_HOST:
         conditions.append(HOSTS_ASK)
     conditions += ["quota"] if choice.needs_quota else []
-    price = f"{' for ' if as_listed else ', ~'}{format_usd(choice.expected_usd_per_hour)}/h"
+    price = f"{' for ' if as_listed else ', ~'}{price_of(row)}"
     return f"rent {gpus_and_where(choice)}{price} ({', '.join(conditions)})"
 
 
 def _dated(choice: Choice, *, aged: bool) -> str:
     """The date of a price; of one that is never called current, of a partial date at most, also its age."""
-    age, day = choice.price_age_days, plain(choice.price_date, 20)
+    age, day = choice.row.price_age_days, plain(choice.offer.price_date, 20)
     if not aged or age is None or age <= NOT_CURRENT_AFTER_DAYS:
         return day
     return dated(day, age)
@@ -160,8 +161,8 @@ def winners_in_full(ranking: Ranking) -> Facts:
 
 def _in_full(choice: Choice, use: float | None) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
-    what = gpus_of(choice)
-    read = dated(plain(choice.price_date, 20), choice.price_age_days)
+    what, row = gpus_of(choice.offer), choice.row
+    read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
     if choice.source == "own":
         paid = ""
         if choice.purchase_usd is not None:
@@ -169,47 +170,48 @@ def _in_full(choice: Choice, use: float | None) -> str:
             host = f" and a host for {format_price(host_usd)}" if host_usd else ""
             cards = f"{format_price(choice.purchase_usd - host_usd)} {CONDITION_WORDS[choice.condition]}"
             paid = f"{cards}{host} ({read}), "
-        price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(use)}"
+        price = f"{what}, {paid}{format_usd(row.listed_usd_per_hour)} an hour of work{_if_busy(use)}"
     else:
         label = CONDITION_WORDS[choice.condition]
-        asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
-        usd = format_usd(choice.expected_usd_per_hour)
-        price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {read})"
+        asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
+        price = f"{what} {_where(choice)}, {price_of(row)} ({label}{asked}, {read})"
     job = []
-    if choice.hours is not None:
-        job = [f"{hours_words(choice.hours)} and {format_usd(choice.cost_usd)}"]
+    if row.hours.value is not None:
+        job = [f"{hours_words(row.hours.value)} and {format_usd(row.cost_usd.value)}"]
     return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
     """Yield what feeding takes, where it is to be had, what others ask, and what a new account lacks."""
+    offer = choice.offer
     if choice.feed_vcpus is not None:
         needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
         has = "vCPUs, how many it has is unknown"
-        yield f"{needs} {has}" if choice.vcpus is None else f"{needs} of its {choice.vcpus:g} vCPUs{few}"
+        yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
         yield f"in {listing(first) if more <= 0 else ', '.join([*first, f'{more} more'])}"
     if choice.also_at:
-        there = [elsewhere_words(each, choice.gpu_count) for each in choice.also_at[:MOST_ELSEWHERE]]
+        there = [elsewhere_words(each, offer.gpu_count) for each in choice.also_at]
         yield f"also at {listing(there)}"
     asks = choice.asks
     if asks is not None and asks.ask_count > 1:
-        middle = format_usd(asks.median_usd_per_hour * choice.gpu_count)
+        middle = format_usd(asks.median_usd_per_hour * offer.gpu_count)
         yield f"the median of {asks.ask_count} hosts' asks is {middle}/h"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
     if choice.price_note:
         yield f"price: {plain(choice.price_note, 120)}"
-    if choice.in_stock is not None:
-        yield in_stock_words(choice)
+    if offer.in_stock is not None:
+        yield in_stock_words(offer)
 
 
 def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
     """Return another provider of the same GPU, and what the job costs there: "aws 8x $12.00"."""
-    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
-    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
+    there = each.offer
+    so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
+    hourly = f"{format_usd(each.usd_per_hour)}/h"
     cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
-    return f"{plain(each.provider, 30)}{so_many} {cost}"
+    return f"{plain(there.provider, 30)}{so_many} {cost}"

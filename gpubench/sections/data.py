@@ -19,8 +19,8 @@ from gpubench.models import (
     Case,
     DeviceProfile,
     GpuSpec,
-    RankedOffer,
     Ranking,
+    Row,
     Run,
     Status,
     WorkloadProfile,
@@ -64,7 +64,7 @@ class ReportData:
     ranking_problem: str | None = None
     problems: tuple[str, ...] = ()
     buy_or_rent: tuple[BuyOrRent, ...] = ()
-    unranked: tuple[RankedOffer, ...] = ()
+    unranked: tuple[Row, ...] = ()
     about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     profiles: Mapping[str, WorkloadProfile] = field(default_factory=load_profiles)
@@ -244,8 +244,9 @@ def _answer(asked: RankRequest, most_rows: int | None) -> dict[str, Any]:
     """
     from gpubench.recommend.decision import beside
     from gpubench.recommend.rank import ranked
+    from gpubench.recommend.rows import head
 
-    ranking = ranked(asked, None if most_rows is None else lambda rows: rows.head(most_rows))
+    ranking = ranked(asked, None if most_rows is None else lambda found: head(found, most_rows))
     to_buy = None if ranking.buy_or_rent else _beside(asked, rent_or_buy="buy")
     found = [to_buy if asked.rent_or_buy is None else None]
     if asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
@@ -269,9 +270,10 @@ def _answer(asked: RankRequest, most_rows: int | None) -> dict[str, Any]:
 def _beside(asked: RankRequest, **changes: Any) -> Ranking | None:
     """Answer another question by its hardware to own and its spot prices; None where it is ruled out."""
     from gpubench.recommend.rank import ranked
+    from gpubench.recommend.rows import owned_or_spot
 
     try:
-        return ranked(msgspec.structs.replace(asked, **changes), lambda rows: rows.owned_or_spot)
+        return ranked(msgspec.structs.replace(asked, **changes), owned_or_spot)
     except MisuseError:
         return None
 

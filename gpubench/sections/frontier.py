@@ -9,7 +9,7 @@ from gpubench.blocks.charts import BASIS_LOOKS, Point, label, plane, spaced
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.labels import gpus_of, offer_lines, offer_name, price_of
-from gpubench.models import RankedOffer, Ranking
+from gpubench.models import Ranking, Row
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import (
@@ -27,12 +27,12 @@ MOST_POINTS = 250
 """Offers that the figure shows, best first, beside those on the line."""
 
 
-def frontier(ranking: Ranking) -> tuple[RankedOffer, ...]:
+def frontier(ranking: Ranking) -> tuple[Row, ...]:
     """The offers that no other beats on both the cost of work and throughput, by rising throughput.
 
     Guesses beyond the fit are left out, unless there is nothing else.
     """
-    line: list[RankedOffer] = []
+    line: list[Row] = []
     known = [row for row in ranking.rows if not row.estimate.is_extrapolated]
     for row in sorted(known or ranking.rows, key=lambda r: (-speed_of(ranking, r), cost_of(ranking, r))):
         if not line or cost_of(ranking, row) < cost_of(ranking, line[-1]):
@@ -85,7 +85,7 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
+def _figure(ranking: Ranking, line: Sequence[Row]) -> Figure:
     shown = ranking.rows[:MOST_POINTS]
     clouds = [
         (look, [_point(ranking, row, "") for row in shown if row.estimate.basis == basis])
@@ -110,15 +110,15 @@ def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
     )
 
 
-def _point(ranking: Ranking, row: RankedOffer, text: str) -> Point:
+def _point(ranking: Ranking, row: Row, text: str) -> Point:
     hover = (
         f"{label(gpus_of(row.offer))}<br>{label(offer_name(row.offer), 90)}"
         f"<br>{label(_position(row, ranking), 120)}<br>{price_of(row)}, {row.estimate.basis}"
     )
-    return Point(x=row.hours or speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
+    return Point(x=row.hours.value or speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
 
 
-def _position(row: RankedOffer, ranking: Ranking) -> str:
+def _position(row: Row, ranking: Ranking) -> str:
     cost = format_number(cost_of(ranking, row))
     return f"{_speed_words(ranking, row)} {_speed_unit(ranking)}, {cost} {cost_unit(ranking)}"
 
@@ -127,10 +127,10 @@ def _speed_unit(ranking: Ranking) -> str:
     return JOB_HOURS if of_a_job(ranking) else per_s_unit(ranking)
 
 
-def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
-    if row.hours is None:
+def _speed_words(ranking: Ranking, row: Row) -> str:
+    if row.hours.value is None:
         return ranking.throughput_of(row).words()
-    return row.job_hours.words()
+    return row.hours.collapsed.words()
 
 
 SECTION = Section(key="frontier", render=_render, place=100)

@@ -9,7 +9,7 @@ from gpubench.blocks.charts import BASIS_LOOKS, Mark, dots, label
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_lines, offer_name
-from gpubench.models import GpuSpec, RankedOffer, Ranking
+from gpubench.models import GpuSpec, Ranking, Row
 from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import also_at, here, marks, rank_words
@@ -53,7 +53,7 @@ def _render(data: ReportData) -> Block | None:
     return Block(title="Every GPU on one axis", parts=(chart,))
 
 
-def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
+def _figure(data: ReportData, ranking: Ranking, rows: Sequence[Row], tied: int) -> Figure:
     unit, marks, ends = merit_unit(ranking), [], []
     for i, row in enumerate(rows):
         merit = ranking.merit_of(row)

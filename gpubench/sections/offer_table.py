@@ -21,14 +21,14 @@ from gpubench.models import (
     ParallelMode,
     PriceCondition,
     Pricing,
-    RankedOffer,
     Ranking,
+    Row,
 )
 from gpubench.models.memory import fits_text
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.speeds import batches_of, gpus_needed
 from gpubench.recommend.tokens import generation_times, token_costs
-from gpubench.sections.choices import MOST_ELSEWHERE, elsewhere_words
+from gpubench.sections.choices import elsewhere_words
 from gpubench.sections.data import ReportData
 from gpubench.sections.words import (
     basis_mark,
@@ -60,7 +60,7 @@ RANK, P_BEST = "Rank", "P(best)"
 def offers(
     data: ReportData,
     ranking: Ranking,
-    rows: Sequence[RankedOffer],
+    rows: Sequence[Row],
     caption: str,
     *,
     in_full: bool = False,
@@ -105,15 +105,15 @@ def offers(
     )
 
 
-def rank_words(ranking: Ranking) -> Callable[[RankedOffer], str]:
+def rank_words(ranking: Ranking) -> Callable[[Row], str]:
     """Return what says a rank, and whether another row shares it; a dash where a row has none."""
     shared = ranking.shared_ranks
     return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
-def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[RankedOffer]]:
+def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
     """Yield throughput and value, and of a job its time and cost, which stand for both of a ratio."""
-    timed = any(row.hours is not None for row in ranking.rows)
+    timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
         yield number(
             capitalized(per_s_unit(ranking)),
@@ -126,21 +126,21 @@ def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[RankedOffer]]:
             optional=7 * timed,
         )
     if timed:
-        yield number("Time", lambda r: stacked(r.job_hours.by(hours_words)))
-        yield number("Cost", lambda r: stacked(r.job_cost_usd.by(format_usd)))
+        yield number("Time", lambda r: stacked(r.hours.collapsed.by(hours_words)))
+        yield number("Cost", lambda r: stacked(r.cost_usd.collapsed.by(format_usd)))
 
 
-def _gpus_needed(row: RankedOffer) -> str:
+def _gpus_needed(row: Row) -> str:
     if row.estimate.fewest_gpus == 1 and row.parallel_mode is ParallelMode.FSDP:
         return fits_text(sharded=True)
     return gpus_needed(row.estimate.fewest_gpus)
 
 
-def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
+def _paid_first(data: ReportData) -> Callable[[Row], str]:
     """Return what says what hardware costs to buy, before the words on its hour: "$1,450 first; "."""
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
-    def words(row: RankedOffer) -> str:
+    def words(row: Row) -> str:
         offer = row.offer
         usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
         return "" if usd is None or offer.pricing is not Pricing.OWNED else f"{format_price(usd)} first; "
@@ -148,15 +148,15 @@ def _paid_first(data: ReportData) -> Callable[[RankedOffer], str]:
     return words
 
 
-def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[RankedOffer], str]:
+def chance_of(ranking: Ranking, *, one_a_gpu: bool) -> Callable[[Row], str]:
     """Return what says how likely a row is the best.
 
     Where each row stands for its GPU, one to rent has the chance of any offer of it, whoever's that is.
     """
     best_of_each = ranking.decision.by_gpu if one_a_gpu else ()
-    of_gpu = {each.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
+    of_gpu = {each.offer.gpu_key: each.p_best_of_gpu for each in best_of_each if each.source != "own"}
 
-    def chance(row: RankedOffer) -> str:
+    def chance(row: Row) -> str:
         own = row.offer.pricing is Pricing.OWNED
         return format_chance(row.p_best if own else of_gpu.get(row.offer.gpu_key, row.p_best))
 
@@ -171,10 +171,10 @@ _TOKENS = {
 }
 
 
-def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
+def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
     """Yield a column for each kind of token that any of the rows has a cost of which its figures can tell."""
 
-    def cost_of(what: str) -> Callable[[RankedOffer], str]:
+    def cost_of(what: str) -> Callable[[Row], str]:
         return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
 
     told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
@@ -182,30 +182,30 @@ def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
         yield number(f"USD per million tokens, {_TOKENS[what]}", cost_of(what), optional=3)
 
 
-def _latency(row: RankedOffer) -> str:
+def _latency(row: Row) -> str:
     """The time of a batch; of a generation first that of a token, which a limit is held against."""
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
 
 
-def _token_time(row: RankedOffer) -> str:
+def _token_time(row: Row) -> str:
     times = generation_times(row.estimate)
     return UNKNOWN if times is None else format_duration(times.per_token_s.value)
 
 
-def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
+def also_at(ranking: Ranking) -> Callable[[Row], str]:
     """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
-    elsewhere = {(each.gpu_key, each.source == "own"): each for each in ranking.decision.by_gpu}
+    elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.decision.by_gpu}
 
-    def of(row: RankedOffer) -> str:
+    def of(row: Row) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
-        found = () if best is None else best.also_at[:MOST_ELSEWHERE]
+        found = () if best is None else best.also_at
         return ", ".join(elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
 
     return of
 
 
-def remarks_of(row: RankedOffer) -> str:
+def remarks_of(row: Row) -> str:
     """Return what to know of a row, in a few words each."""
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
@@ -230,17 +230,17 @@ def remarks_of(row: RankedOffer) -> str:
     return ", ".join(dict.fromkeys(remarks)) or "none"
 
 
-def here(data: ReportData, row: RankedOffer) -> str:
+def here(data: ReportData, row: Row) -> str:
     """A mark on offers of the user's own kind of GPU."""
     own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
     return " (yours)" if own else ""
 
 
-def marks(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[RowMark | None, ...]:
+def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
     """Which rows stand out: the user's own kind of GPU, the tie at the head, what was throttled."""
     leading = sum(row.rank == 1 for row in rows)
 
-    def mark(row: RankedOffer) -> RowMark | None:
+    def mark(row: Row) -> RowMark | None:
         if here(data, row):
             return "here"
         if row.rank == 1 and (row.tie or leading > 1):
@@ -250,7 +250,7 @@ def marks(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[RowMark | None
     return tuple(mark(row) for row in rows)
 
 
-_Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
+_Facet: TypeAlias = Callable[[Row], str | float | None]
 
 RENT_OR_BUY = {
     Pricing.ON_DEMAND: "rent on demand",
@@ -260,7 +260,7 @@ RENT_OR_BUY = {
 }
 
 
-def head_of(rows: Sequence[RankedOffer], most: int) -> tuple[RankedOffer, ...]:
+def head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
     """Return so many rows in their order: the best of each GPU to rent and to own, then the first others."""
     if len(rows) <= most:
         return tuple(rows)
@@ -269,10 +269,10 @@ def head_of(rows: Sequence[RankedOffer], most: int) -> tuple[RankedOffer, ...]:
     return tuple(row for row in rows if id(row) in kept)
 
 
-def filters_of(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...]:
+def filters_of(data: ReportData, rows: Sequence[Row]) -> tuple[Filter, ...]:
     """What a buyer narrows offers by: whose they are, rent or buy, memory of one GPU, and budget."""
 
-    def memory_gib(row: RankedOffer) -> float | None:
+    def memory_gib(row: Row) -> float | None:
         spec = data.specs.get(row.offer.gpu_key)
         return None if spec is None or spec.memory_bytes is None else round(spec.memory_bytes / GIB)
 
@@ -287,10 +287,10 @@ def filters_of(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, .
         ),
         filtered("Rent or buy", "choice", lambda row: RENT_OR_BUY[row.offer.pricing]),
         filtered("Memory, GiB a GPU at least", "at least", memory_gib),
-        filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
+        filtered("$ an hour, at most", "at most", lambda row: row.usd_per_hour.value),
         *(
-            [filtered("Budget, $ for the job", "at most", lambda row: row.cost_usd)]
-            if any(row.cost_usd is not None for row in rows)
+            [filtered("Budget, $ for the job", "at most", lambda row: row.cost_usd.value)]
+            if any(row.cost_usd.value is not None for row in rows)
             else []
         ),
     )

@@ -7,7 +7,7 @@ from collections import defaultdict
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.labels import PRICING_WORDS
-from gpubench.models import Pricing, RankedOffer
+from gpubench.models import Pricing, Row
 from gpubench.offers.dates import STALE_AFTER_DAYS, freshness
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -23,7 +23,7 @@ def _render(data: ReportData) -> Block | None:
     )
     if not rows:
         return None
-    by_provider: defaultdict[str, list[RankedOffer]] = defaultdict(list)
+    by_provider: defaultdict[str, list[Row]] = defaultdict(list)
     read: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         by_provider[row.offer.provider].append(row)
@@ -63,7 +63,7 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _ages(rows: list[RankedOffer]) -> list[int]:
+def _ages(rows: list[Row]) -> list[int]:
     return [row.price_age_days for row in rows if row.price_age_days is not None]
 
 

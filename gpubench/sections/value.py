@@ -22,11 +22,12 @@ from gpubench.models import (
     ExcludedOffer,
     FindingKind,
     Pricing,
-    RankedOffer,
     Ranking,
+    Row,
     SortedBy,
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
+from gpubench.recommend.factors import factors_of
 from gpubench.recommend.verdict import caution, sureness_note, underfed
 from gpubench.sections.choices import gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
@@ -37,6 +38,7 @@ from gpubench.sections.words import (
     MOST_OF_A_NOTE,
     cases_words,
 )
+from gpubench.specs import load_specs
 from gpubench.units import (
     UNKNOWN,
     count,
@@ -118,7 +120,7 @@ def _page_table(data: ReportData, ranking: Ranking) -> Table:
     return replace(table_of_offers, counted_of=counted_of)
 
 
-def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
+def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
     """The rows that a terminal shows: the best of each GPU to rent, and all that is owned or could be.
 
     Of a single GPU, and where it was asked for, every offer.
@@ -135,7 +137,7 @@ def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
         return True
     best_of_each = ranking.decision.by_gpu
     rented = any(each.source != "own" for each in best_of_each)
-    return not rented or len({each.gpu_key for each in best_of_each}) == 1
+    return not rented or len({each.offer.gpu_key for each in best_of_each}) == 1
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
@@ -166,7 +168,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     return (shown, *([winners] if winners.rows else []), Bullets(items=tuple(items)))
 
 
-def _legend(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -> list[str]:
+def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[str]:
     """What the words of the table mean, and how the chances were come by."""
     bound = any(each.kind is FindingKind.FEED_BOUND for row in rows for each in row.findings)
     legend = [f"{_SHARED_RANK}."] if _shares_a_rank(ranking, rows) else []
@@ -180,7 +182,7 @@ def _legend(ranking: Ranking, rows: Sequence[RankedOffer], *, one_a_gpu: bool) -
     return legend
 
 
-def _shares_a_rank(ranking: Ranking, rows: Sequence[RankedOffer]) -> bool:
+def _shares_a_rank(ranking: Ranking, rows: Sequence[Row]) -> bool:
     return not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
 
 
@@ -189,7 +191,8 @@ def _other_work(ranking: Ranking) -> list[str]:
     said = []
     for best in ranking.decision.lines[1:]:
         choice, job = best.choice, plain(best.job.words, 80)
-        cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for {job}"
+        usd = choice.row.cost_usd.value
+        cost = "" if usd is None else f", {format_usd(usd)} for {job}"
         names = listing([plain(name, 40) for name in best.workloads])
         fed = f"; {few}" if (few := underfed(choice)) else ""
         said.append(f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}{fed}.")
@@ -223,7 +226,7 @@ def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
     return [f"{gpu_name(next(iter(gpus)))} at {names[0]}", *names[1:]]
 
 
-def beaten_table(rows: Sequence[RankedOffer]) -> Table:
+def beaten_table(rows: Sequence[Row]) -> Table:
     """The offers that another beats in every respect, and which does."""
     return table(
         "Beaten in every respect",
@@ -233,11 +236,12 @@ def beaten_table(rows: Sequence[RankedOffer]) -> Table:
     )
 
 
-def factor_table(rows: Sequence[RankedOffer]) -> Table:
+def factor_table(rows: Sequence[Row]) -> Table:
     """What the GPUs of offers are, one a line."""
+    factors = {row.offer.gpu_key: factors_of(load_specs().get(row.offer.gpu_key)) for row in rows}
 
-    def known(name: str, words: Callable[[Any], str] = str) -> Callable[[RankedOffer], str]:
-        return lambda row: UNKNOWN if row.factors[name] is None else words(row.factors[name])
+    def known(name: str, words: Callable[[Any], str] = str) -> Callable[[str], str]:
+        return lambda key: UNKNOWN if factors[key][name] is None else words(factors[key][name])
 
     def whole(value: float) -> str:
         return f"{value:,.0f}"
@@ -247,10 +251,11 @@ def factor_table(rows: Sequence[RankedOffer]) -> Table:
 
     return table(
         "What these GPUs are",
-        list({row.offer.gpu_key: row for row in rows}.values()),
-        text("GPU", lambda r: gpu_name(r.offer.gpu_key)),
+        list(factors),
+        text("GPU", gpu_name),
         number(
-            "Memory", lambda r: f"{format_bytes(r.factors['memory_bytes'])}\n{r.factors['memory_type'] or ''}"
+            "Memory",
+            lambda key: f"{format_bytes(factors[key]['memory_bytes'])}\n{factors[key]['memory_type'] or ''}",
         ),
         number("GB/s", known("memory_bandwidth_bytes_per_s", lambda value: whole(value / 1e9))),
         number("Cores", known("core_count", whole), optional=1),

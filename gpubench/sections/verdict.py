@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
+from gpubench.labels import price_of
 from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
 from gpubench.recommend.decision import against_rent_by_the_hour, recommended, second_best
 from gpubench.recommend.verdict import (
@@ -149,9 +150,11 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
         shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
         values = ("; ".join(each.text for each in found), *shorter)
         yield _promised(*(Fact(term=CAUTION, value=value, tone="warning") for value in values))
-    shown = {each.gpu_key for each in (recommended(decision), second_best(decision)) if each is not None}
-    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
-    if measured is not None and measured.gpu_key not in shown:
+    shown = {
+        each.offer.gpu_key for each in (recommended(decision), second_best(decision)) if each is not None
+    }
+    measured = next((each for each in decision.by_gpu if each.row.estimate.basis == "measured"), None)
+    if measured is not None and measured.offer.gpu_key not in shown:
         yield _Line(_Tier.NEXT, (Fact(term="Best measured", value=beside_words(measured)),))
     yield from _winners(ranking, decision)
 
@@ -163,20 +166,20 @@ def _promised(*wordings: Fact) -> _Line:
 def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     """What the job takes, measured or predicted, and by how much it fits; the interval if there is room."""
     choice = recommended(decision)
+    row = choice.row
     largest = ranking.rows[0].estimate.batch_choice == "largest"  # of each GPU its own: they are not equal
     batch = ["at largest batch"] if largest else []
-    hows = ["; ".join([str(choice.basis), *batch, fits]) for fits in fits_in_short(choice)]
-    if decision.job is None or choice.hours is None:
+    hows = ["; ".join([str(row.estimate.basis), *batch, fits]) for fits in fits_in_short(choice)]
+    if decision.job is None or row.hours.value is None:
         if decision.rather_rent is None:  # by what the rows are ranked
             value = f"{ranking.merit_of(ranking.rows[0]).words()} {merit_unit(ranking)}"
         else:  # no row of the ranking: its price beside that of an hour owned
-            own = format_usd(decision.choice.expected_usd_per_hour)
-            value = f"{format_usd(decision.rather_rent.expected_usd_per_hour)}/h, owned {own}/h of work"
+            value = f"{price_of(decision.rather_rent.row)}, owned {price_of(decision.choice.row)} of work"
         return _promised(*(Fact(term=JOB, value=value, detail=how) for how in hows))
-    hours, work = hours_words(choice.hours), plain(decision.job.words, 80) if named else "the job"
+    hours, work = hours_words(row.hours.value), plain(decision.job.words, 80) if named else "the job"
     interval, point = (
         f"{hours}, {cost} for {work}"
-        for cost in (choice.job_cost_usd.by(format_usd), format_usd(choice.cost_usd))
+        for cost in (row.cost_usd.by(format_usd), format_usd(row.cost_usd.value))
     )
     in_words = ((interval, hows[0]), *((point, how) for how in hows))
     return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
@@ -186,7 +189,7 @@ def _runner_up(decision: Decision) -> Iterator[_Line]:
     """The runner-up, and what would make it the choice."""
     other = decision.runner_up
     if other is not None:
-        measured = ["measured"] if other.basis == "measured" else []
+        measured = ["measured"] if other.row.estimate.basis == "measured" else []
         changes, few = _change(decision), underfed(other)
         known = ["; ".join([*measured, change]) for change in changes] or ["".join(measured)]
         details = [f"{each}; {few}" if each else few for each in known] if few else []
@@ -225,8 +228,8 @@ def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     }
     own = decision.best_to_own
     # whether the job is so small a share of the life of a machine that nobody buys it for that
-    if own and own.cost_usd is not None and own.purchase_usd is not None:
-        own = None if own.cost_usd < LEAST_OF_A_PURCHASE * own.purchase_usd else own
+    if own is not None and own.row.cost_usd.value is not None and own.purchase_usd is not None:
+        own = None if own.row.cost_usd.value < LEAST_OF_A_PURCHASE * own.purchase_usd else own
     for term, winner in (
         ("Best cloud", decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),
@@ -240,7 +243,8 @@ def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
 
 
 def _key(choice: Choice) -> tuple[object, ...]:
-    return (choice.source, choice.provider, choice.instance, choice.gpu_key, choice.gpu_count)
+    offer = choice.offer
+    return (choice.source, offer.provider, offer.instance, offer.gpu_key, offer.gpu_count)
 
 
 def _render(data: ReportData) -> Block:

@@ -13,15 +13,14 @@ from gpubench.interval import stacked
 from gpubench.labels import gpu_name
 from gpubench.models import (
     Case,
-    Choice,
     Estimate,
     GpuSpec,
     Measurement,
     MemoryFormat,
     Offer,
     Pricing,
-    RankedOffer,
     Ranking,
+    Row,
 )
 from gpubench.offers.dates import dated
 from gpubench.units import (
@@ -62,7 +61,7 @@ def merit_unit(ranking: Ranking) -> str:
 
 def of_a_job(ranking: Ranking) -> bool:
     """Whether the rows have the time and the cost of a job."""
-    return bool(ranking.rows) and ranking.rows[0].cost_usd is not None
+    return bool(ranking.rows) and ranking.rows[0].cost_usd.value is not None
 
 
 def cost_unit(ranking: Ranking) -> str:
@@ -74,19 +73,19 @@ def cost_unit(ranking: Ranking) -> str:
     return f"$ per million {plural(plain(ranking.unit, 30))}"
 
 
-def cost_of(ranking: Ranking, row: RankedOffer) -> float:
+def cost_of(ranking: Ranking, row: Row) -> float:
     """What a row's work costs, in ``cost_unit``."""
-    if row.cost_usd is not None:
-        return row.cost_usd
-    if ranking.by_reference and row.reference_hours_per_usd:
-        return 1 / row.reference_hours_per_usd
+    if row.cost_usd.value is not None:
+        return row.cost_usd.value
+    if ranking.by_reference and row.reference_hours_per_usd.value:
+        return 1 / row.reference_hours_per_usd.value
     return row.usd_per_million_samples
 
 
-def speed_of(ranking: Ranking, row: RankedOffer) -> float:
+def speed_of(ranking: Ranking, row: Row) -> float:
     """How fast a row is: jobs an hour where there is a job, else its throughput in ``per_s_unit``."""
-    if row.hours is not None:
-        return 1 / row.hours
+    if row.hours.value is not None:
+        return 1 / row.hours.value
     return ranking.throughput_of(row).value or 0.0
 
 
@@ -208,7 +207,7 @@ def basis_words(estimate: Estimate) -> str:
     return f"{basis_mark(estimate)}{qualifier}"
 
 
-def price_date_words(row: RankedOffer) -> str:
+def price_date_words(row: Row) -> str:
     """The date of a price and its age, and what was listed where something else is expected now.
 
     A partial date counts as its oldest day.
@@ -216,7 +215,7 @@ def price_date_words(row: RankedOffer) -> str:
     offer = row.offer
     if offer.pricing is Pricing.OWNED:
         return "cost of a useful hour"
-    listed = "" if row.is_expected_as_listed else f"asked {format_usd(float(offer.price_usd_per_hour))}, "
+    listed = "" if row.is_expected_as_listed else f"asked {format_usd(row.listed_usd_per_hour)}, "
     return f"{listed}{dated(plain(offer.price_date, 20), row.price_age_days)}"
 
 
@@ -225,7 +224,7 @@ def hours_words(hours: float | None) -> str:
     return format_duration(None if hours is None else hours * 3600)
 
 
-def in_stock_words(offer: Choice | Offer) -> str:
+def in_stock_words(offer: Offer) -> str:
     """Whether hardware was seen in stock, and when."""
     return f"{'in stock' if offer.in_stock else 'not seen in stock'} on {offer.stock_date}"
 

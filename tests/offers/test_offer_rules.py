@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,13 +19,14 @@ from gpubench.errors import GpuBenchError
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import asks_of
 from gpubench.offers.listing import list_offers
-from gpubench.offers.plausible import COVERAGE_RULES, OFFER_RULES
+from gpubench.offers.plausible import COVERAGE_RULES, OFFER_RULES, check_offer
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.request import OffersRequest
-from gpubench.offers.snapshot import load_offers
+from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.sources import Quote
-from gpubench.offers.table import Coverage
+from gpubench.offers.table import UNSTATED_NOTE, Coverage, offer_key
+from gpubench.specs import load_specs
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 STAMP = "2026-11-19T00:00:00Z"
@@ -123,6 +124,17 @@ def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
     """A new field that nobody judges would let a stranger say anything in it."""
     assert set(OFFER_RULES) == set(Offer.__struct_fields__) == set(BAD)
     assert set(COVERAGE_RULES) == set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
+
+
+def test_every_shipped_offer_keeps_every_rule_and_stands_there_once():
+    """They are read as they stand: nothing cleans them at run time."""
+    offers = embedded_offers().offers
+    for offer in offers:
+        check_offer(offer, date(2026, 11, 27))
+        left_open = bool(load_specs()[offer.gpu_key].variants)
+        assert (UNSTATED_NOTE in (offer.note or "")) == left_open, offer
+        assert offer.provider == offer.provider.lower()
+    assert len(set(map(offer_key, offers))) == len(offers)
 
 
 @pytest.mark.parametrize(("field", "value"), bad_rows(), ids=str)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from gpubench.errors import MisuseError
+from gpubench.interval import Interval
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -327,11 +328,13 @@ def test_a_measured_generation_brings_its_own_times_and_starts_no_other():
     run = run_of(H100, (mine, 4.0), first_token_s=(0.1,) * 50, per_token_s=(0.015,) * 50)
     found = ask(question, H100, H200, own=[run])
     assert found[H100].basis == "measured"
-    assert (found[H100].first_token_s, found[H100].per_token_s) == (0.1, 0.015)
+    assert (found[H100].first_token_s, found[H100].per_token_s.value) == (0.1, 0.015)
     other = found[H200]
     assert (other.anchored, other.first_token_s) == (False, None)
-    assert other.per_token_s_low < other.per_token_s < other.per_token_s_high, "predicted, by what it reads"
-    assert found[H100].per_token_s_low is None
+    assert other.per_token_s.low < other.per_token_s.value < other.per_token_s.high, (
+        "predicted, by what it reads"
+    )
+    assert found[H100].per_token_s.low is None
     assert found[H200] == ask(question, H200)[H200]
 
 
@@ -419,9 +422,9 @@ def test_each_measured_figure_replaces_its_own(vgg16):
     assert (measurement.peak_reserved_bytes, measurement.device_bytes) == (6 * GIB, 7 * GIB)
     here, there = (ask(vgg16, key, own=[run])[key] for key in (H100, H200))
     assert [x.peak_memory_bytes for x in (here, there)] == [5 * GIB] * 2
-    assert (here.device_bytes_low, here.device_bytes, here.device_bytes_high) == (7 * GIB,) * 3
-    assert there.device_bytes == 7 * GIB
-    assert 6 * GIB <= there.device_bytes_low < 7 * GIB < there.device_bytes_high < 7.5 * GIB
+    assert here.device_bytes == Interval(7 * GIB, 7 * GIB, 7 * GIB)
+    assert there.device_bytes.value == 7 * GIB
+    assert 6 * GIB <= there.device_bytes.low < 7 * GIB < there.device_bytes.high < 7.5 * GIB
 
 
 def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():

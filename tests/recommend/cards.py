@@ -50,7 +50,7 @@ def assert_card_is_whole(ranking: Ranking) -> None:
     assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
     second = decision.choice if decision.rather_rent else decision.runner_up
     if second is not None:
-        assert gpu_name(second.gpu_key) in facts["Runner-up"].value
+        assert gpu_name(second.offer.gpu_key) in facts["Runner-up"].value
     if decision.change is not None and not decision.rather_rent:
         change, detail = decision.change, facts["Runner-up"].detail
         figure = f"below {format_number(change.threshold)} samples/s"
@@ -58,33 +58,35 @@ def assert_card_is_whole(ranking: Ranking) -> None:
             figure = f"above {format_usd(change.threshold)}/h"
         assert f"{figure} the runner-up wins" in detail or f"wins {figure}" in detail
     if decision.choice.can_feed is False:
-        share = format_percent(decision.choice.vcpus / decision.choice.feed_vcpus)
+        share = format_percent(decision.choice.offer.vcpus / decision.choice.feed_vcpus)
         assert f"vCPUs feed {share}" in facts["Caution"].value
 
 
 def _assert_what(headline: str, paid: Choice) -> None:
-    assert gpu_name(paid.gpu_key) in headline
+    assert gpu_name(paid.offer.gpu_key) in headline
     if paid.source != "own":
-        assert paid.provider in headline
-        assert f"{format_usd(paid.expected_usd_per_hour)}/h" in headline
+        assert paid.offer.provider in headline
+        assert f"{format_usd(paid.row.usd_per_hour.value)}/h" in headline
     elif paid.purchase_usd is not None:
         assert f"${paid.purchase_usd:,.0f}" in headline
     if paid.source != "own" or paid.purchase_usd is not None:
-        assert paid.price_date in headline
+        assert paid.offer.price_date in headline
 
 
 def _assert_job(job: Fact, decision: Decision, paid: Choice, *, room: int) -> None:
     """Hold the line of the job to its figures, and to its name unless the card has no room for that."""
-    if decision.job is not None and paid.hours is not None:
-        assert job.value.startswith(format_duration(paid.hours * 3600))
-        assert format_usd(paid.cost_usd) in job.value
+    if decision.job is not None and paid.row.hours.value is not None:
+        assert job.value.startswith(format_duration(paid.row.hours.value * 3600))
+        assert format_usd(paid.row.cost_usd.value) in job.value
         no_room = len(decision.job.words.split()) - len(["the", "job"]) > room
         assert job.value.endswith((f"for {decision.job.words}", *(["for the job"] if no_room else [])))
     wordings = (fits_words(paid), *fits_in_short(paid))
     fits = next(each for each in wordings if job.detail.endswith(f"; {each}"))
-    assert job.detail.startswith(f"{paid.basis}; ")
-    assert fits.startswith("fits") == bool(paid.fits_memory)
-    if paid.fits_memory and paid.memory_margin_bytes is not None:
+    assert job.detail.startswith(f"{paid.row.estimate.basis}; ")
+    assert fits.startswith("fits") == bool(paid.row.fits_memory)
+    if paid.row.fits_memory and paid.memory_margin_bytes is not None:
         spare = f"{format_bytes(paid.memory_margin_bytes)} spare"
-        assert spare in fits or "needs " in fits or paid.memory_text is None
-    assert ("not traced" in fits) == bool(paid.fits_memory and "not traced" in (paid.memory_text or ""))
+        assert spare in fits or "needs " in fits or paid.row.estimate.memory_text is None
+    assert ("not traced" in fits) == bool(
+        paid.row.fits_memory and "not traced" in (paid.row.estimate.memory_text or "")
+    )

@@ -10,6 +10,7 @@ import pytest
 import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
+from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import PriceCondition
 from gpubench.offers.columns import Offers
@@ -123,7 +124,7 @@ class Row:
     """The two fields of a row that are looked at: a job of 73 h."""
 
     def __init__(self, one):
-        self.offer, self.hours = offer_of(one), 73.0
+        self.offer, self.hours = offer_of(one), Interval(73.0)
 
 
 def used(one, **options):
@@ -214,8 +215,8 @@ def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
     assert all(each.condition == "launch price" and each.gpu_count == 1 for each in kits.values())
     assert left_out(orin, slots=1, psu_watts=400) is None
     found = gpubench.rank(gpu=["jetson agx orin"], max_purchase_usd=3000, draws=50)
-    assert found.decision.choice.price_label == "launch price"
-    assert found.decision.choice.price_date == "2023"
+    assert found.decision.choice.condition == "launch price"
+    assert found.decision.choice.offer.price_date == "2023"
 
 
 @pytest.mark.parametrize(
@@ -353,20 +354,22 @@ def test_what_does_not_pay_is_said_before_anything_is_bought(jobs, weighed):
     own, rent = found.decision.choice, found.decision.rather_rent
     assert (own.source, found.buy_or_rent[0].verdict) == ("own", weighed)
     assert rent in {found.decision.best_cloud, found.decision.best_marketplace}
-    assert rent.cost_usd < own.cost_usd
-    assert (rent.pricing, rent.rank, rent.p_best) == ("on_demand", None, None)
+    assert rent.row.cost_usd.value < own.row.cost_usd.value
+    assert (rent.offer.pricing, rent.row.rank, rent.row.p_best) == ("on_demand", None, None)
     assert found.decision.best_cloud.source == "cloud"
     assert found.decision.best_marketplace.source == "marketplace"
-    said = f"Rather rent: {gpu_name(rent.gpu_key)} at {rent.provider}, {format_usd(rent.cost_usd)} a job"
+    where = f"{gpu_name(rent.offer.gpu_key)} at {rent.offer.provider}"
+    said = f"Rather rent: {where}, {format_usd(rent.row.cost_usd.value)} a job"
     assert found.sentences[1].text.startswith(said)
     assert "among purchases" in found.verdict
     assert re.match(
-        rf"Rent 1x {gpu_name(rent.gpu_key)} at {rent.provider}.*, rather than buy\.", headline(found)
+        rf"Rent 1x {gpu_name(rent.offer.gpu_key)} at {rent.offer.provider}.*, rather than buy\.",
+        headline(found),
     )
     job, sure, purchase, *_ = verdict.SECTION.render(of_ranking(found)).brief[-1].rows
-    assert format_usd(rent.cost_usd) in job.value
+    assert format_usd(rent.row.cost_usd.value) in job.value
     assert sure.value.startswith("at best, buying")
-    assert (gpu_name(own.gpu_key) in purchase.value, purchase.term) == (True, "Runner-up")
+    assert (gpu_name(own.offer.gpu_key) in purchase.value, purchase.term) == (True, "Runner-up")
     assert "not pay within 36 " in " ".join(after_the_headline(found))
     assert_card_is_whole(found)
 

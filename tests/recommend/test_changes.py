@@ -36,7 +36,7 @@ def ranked(prices, rates, **extras):
 def merits(ranking):
     """Cost or time of the job by GPU."""
     figure = {"cost": "cost_usd", "time": "hours"}[ranking.sorted_by]
-    return {row.offer.gpu_key: getattr(row, figure) for row in ranking.rows}
+    return {row.offer.gpu_key: getattr(row, figure).value for row in ranking.rows}
 
 
 def changes(ranking):
@@ -52,7 +52,7 @@ def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
 ):
     prices, rates = {H100: usd, A100: other_usd}, {H100: rate, A100: other_rate}
     found = ranked(prices, rates, **extras)
-    key = found.decision.choice.gpu_key
+    key = found.decision.choice.offer.gpu_key
     assert set(changes(found)) == {"price" if extras["sort"] == "cost" else "throughput"}
     for kind, each in changes(found).items():
         at = {
@@ -65,13 +65,13 @@ def test_the_order_turns_at_each_threshold_and_there_the_two_are_equal(
         }
         cheaper, dearer = (at[1 - JUST], at[1 + JUST]) if kind == "price" else (at[1 + JUST], at[1 - JUST])
         if each.threshold != pytest.approx(each.value, rel=2 * JUST):
-            assert cheaper.decision.choice.gpu_key == key
-        assert dearer.decision.choice.gpu_key != key
+            assert cheaper.decision.choice.offer.gpu_key == key
+        assert dearer.decision.choice.offer.gpu_key != key
         one, two = merits(at[1]).values()
         assert one == pytest.approx(two, rel=1e-6)
 
 
-LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour": "expected_usd_per_hour"}
+LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour": "usd_per_hour"}
 
 
 @settings(max_examples=25, deadline=None)
@@ -79,17 +79,17 @@ LIMITS = {"budget_usd": "cost_usd", "deadline_hours": "hours", "max_usd_per_hour
 def test_the_order_turns_at_the_latest_where_a_limit_is_missed(extras, rate, option, room):
     rates = {H100: rate, A100: 1700.0}
     free = ranked(OFFERS, rates, **extras)
-    limit = {option: room * max(getattr(row, LIMITS[option]) for row in free.rows)}
+    limit = {option: room * max(getattr(row, LIMITS[option]).value for row in free.rows)}
     found = ranked(OFFERS, rates, **extras, **limit)
-    key = found.decision.choice.gpu_key
-    assert key == free.decision.choice.gpu_key
+    key = found.decision.choice.offer.gpu_key
+    assert key == free.decision.choice.offer.gpu_key
     for kind, each in changes(found).items():
         now = {"price": OFFERS, "throughput": rates}[kind]
 
         def choice_at(step, now=now, kind=kind, each=each):
             figures = now | {key: each.threshold * step}
             given = (figures, rates) if kind == "price" else (OFFERS, figures)
-            return ranked(*given, **extras, **limit).decision.choice.gpu_key
+            return ranked(*given, **extras, **limit).decision.choice.offer.gpu_key
 
         up = 1 if kind == "price" else -1
         assert choice_at(1 + up * JUST) != key

@@ -11,6 +11,7 @@ import pytest
 from gpubench import rank
 from gpubench.errors import MisuseError
 from gpubench.findings import Finding, FindingKind
+from gpubench.interval import Interval
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.candidates import FEED_FACTOR, IMAGES_PER_VCPU_S, feed_errors
 from gpubench.recommend.contradictions import check
@@ -57,23 +58,23 @@ def market():
 def test_three_winners_each_by_source():
     """Images per dollar: host H100 3000/2.5 = 1200, RTX 5090 1500/1 = 1500 ahead, hyper H100 1000, L4 833."""
     decision = rank_of(market(), RATES).decision
-    assert (decision.choice.gpu_key, decision.choice.source) == (RTX5090, "cloud")
+    assert (decision.choice.offer.gpu_key, decision.choice.source) == (RTX5090, "cloud")
     assert decision.best_cloud == decision.choice
-    assert (decision.best_marketplace.provider, decision.best_marketplace.price_label) == (
+    assert (decision.best_marketplace.offer.provider, decision.best_marketplace.condition) == (
         "host",
         "single host",
     )
-    assert decision.best_cloud.price_label == "list"
+    assert decision.best_cloud.condition == "list"
     assert decision.best_to_own is None
-    assert decision.runner_up.provider == "host"
+    assert decision.runner_up.offer.provider == "host"
 
 
 def test_one_choice_a_gpu_says_where_else_it_is_offered():
     by_gpu = rank_of(market(), RATES).decision.by_gpu
-    assert [choice.gpu_key for choice in by_gpu] == [RTX5090, H100, L4]
+    assert [choice.offer.gpu_key for choice in by_gpu] == [RTX5090, H100, L4]
     h100 = by_gpu[1]
     (hyper,) = h100.also_at
-    assert (hyper.provider, hyper.price_usd_per_hour, hyper.gpu_count) == ("hyper", 3.0, 1)
+    assert (hyper.offer.provider, hyper.usd_per_hour, hyper.offer.gpu_count) == ("hyper", 3.0, 1)
 
 
 def test_a_cloud_names_its_regions_and_its_quota():
@@ -133,11 +134,10 @@ def of_photographs(offers, answers, owned=None, **options):
 
 def test_memory_margin_and_feeding_stand_beside_each_choice():
     """20 GiB at the upper end of 78.8 usable on an H100; 3,000 photographs/s take 20 vCPUs at 150/s each."""
-    needs = estimate(H100, 3000.0, device_bytes=18 * GIB, device_bytes_high=20 * GIB)
+    needs = estimate(H100, 3000.0, device_bytes=Interval(18 * GIB, None, 20 * GIB))
     ranking = of_photographs(market()[:1], {H100: needs})
     choice = ranking.decision.choice
     assert choice.memory_margin_bytes == pytest.approx((0.985 * 80 - 20) * GIB, abs=1)
-    assert choice.memory_margin_share == pytest.approx(0.735)
     assert choice.feed_images_per_s == 3000
     assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
     assert choice.can_feed
@@ -171,11 +171,11 @@ def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
     ranking = of_photographs(hungry(), {H100: estimate(H100, 3000.0)}, **kinds)
     twenty, unknown, ten = ranking.rows
     assert [row.offer.instance for row in ranking.rows] == ["twenty", "unknown", "ten"]
-    assert (ten.samples_per_s, ten.gpus_samples_per_s) == (1500, 3000)
-    assert (ten.hours, ten.cost_usd) == (pytest.approx(1), pytest.approx(2))
+    assert (ten.samples_per_s.value, ten.gpus_samples_per_s) == (1500, 3000)
+    assert (ten.hours.value, ten.cost_usd.value) == (pytest.approx(1), pytest.approx(2))
     assert ten.p_best < twenty.p_best
-    assert ten.samples_per_usd == pytest.approx(1500 * 3600 / 2)
-    assert (unknown.samples_per_s, unknown.hours) == (3000, pytest.approx(0.5))
+    assert ten.samples_per_usd.value == pytest.approx(1500 * 3600 / 2)
+    assert (unknown.samples_per_s.value, unknown.hours.value) == (3000, pytest.approx(0.5))
     assert ten.dominated_by is not None
     assert twenty.pareto
     (reason,) = (
@@ -199,17 +199,17 @@ def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
     slower = np.mean(log_normal(list(answers.values()), 4000, 0)[0] <= 2850 * feed_errors(0, 4000))
     assert 0.1 < slower < 0.9
     assert (enough.offer.instance, few.p_best) == ("99", pytest.approx(slower / 2, abs=1e-3))
-    assert few.samples_per_s == 2850
-    assert few.samples_per_s_high == enough.samples_per_s_high == pytest.approx(3900)
-    assert few.samples_per_s_low == 2850 / FEED_FACTOR
+    assert few.samples_per_s.value == 2850
+    assert few.samples_per_s.high == enough.samples_per_s.high == pytest.approx(3900)
+    assert few.samples_per_s.low == 2850 / FEED_FACTOR
 
 
 def test_of_work_in_hours_of_a_gpu_a_starved_offer_is_as_unsure_as_that_work():
     """What an A100 does in 24 h is known within 1.3 times, and what is fed within 2: 2.1 times together."""
     answers = {H100: estimate(H100, 3000.0, 1.1), A100: estimate(A100, 1700.0, 1.3)}
     (row,) = of_photographs([offer(H100, 2.0, vcpus=2)], answers, draws=4000, startup_minutes=0).rows
-    assert row.hours == pytest.approx(24 * 1700 / 300)
-    ends = row.hours / row.hours_low, row.hours_high / row.hours
+    assert row.hours.value == pytest.approx(24 * 1700 / 300)
+    ends = row.hours.value / row.hours.low, row.hours.high / row.hours.value
     assert ends == pytest.approx((2.1, 2.1), rel=0.05)
 
 
@@ -271,8 +271,11 @@ def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():
     asked = {"spot": True, "spot_lost": 0.5, "samples": 5.4e6, "startup_minutes": 0}
     ranking = of_photographs([spot], answers, **asked)
     choice = ranking.decision.choice
-    assert (choice.samples_per_s, choice.feed_images_per_s) == (pytest.approx(1000), pytest.approx(3000))
-    (bound,) = (each for each in choice.findings if each.kind is FindingKind.FEED_BOUND)
+    assert (choice.row.samples_per_s.value, choice.feed_images_per_s) == (
+        pytest.approx(1000),
+        pytest.approx(3000),
+    )
+    (bound,) = (each for each in choice.row.findings if each.kind is FindingKind.FEED_BOUND)
     assert (bound.value, bound.limit) == (pytest.approx(20), 10)
     assert of_photographs([spot], answers, **asked, deadline_hours=1.51).rows
     with pytest.raises(MisuseError, match="--deadline-hours"):
@@ -323,7 +326,7 @@ def test_what_a_cheaper_guess_would_undercut_is_chosen_before_it():
     ranking = rank_of(market, {H100: estimate(H100, 3000.0, 1.1), L4: guess}, samples=1e8)
     assert [(row.rank, row.offer.gpu_key) for row in ranking.rows] == [(1, H100), (2, L4)]
     decision = ranking.decision
-    assert decision.choice.cost_usd > decision.runner_up.cost_usd
+    assert decision.choice.row.cost_usd.value > decision.runner_up.row.cost_usd.value
     assert decision.best_cloud == decision.choice
     assert decision.sureness.p_best == ranking.rows[0].p_best
     assert decision.change is None, "nothing has to change for the runner-up to cost less"
@@ -363,8 +366,8 @@ def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
         for_sale=machines,
     )
     own = ranking.decision.best_to_own
-    assert (own.source, own.gpu_key, own.rank, own.p_best) == ("own", RTX5090, None, None)
-    assert own.price_label == "used"
+    assert (own.source, own.offer.gpu_key, own.row.rank, own.row.p_best) == ("own", RTX5090, None, None)
+    assert own.condition == "used"
     assert own.purchase_usd == pytest.approx(4795 + 1000), "the card and a host"
     assert all(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
 
@@ -378,9 +381,10 @@ def test_where_nothing_is_named_there_is_a_line_for_each_kind_of_work():
     classic, image, *language = rank(limit=1).decision.lines
     assert (classic.name, image.name) == ("classic", "image")
     assert image.job.words == "90 epochs of ImageNet"
-    of_chances = [name for name in image.choice.__struct_fields__ if name.startswith("p_")]
     alone = rank("resnet50", limit=1, draws=1).decision.choice
-    assert image.choice == msgspec.structs.replace(alone, **dict.fromkeys(of_chances))
+    assert image.choice == without_chances(
+        msgspec.structs.replace(alone, row=without_chances(alone.row, tie=False))
+    )
     assert image.choice.feed_vcpus == pytest.approx(image.choice.feed_images_per_s / IMAGES_PER_VCPU_S)
     assert all(line.name == "language" and line.job.words == "10 million tokens" for line in language)
     assert rank("cnn", limit=1).decision.lines == ()
@@ -388,11 +392,16 @@ def test_where_nothing_is_named_there_is_a_line_for_each_kind_of_work():
     assert rank(limit=1, relative=True).decision.lines == ()
 
 
+def without_chances(record, **changes):
+    chances = [name for name in record.__struct_fields__ if name.startswith("p_")]
+    return msgspec.structs.replace(record, **dict.fromkeys(chances), **changes)
+
+
 def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
     """The choice, its chances and the number of offers stay those of all; of a single GPU every offer stands."""
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
-    assert [row.offer.gpu_key for row in few.rows] == [each.gpu_key for each in every.decision.by_gpu]
+    assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.decision.by_gpu]
     assert all(row in every.rows for row in few.rows)
     assert few.decision == every.decision
     assert (few.offer_count, len(few.rows), len(every.rows)) == (5, 3, 5)
@@ -405,9 +414,9 @@ def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chose
     ranking = rank("vgg16", limit=1, draws=50)
     own, choice = ranking.decision.best_to_own, ranking.decision.choice
     said = [note for note in ranking.notes if note.startswith("Owning ")]
-    assert bool(said) == (own.cost_usd < choice.cost_usd)
+    assert bool(said) == (own.row.cost_usd.value < choice.row.cost_usd.value)
     dear = rank("vgg16", limit=1, draws=50, utilization="0.01-0.02", resale="0")
-    assert dear.decision.best_to_own.cost_usd > dear.decision.choice.cost_usd
+    assert dear.decision.best_to_own.row.cost_usd.value > dear.decision.choice.row.cost_usd.value
     assert not any(note.startswith("Owning ") for note in dear.notes)
 
 

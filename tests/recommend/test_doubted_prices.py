@@ -151,7 +151,7 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
     )
     ranking = rank("resnet50", offers=table, as_of="2026-11-20", draws=50)
     choice = ranking.decision.choice
-    assert choice.provider == "mine"
+    assert choice.offer.provider == "mine"
     assert re.fullmatch(r"0\.00\d+ times what \d+ others \w+", choice.price_doubt)
     assert choice.price_note == ranking.rows[0].offer.note == f"price {choice.price_doubt}; a quote"
     caution = f"Caution: B200 180GB at {choice.price_doubt}"
@@ -166,8 +166,10 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
 def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: F811
     document = json.loads(gpubench("vgg16", "--json", "--results", str(fed)).stdout)
     assert "feed" not in {row["provider"] for row in document["rows"]}
-    (left_out,) = [each for each in document["excluded"] if each["provider"] == "feed"]
-    assert "$0.0100" in left_out["reason"]
+    (left_out,) = [each for each in document["excluded"] if "far below all others" in each["reason"]]
+    assert left_out["count"] == 1
+    assert left_out["example"].startswith("feed ")
+    assert "$0.0100" in left_out["example"]
     shown = gpubench("vgg16", "--results", str(fed), COLUMNS="400").stdout
     assert "feed" not in shown.partition("\n")[0]
     (line,) = [line for line in shown.splitlines() if "--accept-outliers" in line]

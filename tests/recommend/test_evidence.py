@@ -333,7 +333,7 @@ def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
     bases = {row.offer.gpu_key: row.estimate.basis for row in after.rows}
     assert bases == {H100: "measured", L4: "predicted"}
     widths = [
-        next(r.samples_per_s_high / r.samples_per_s_low for r in some.rows if r.offer.gpu_key == L4)
+        next(r.samples_per_s.high / r.samples_per_s.low for r in some.rows if r.offer.gpu_key == L4)
         for some in (before, after)
     ]
     assert widths[1] < widths[0]
@@ -352,8 +352,8 @@ def test_what_an_own_run_read_promises_a_rented_card_no_more_than_5_percent(tmp_
     assert alone
     for rented in alone:
         assert rented.estimate.basis == "measured"
-        assert rented.samples_per_s_low <= rented.samples_per_s / 1.05
-        assert rented.samples_per_s_high >= rented.samples_per_s * 1.05
+        assert rented.samples_per_s.low <= rented.samples_per_s.value / 1.05
+        assert rented.samples_per_s.high >= rented.samples_per_s.value * 1.05
 
 
 def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
@@ -366,7 +366,7 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     how = "CPU measured here with 6 threads (amp-bf16 eager, batch 1)"
     assert f" the {how} ends" in rank(samples=5000, **options).verdict
     assert f"The {how} would take " in said(rank(samples=5e6, **options))
-    assert rank(**options).rows[0].flat()["batch_choice"] == "fixed"
+    assert rank(**options).rows[0].estimate.batch_choice == "fixed"
     rows = rank(own=("cpu, 800 USD, 65 W",), buy=True, **options | {"limit": None}).rows
     assert "cpu" in {row.offer.gpu_key for row in rows}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -25,17 +26,17 @@ def row_of(vcpus, key=H100, **asked):
 
 def test_a_row_that_feeding_limits_is_as_wide_as_the_assumption():
     row = row_of(10)
-    assert (row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high) == (1500, 750, 3000)
-    assert (row.hours_low, row.hours, row.hours_high) == pytest.approx((0.5, 1, 2))
-    assert (row.cost_usd_low, row.cost_usd, row.cost_usd_high) == pytest.approx((1, 2, 4))
+    assert (row.samples_per_s.value, row.samples_per_s.low, row.samples_per_s.high) == (1500, 750, 3000)
+    assert (row.hours.low, row.hours.value, row.hours.high) == pytest.approx((0.5, 1, 2))
+    assert (row.cost_usd.low, row.cost_usd.value, row.cost_usd.high) == pytest.approx((1, 2, 4))
 
 
 def test_its_gpus_bound_it_above_and_the_feeding_bounds_one_that_is_nearly_limited_below():
-    assert row_of(50).samples_per_s_high == pytest.approx(9000 * 1.1)  # not the 15,000 that might be fed
+    assert row_of(50).samples_per_s.high == pytest.approx(9000 * 1.1)  # not the 15,000 that might be fed
     nearly = row_of(61)
-    assert nearly.samples_per_s == 9000
-    assert nearly.samples_per_s_low == pytest.approx(61 * IMAGES_PER_VCPU_S / FEED_FACTOR)
-    assert row_of(1000).samples_per_s_low == pytest.approx(9000 / 1.1)
+    assert nearly.samples_per_s.value == 9000
+    assert nearly.samples_per_s.low == pytest.approx(61 * IMAGES_PER_VCPU_S / FEED_FACTOR)
+    assert row_of(1000).samples_per_s.low == pytest.approx(9000 / 1.1)
 
 
 def test_a_row_that_feeding_limits_says_so():
@@ -74,7 +75,7 @@ def test_no_row_of_a_ranking_is_of_width_zero(names, asked):
     for row in found.rows:
         is_the_unit = found.decision.job is not None and row.offer.gpu_key == found.reference_gpu_key
         for field in ("samples_per_s", "hours", "cost_usd"):
-            value, low, high = (getattr(row, f"{field}{end}") for end in ("", "_low", "_high"))
+            value, low, high = msgspec.structs.astuple(getattr(row, field))
             if low is None or (field != "samples_per_s" and is_the_unit and len(found.cases) > 1):
                 continue  # unknown; or the job is so many hours of this very GPU
             assert low < high, (row.offer, field, value)

@@ -12,6 +12,7 @@ from gpubench import rank
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.interval import Interval
 from gpubench.recommend.verdict import MOST_WORDS
 from gpubench.sections import value, verdict
 from gpubench.sections.data import of_ranking
@@ -162,7 +163,8 @@ def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
     assert f"${own.purchase_usd:,.0f} first, if busy 50 %" in facts["Or own"]
     busier = msgspec.structs.replace(found, best_to_own_use=0.8)  # a figure, whatever the terms are called
     assert any(fact.value.endswith(" first, if busy 80 %") for fact in winners(busier))
-    small = msgspec.structs.replace(own, cost_usd=0.000036)
+    row = msgspec.structs.replace(own.row, cost_usd=Interval(0.000036))
+    small = msgspec.structs.replace(own, row=row)
     decision = msgspec.structs.replace(found.decision, best_to_own=small)
     shown = winners(msgspec.structs.replace(found, decision=decision))
     assert [fact.term for fact in shown] == [each for each in facts if each != "Or own"]
@@ -174,17 +176,20 @@ def winners(ranking):
 
 def test_the_price_of_cards_to_buy_has_its_date():
     first = screen("--max-purchase-usd", "3000").splitlines()[0]
-    assert f"({rank(max_purchase_usd=3000, draws=50).decision.choice.price_date})" in first
+    assert f"({rank(max_purchase_usd=3000, draws=50).decision.choice.offer.price_date})" in first
 
 
 def test_a_price_for_rent_that_is_not_current_tells_its_age_beside_the_choice():
     asked = {"spot": True, "spot_lost": 0.2, "region": ["us-east"], "as_of": "2026-11-20", "draws": 50}
     found = rank("resnet50", **asked)
     choice = found.decision.choice
-    assert choice.price_age_days > 180
-    assert len(choice.price_date) < 10
-    assert verdict.headline(found).endswith(f"({choice.price_date}, up to {choice.price_age_days} days old).")
-    fresh = msgspec.structs.replace(choice, price_age_days=180)
+    assert choice.row.price_age_days > 180
+    assert len(choice.offer.price_date) < 10
+    assert verdict.headline(found).endswith(
+        f"({choice.offer.price_date}, up to {choice.row.price_age_days} days old)."
+    )
+    row = msgspec.structs.replace(choice.row, price_age_days=180)
+    fresh = msgspec.structs.replace(choice, row=row)
     decision = msgspec.structs.replace(found.decision, choice=fresh)
     assert "old" not in verdict.headline(msgspec.structs.replace(found, decision=decision))
 
@@ -194,7 +199,7 @@ def test_deadline_and_budget_act_on_the_default_job():
     found = rank(deadline_hours=30, budget_usd=60, draws=50)
     assert found.decision.job.is_default
     assert found.rows
-    assert all(row.hours_high <= 30 and row.cost_usd_high <= 60 for row in found.rows if row.hours_high)
+    assert all(row.hours.high <= 30 and row.cost_usd.high <= 60 for row in found.rows if row.hours.high)
     reasons = " ".join(each.reason for each in found.excluded)
     assert "above 30.0 h" in reasons
     assert "above $60.00" in reasons

@@ -16,7 +16,7 @@ import pytest
 from gpubench.blocks.terminal import show
 from gpubench.cli.verbs.rank import ranking_parts
 from gpubench.errors import MisuseError
-from gpubench.models import Pricing, RankedOffer, Ranking
+from gpubench.models import Pricing, Ranking, Row
 from gpubench.offers.listing import list_offers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.refresh import refresh
@@ -91,12 +91,12 @@ def ask_both(**options: Any) -> Ranking:
     return judge(request, MARKET, lambda keys: evidence_of(answers), today=TODAY, drawer=log_normal)
 
 
-def best(**options: Any) -> RankedOffer:
+def best(**options: Any) -> Row:
     """Return the first row."""
     return ask(**options).rows[0]
 
 
-def at(row: RankedOffer) -> str:
+def at(row: Row) -> str:
     """Where a row is: its provider and instance."""
     return f"{row.offer.provider} {row.offer.instance}"
 
@@ -104,16 +104,16 @@ def at(row: RankedOffer) -> str:
 def value(**options: Any) -> tuple[str, float]:
     """The best, and what a dollar buys there [millions of samples]."""
     row = best(**options)
-    return at(row), row.samples_per_usd / 1e6
+    return at(row), row.samples_per_usd.value / 1e6
 
 
 def job(**options: Any) -> tuple[str, float, float]:
     """The best of a job, its hours and its dollars."""
     row = best(**JOB | options)
-    return at(row), row.hours, row.cost_usd
+    return at(row), row.hours.value, row.cost_usd.value
 
 
-def of(place: str, **options: Any) -> RankedOffer:
+def of(place: str, **options: Any) -> Row:
     """The row of one place."""
     return next(row for row in ask(**options).rows if at(row) == place)
 
@@ -154,17 +154,17 @@ WORTH = [
     Question("Eight GPUs?", "H100: 8 x 3000 x 3600 / 24 = 3.6; A100: 8 x 1000 x 3600 / 16 = 1.8",
              lambda: value(count=8), ("oci BM.GPU.H100.8", 3.6)),
     Question("What is fastest, one job a GPU?", "8 x 3000 samples/s",
-             lambda: (at(best(sort="throughput")), best(sort="throughput").samples_per_s),
+             lambda: (at(best(sort="throughput")), best(sort="throughput").samples_per_s.value),
              ("oci BM.GPU.H100.8", 24_000)),
     Question("What do a million samples cost at best?", "0.45 / 3600 / 900 x 1e6",
              lambda: best().usd_per_million_samples, 0.1389),
     Question("How many A100 is an RTX 5090, and what of it does a dollar buy?", "900 / 1000, 0.9 / 0.45",
-             lambda: (best().score, best().reference_hours_per_usd), (0.9, 2.0)),
+             lambda: (best().score.value, best().reference_hours_per_usd.value), (0.9, 2.0)),
     Question("Two workloads alike?", "sqrt(900 x 100) = 300: 3600 x 300 / 0.45",
-             lambda: ask_both(workloads=("vgg16", "lstm")).rows[0].samples_per_usd / 1e6, 2.4),
+             lambda: ask_both(workloads=("vgg16", "lstm")).rows[0].samples_per_usd.value / 1e6, 2.4),
     Question("Half of each by work?", "H100: 1 / (0.5 / 3000 + 0.5 / 1200) = 1714.3: 3600 x 1714.3 / 3; RTX 5090: 1.44",
              lambda: [f(ask_both(mix={"vgg16": 0.5, "lstm": 0.5}).rows[0])
-                      for f in (at, lambda row: row.samples_per_usd / 1e6)],
+                      for f in (at, lambda row: row.samples_per_usd.value / 1e6)],
              ["lambda gpu_1x_h100", 2.0571]),
 ]  # fmt: skip
 
@@ -190,10 +190,10 @@ JOBS = [
     Question("On spot at Amazon, a quarter lost?", "108e6 / 160 / 3600 = 187.5 h x 0.20, before 60.00 of the H100",
              lambda: job(providers=("aws",), spot=True, spot_lost=0.25), ("aws g4dn", 187.5, 37.5)),
     Question("One job a GPU, on eight?", "10 h x 24 / 8",
-             lambda: (of("oci BM.GPU.H100.8", **JOB, jobs="independent").hours,
-                      of("oci BM.GPU.H100.8", **JOB, jobs="independent").cost_usd), (10.0, 30.0)),
+             lambda: (of("oci BM.GPU.H100.8", **JOB, jobs="independent").hours.value,
+                      of("oci BM.GPU.H100.8", **JOB, jobs="independent").cost_usd.value), (10.0, 30.0)),
     Question("90 epochs of 1.2 million?", "90 x 1.2e6 = 108e6 samples",
-             lambda: best(epochs=90, dataset_size=1.2e6).cost_usd, 15.0),
+             lambda: best(epochs=90, dataset_size=1.2e6).cost_usd.value, 15.0),
     Question("On an A100 reserved for a year?", "108e6 / 1000 / 3600 = 30 h x 1.50, on demand 75.00",
              lambda: job(providers=("azure",), count=1, reserved=True), ("azure NC24", 30.0, 45.0)),
 ]  # fmt: skip

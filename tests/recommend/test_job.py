@@ -26,9 +26,9 @@ def test_without_a_job_it_is_what_one_a100_does_in_a_day():
     """H100: 24 x 1500 / 3000 = 12 h, and 10 minutes: 12.167 h at 2 USD are 24.33 USD."""
     ranking = of_default([offer(H100, 2.0), offer(A100, 1.5)])
     first, reference = ranking.rows
-    assert first.hours == pytest.approx(12 + 1 / 6)
-    assert first.cost_usd == pytest.approx(24.333, abs=1e-3)
-    assert reference.hours == pytest.approx(24 + 1 / 6)
+    assert first.hours.value == pytest.approx(12 + 1 / 6)
+    assert first.cost_usd.value == pytest.approx(24.333, abs=1e-3)
+    assert reference.hours.value == pytest.approx(24 + 1 / 6)
     job = ranking.decision.job
     assert (job.words, job.is_default, job.reference_gpu_key) == (
         "24 h of one A100 SXM4 80GB",
@@ -45,11 +45,11 @@ def test_the_reference_is_known_against_itself_however_wide_its_interval(width, 
     ranking = of_default([offer(A100, 1.5), offer(H100, 2.0)], width=width, startup_minutes=startup)
     rows = {row.offer.gpu_key: row for row in ranking.rows}
     own, other = rows[A100], rows[H100]
-    assert (own.score_low, own.score, own.score_high) == (1, 1, 1)
-    assert own.hours_low == own.hours == own.hours_high == pytest.approx(24 + startup / 60)
-    assert other.hours_low < other.hours < other.hours_high
-    assert own.samples_per_s_low == pytest.approx(1500 / width)
-    assert own.job_hours.text() == f"{own.hours:.1f}"
+    assert (own.score.low, own.score.value, own.score.high) == (1, 1, 1)
+    assert own.hours.low == own.hours.value == own.hours.high == pytest.approx(24 + startup / 60)
+    assert other.hours.low < other.hours.value < other.hours.high
+    assert own.samples_per_s.low == pytest.approx(1500 / width)
+    assert own.hours.collapsed.text() == f"{own.hours.value:.1f}"
 
 
 def test_what_both_err_by_together_is_not_in_a_ratio():
@@ -61,15 +61,15 @@ def test_what_both_err_by_together_is_not_in_a_ratio():
 
     ranking = of_default([offer(H100, 2.0)], width=2.0, drawer=together)
     row = ranking.rows[0]
-    assert row.hours_low == pytest.approx(row.hours)
-    assert row.hours_high == pytest.approx(row.hours)
-    assert row.samples_per_s_low == pytest.approx(1500)
+    assert row.hours.low == pytest.approx(row.hours.value)
+    assert row.hours.high == pytest.approx(row.hours.value)
+    assert row.samples_per_s.low == pytest.approx(1500)
 
 
 def test_relative_units_are_for_the_asking():
     ranking = of_default([offer(H100, 2.0)], relative=True)
     assert ranking.decision.job is None
-    assert (ranking.sorted_by, ranking.rows[0].hours) == ("value", None)
+    assert (ranking.sorted_by, ranking.rows[0].hours.value) == ("value", None)
 
 
 def test_without_a_figure_of_the_reference_it_is_relative():
@@ -84,12 +84,12 @@ def test_ten_minutes_of_start_up_decide_a_short_job():
     assert rank_of(offers, RATES, **job, startup_minutes=0).rows[0].offer.gpu_key == H100
     rows = rank_of(offers, RATES, **job, startup_minutes=None).rows
     assert [row.offer.gpu_key for row in rows] == [L4, H100]
-    assert [row.cost_usd for row in rows] == [pytest.approx(1.54), pytest.approx(1.87)]
+    assert [row.cost_usd.value for row in rows] == [pytest.approx(1.54), pytest.approx(1.87)]
 
 
 def test_nothing_starts_up_on_hardware_of_ones_own():
     own = msgspec.structs.replace(offer(H100, 1.0), pricing=Pricing.OWNED, kind="owned")
-    assert of_default([own]).rows[0].hours == pytest.approx(12)
+    assert of_default([own]).rows[0].hours.value == pytest.approx(12)
 
 
 def test_workloads_that_have_a_job_of_their_own():
@@ -106,4 +106,4 @@ def test_resnet50_is_90_epochs_of_imagenet_on_the_shipped_tables():
     ranking = rank("resnet50", gpu="h100", provider="lambda", limit=1)
     row = ranking.rows[0]
     assert ranking.decision.job.words == "90 epochs of ImageNet"
-    assert row.hours == pytest.approx(115_305_030 / row.samples_per_s / 3600 + 1 / 6)
+    assert row.hours.value == pytest.approx(115_305_030 / row.samples_per_s.value / 3600 + 1 / 6)

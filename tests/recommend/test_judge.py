@@ -12,7 +12,7 @@ from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.contradictions import check
-from gpubench.recommend.rank import as_json
+from gpubench.recommend.rank import document
 from gpubench.recommend.request import RankRequest
 
 from .builders import (
@@ -36,7 +36,7 @@ def test_value_is_throughput_times_an_hour_over_the_price():
     """H100: 3600 x 3000 / 3.00 = 3.6 M; L4: 3600 x 500 / 0.40 = 4.5 M images for a dollar."""
     ranking = rank_of([offer(H100, 3.0), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0})
     assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
-    assert [row.samples_per_usd for row in ranking.rows] == pytest.approx([4.5e6, 3.6e6])
+    assert [row.samples_per_usd.value for row in ranking.rows] == pytest.approx([4.5e6, 3.6e6])
     assert ranking.rows[0].usd_per_million_samples == pytest.approx(1 / 4.5)
     assert [row.rank for row in ranking.rows] == [1, 2]
     assert ranking.unit == "images"
@@ -46,13 +46,13 @@ def test_an_instance_counts_all_its_gpus():
     """Independent jobs: 8 x 3000 / 24.00 is worth what 3000 / 3.00 is; one job over all keeps 0.9 of it."""
     offers = [offer(H100, 24.0, gpu_count=8, instance="eight")]
     alone = rank_of(offers, {H100: 3000.0}).rows[0]
-    assert (alone.samples_per_s, alone.scaling_efficiency, alone.scaling_basis) == (
+    assert (alone.samples_per_s.value, alone.scaling_efficiency, alone.scaling_basis) == (
         24000,
         1,
         "independent jobs",
     )
     together = rank_of(offers, {H100: 3000.0}, jobs="ddp").rows[0]
-    assert together.samples_per_s == pytest.approx(21600)
+    assert together.samples_per_s.value == pytest.approx(21600)
     assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modeled")
 
 
@@ -80,8 +80,8 @@ def test_hours_and_cost_of_a_job():
     """1e9 images at 0.9 x 8 x 3000 = 21,600/s take 1e9 / 21600 / 3600 = 12.86 h, at 24 USD/h 308.64 USD."""
     offers = [offer(H100, 24.0, gpu_count=8)]
     row = rank_of(offers, {H100: 3000.0}, samples=1e9).rows[0]
-    assert row.hours == pytest.approx(12.860, abs=1e-3)
-    assert row.cost_usd == pytest.approx(308.64, abs=0.01)
+    assert row.hours.value == pytest.approx(12.860, abs=1e-3)
+    assert row.cost_usd.value == pytest.approx(308.64, abs=0.01)
     again = rank_of(offers, {H100: 3000.0}, epochs=10, dataset_size=1e8).rows[0]
     assert again.hours == row.hours
 
@@ -89,22 +89,22 @@ def test_hours_and_cost_of_a_job():
 def test_independent_jobs_share_the_price_and_not_the_time():
     """One of eight jobs: 1e9 / 3000 / 3600 = 92.59 h at 24 / 8 = 3 USD/h is 277.78 USD."""
     row = rank_of([offer(H100, 24.0, gpu_count=8)], {H100: 3000.0}, samples=1e9, jobs="independent").rows[0]
-    assert row.hours == pytest.approx(92.593, abs=1e-3)
-    assert row.cost_usd == pytest.approx(277.78, abs=0.01)
+    assert row.hours.value == pytest.approx(92.593, abs=1e-3)
+    assert row.cost_usd.value == pytest.approx(277.78, abs=0.01)
 
 
 def test_the_interval_of_value_is_that_of_throughput():
     row = rank_of([offer(H100, 3.0)], {H100: 3000.0}, width=1.25).rows[0]
-    assert row.samples_per_s_low == pytest.approx(2400)
-    assert row.samples_per_s_high == pytest.approx(3750)
-    assert row.samples_per_usd_low == pytest.approx(3600 * 2400 / 3)
-    assert row.samples_per_usd_high == pytest.approx(3600 * 3750 / 3)
+    assert row.samples_per_s.low == pytest.approx(2400)
+    assert row.samples_per_s.high == pytest.approx(3750)
+    assert row.samples_per_usd.low == pytest.approx(3600 * 2400 / 3)
+    assert row.samples_per_usd.high == pytest.approx(3600 * 3750 / 3)
 
 
 def test_an_unknown_interval_stays_unknown():
     row = rank_of([offer(H100, 3.0)], {H100: 3000.0}).rows[0]
-    assert row.samples_per_s_low is None
-    assert row.samples_per_usd_high is None
+    assert row.samples_per_s.low is None
+    assert row.samples_per_usd.high is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
             RankRequest(mix={"cnn": 0.5, "lstm": 0.5}, draws=10),
         )
     ]
-    assert [row.samples_per_s for row in rows] == pytest.approx([400, 320])
+    assert [row.samples_per_s.value for row in rows] == pytest.approx([400, 320])
     assert [part.samples_per_s for part in rows[0].parts] == [200, 800]
 
 
@@ -147,7 +147,7 @@ def test_the_weakest_basis_names_a_combination():
 
 def test_speed_is_a_multiple_of_the_reference():
     ranking = rank_of([offer(H100)], {H100: 3000.0, A100: 1500.0})
-    assert ranking.rows[0].score == pytest.approx(2.0)
+    assert ranking.rows[0].score.value == pytest.approx(2.0)
     assert ranking.reference_gpu_key == A100
     assert rank_of([offer(H100)], {H100: 3000.0}).reference_gpu_key is None
 
@@ -274,10 +274,10 @@ def test_billing_startup_and_lost_spot_work():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.38)]
     options = {"samples": 1e8, "spot": True, "spot_lost": 0.2, "startup_minutes": 30, "billing_minutes": 60}
     spot, on_demand = rank_of(offers, {H100: 3000.0}, sort="cost", **options).rows
-    assert spot.hours == pytest.approx(11.611, abs=1e-3)
-    assert spot.cost_usd == pytest.approx(12.0)
-    assert on_demand.hours == pytest.approx(9.759, abs=1e-3)
-    assert on_demand.cost_usd == pytest.approx(13.8)
+    assert spot.hours.value == pytest.approx(11.611, abs=1e-3)
+    assert spot.cost_usd.value == pytest.approx(12.0)
+    assert on_demand.hours.value == pytest.approx(9.759, abs=1e-3)
+    assert on_demand.cost_usd.value == pytest.approx(13.8)
 
 
 def test_spot_knows_how_much_work_it_may_lose():
@@ -297,7 +297,7 @@ def test_storage_egress_and_tax_are_on_the_bill():
     row = rank_of(
         [offer(H100, 2.0)], {H100: 3000.0}, samples=1e8, storage_usd_per_month=73, egress_usd=5, tax=0.2
     ).rows[0]
-    assert row.cost_usd == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
+    assert row.cost_usd.value == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
 
 
 def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
@@ -305,7 +305,7 @@ def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
     of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
     mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
     row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
-    assert row.cost_usd == pytest.approx(9.25926 * 2 * 1.2, abs=0.01)
+    assert row.cost_usd.value == pytest.approx(9.25926 * 2 * 1.2, abs=0.01)
 
 
 def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
@@ -328,7 +328,7 @@ def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
     assert "AMD EPYC 9354" in note
     assert "H100" in note
     assert not {"\x1b", "L4", "Other"} & {*note, *note.split()}
-    assert [row.flat()["host_cpu"] for row in ranking.rows] == ["AMD EPYC 9354\x1b[31m", None]
+    assert [row.estimate.host_cpu for row in ranking.rows] == ["AMD EPYC 9354\x1b[31m", None]
 
 
 def test_of_several_workloads_a_host_bound_one_names_its_cpu():
@@ -402,44 +402,62 @@ def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
     assert request.results == tmp_path
 
 
-def test_the_json_has_the_promised_keys():
-    document = msgspec.json.decode(
-        msgspec.json.encode(
-            as_json(rank_of([offer(H100), offer(L4, 1, kind="historic")], {H100: 3000.0}, width=1.2))
-        )
+def test_the_document_says_each_thing_once():
+    """An H100 at 2 USD/h; the answers are rows, and of two offers left out for one reason one is the example."""
+    offers = [offer(H100), offer(L4, 1, kind="historic"), offer(L4, 2, kind="historic"), offer(L4, 0.2)]
+    ranking = rank_of(offers, {H100: 3000.0, L4: 200.0}, width=1.2, samples=1e8, limit=1)
+    written = msgspec.json.decode(msgspec.json.encode(document(ranking)))
+    assert written["schema"] == "gpubench.ranking/3"
+    assert written["job"] == {"samples": 1e8, "words": "100 million images"}
+    assert (written["hour_worth_usd"], written["settings"]) == (None, [])
+    assert [row["gpu_key"] for row in written["rows"]] == [H100]
+    assert written["answers"]["cheapest"] == {"row": 0, "p_best": ranking.rows[0].p_cheapest, "toss_up": None}
+    assert written["answers"]["fastest"] == {"row": 0, "p_best": 1.0, "toss_up": None}
+    assert written["answers"]["sensible"] is None
+    (left_out,) = written["excluded"]
+    assert left_out["count"] == 2
+    assert "historic" in left_out["example"]
+    assert {each["kind"] for each in written["sentences"]} <= {
+        "answer",
+        "sureness",
+        "caution",
+        "next",
+        "note",
+    }
+    assert written["sentences"][0]["kind"] == "answer"
+    (row,) = written["rows"]
+    assert (row["price_usd_per_hour"], row["seller"], row["stack"], row["total_usd"]) == (
+        2.0,
+        "cloud",
+        None,
+        None,
     )
-    assert {"schema_version", "as_of", "objective", "cases", "rows", "excluded"} <= set(document)
-    promised = [
-        "rank",
-        "provider",
-        "instance",
-        "region",
-        "gpu_key",
-        "gpu_count",
-        "pricing",
-        "price_usd_per_hour",
-        "price_date",
-        "samples_per_s",
-        "samples_per_s_low",
-        "samples_per_s_high",
-        "basis",
-        "samples_per_usd",
-        "samples_per_usd_low",
-        "samples_per_usd_high",
-        "usd_per_million_samples",
-        "hours",
-        "cost_usd",
-        "scaling_efficiency",
-        "scaling_basis",
-        "p_best",
-        "pareto",
-        "tie",
-        "fits_memory",
-        "findings",
+
+
+def test_an_answer_that_is_not_among_the_rows_stands_behind_them():
+    """An L4 at 0.1 USD/h costs the least, an H100 at 2 USD/h is the fastest: with one row asked for there are two."""
+    ranking = rank_of([offer(H100), offer(L4, 0.1)], {H100: 3000.0, L4: 500.0}, samples=1e8, limit=1)
+    written = document(ranking)
+    assert len(ranking.rows) == 1
+    assert [row["gpu_key"] for row in written["rows"]] == [L4, H100]
+    assert [written["answers"][name]["row"] for name in ("cheapest", "fastest")] == [0, 1]
+
+
+def test_what_is_cheapest_and_what_is_fastest_does_not_depend_on_the_order():
+    offers = [offer(H100), offer(L4, 0.1), offer(RTX5090, 0.9)]
+    rates = {H100: 3000.0, L4: 150.0, RTX5090: 1500.0}
+    chances = [
+        {
+            row.offer.gpu_key: (row.p_cheapest, row.p_fastest)
+            for row in rank_of(offers, rates, 1.5, sort=sort, samples=1e8).rows
+        }
+        for sort in ("cost", "time")
     ]
-    assert set(promised) <= set(document["rows"][0])
-    assert set(document["excluded"][0]) >= {"provider", "instance", "gpu_key", "reason"}
-    assert document["rows"][0]["price_usd_per_hour"] == 2.0
+    assert chances[0] == chances[1]
+    cheapest, fastest = zip(*chances[0].values(), strict=True)
+    assert (sum(cheapest), sum(fastest)) == (pytest.approx(1), pytest.approx(1))
+    assert 0.5 < chances[0][H100][1] < 1
+    assert 0.1 < chances[0][RTX5090][0] < 0.9
 
 
 def test_the_verdict_names_the_best_the_fastest_and_the_cheapest():
@@ -486,7 +504,7 @@ def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_not
     assert "(one host's ask)" in ranking.verdict
     assert "the median of 3 hosts' asks is $3.00" in said(ranking)
     assert any(note.endswith(f" acme: {first.note}.") for note in ranking.notes)
-    assert ranking.rows[0].flat()["price_note"] == first.note
+    assert ranking.rows[0].offer.note == first.note
     assert not any("host" in note for note in rank_of([offer(H100)], {H100: 3000.0}).notes)
 
 

@@ -83,7 +83,7 @@ def test_no_shipped_offer_is_recommended_that_torch_does_not_run(asked):
     found = rank("resnet50", **asked, draws=50, as_of=date(2026, 11, 20).isoformat())
     decision = found.decision
     named = {*keys_of(found)} | {
-        each.gpu_key
+        each.offer.gpu_key
         for each in (
             decision.choice,
             decision.runner_up,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
+from gpubench.specs import load_specs
 
 from .builders import H100, KEYS, L4, RTX5090, T4, offer, rank_of, said
 
@@ -25,7 +26,7 @@ def test_spot_losses_reach_the_order_of_a_job():
         ranking = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.9, sort=sort)
         first, second = ranking.rows
         assert first.offer.pricing is Pricing.ON_DEMAND
-        assert (first.cost_usd, second.cost_usd) == (
+        assert (first.cost_usd.value, second.cost_usd.value) == (
             pytest.approx(13.889, abs=1e-3),
             pytest.approx(17.593, abs=1e-3),
         )
@@ -44,9 +45,9 @@ def test_without_a_job_lost_work_is_lost_throughput():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.2)]
     on_demand, spot = rank_of(offers, {H100: 3000.0}, width=1.2, spot=True, spot_lost=0.25).rows
     assert spot.offer.pricing is Pricing.SPOT
-    assert spot.samples_per_s == pytest.approx(2400)
-    assert spot.samples_per_s_low == pytest.approx(2000)
-    assert (on_demand.samples_per_usd, spot.samples_per_usd) == (
+    assert spot.samples_per_s.value == pytest.approx(2400)
+    assert spot.samples_per_s.low == pytest.approx(2000)
+    assert (on_demand.samples_per_usd.value, spot.samples_per_usd.value) == (
         pytest.approx(9.0e6),
         pytest.approx(8.64e6),
     )
@@ -59,7 +60,7 @@ def test_at_its_break_even_spot_is_worth_what_on_demand_is():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 1.38, instance="x")]
     row = rank_of(offers, {H100: 3000.0}, spot=True).rows[0]
     rows = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=row.spot_break_even).rows
-    assert rows[0].samples_per_usd == pytest.approx(rows[1].samples_per_usd)
+    assert rows[0].samples_per_usd.value == pytest.approx(rows[1].samples_per_usd.value)
 
 
 def test_what_spot_may_lose_is_the_same_whatever_it_is_taken_to_lose():
@@ -75,7 +76,7 @@ def test_jobs_side_by_side_share_the_price_of_their_machine():
     """An hour of work on each of 8 GPUs for 8.00 USD/h: 1.00 USD a job, as on one GPU for 1.00 USD/h."""
     offers = [offer(H100, 8.0, gpu_count=8), offer(H100, 1.0)]
     rows = rank_of(offers, {H100: 3000.0}, samples=3000 * 3600, jobs="independent").rows
-    assert [row.cost_usd for row in rows] == pytest.approx([1.0, 1.0])
+    assert [row.cost_usd.value for row in rows] == pytest.approx([1.0, 1.0])
 
 
 def test_start_up_decides_a_short_job():
@@ -87,7 +88,7 @@ def test_start_up_decides_a_short_job():
     assert rank_of(offers, RATES, **job).rows[0].offer.gpu_key == H100
     ranking = rank_of(offers, RATES, **job, startup_minutes=15)
     assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
-    assert [row.cost_usd for row in ranking.rows] == [pytest.approx(1.59), pytest.approx(1.95)]
+    assert [row.cost_usd.value for row in ranking.rows] == [pytest.approx(1.59), pytest.approx(1.95)]
     assert [row.p_best for row in ranking.rows] == [1, 0]
 
 
@@ -96,7 +97,7 @@ def test_a_bill_by_the_hour_decides_and_equal_bills_go_to_the_faster():
     offers, options = [offer(H100, 3.0), offer(L4, 0.6)], {"samples": 4.32e6, "billing_minutes": 60}
     assert rank_of(offers, RATES, **options).rows[0].offer.gpu_key == L4
     alike = rank_of([offer(L4, 1.0), offer(H100, 3.0)], RATES, **options).rows
-    assert [(row.offer.gpu_key, row.cost_usd, row.p_best) for row in alike] == [
+    assert [(row.offer.gpu_key, row.cost_usd.value, row.p_best) for row in alike] == [
         (H100, pytest.approx(3.0), 0.5),
         (L4, pytest.approx(3.0), 0.5),
     ]
@@ -148,7 +149,7 @@ def test_what_spot_may_lose_can_be_typed_back_above_one_too():
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
     assert "stays under 150 %" in said(ranking)
     at_it = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=1.5).rows
-    assert at_it[0].samples_per_usd == pytest.approx(at_it[1].samples_per_usd)
+    assert at_it[0].samples_per_usd.value == pytest.approx(at_it[1].samples_per_usd.value)
 
 
 def test_an_offer_beyond_the_detailed_rows_can_still_win():
@@ -193,14 +194,14 @@ def ranked(market, **options):
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.sampled_from(["value", "cost"]))
 def test_no_row_of_a_job_costs_less_than_the_one_above_it(market, job, sort):
-    costs = [row.cost_usd for row in ranked(market, **job, sort=sort).rows]
+    costs = [row.cost_usd.value for row in ranked(market, **job, sort=sort).rows]
     assert costs == sorted(costs)
 
 
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs)
 def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market, job):
-    hours = [row.hours for row in ranked(market, **job, sort="time").rows]
+    hours = [row.hours.value for row in ranked(market, **job, sort="time").rows]
     assert hours == sorted(hours)
 
 
@@ -208,10 +209,10 @@ def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market
 @given(markets, jobs)
 def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
     rows = ranked(market, **job, width=None).rows
-    least = rows[0].cost_usd
+    least = rows[0].cost_usd.value
     chances = [row.p_best for row in rows]
     assert sum(chances) == pytest.approx(1)
-    assert all((row.p_best > 0) == (row.cost_usd == pytest.approx(least, abs=0)) for row in rows)
+    assert all((row.p_best > 0) == (row.cost_usd.value == pytest.approx(least, abs=0)) for row in rows)
 
 
 @settings(max_examples=25, deadline=None)
@@ -224,9 +225,9 @@ def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
     for old, new in ((a, b) for a in before for b in after if a.offer is b.offer or a.offer == b.offer):
         if old.offer.pricing is Pricing.SPOT:
             assert on_demand_above(after, new) >= on_demand_above(before, old)
-            assert new.samples_per_usd <= old.samples_per_usd
-            assert (new.cost_usd or 0) >= (old.cost_usd or 0)
-            assert (new.hours or 0) >= (old.hours or 0)
+            assert new.samples_per_usd.value <= old.samples_per_usd.value
+            assert (new.cost_usd.value or 0) >= (old.cost_usd.value or 0)
+            assert (new.hours.value or 0) >= (old.hours.value or 0)
 
 
 def on_demand_above(rows, row):
@@ -252,7 +253,9 @@ def test_losing_more_never_raises_the_only_spot_row(market, job, more, sort):
 @given(markets, jobs)
 def test_the_pareto_set_is_of_hours_cost_and_memory_of_the_job(market, job):
     rows = ranked(market, **job).rows
-    figures = [(row.hours, row.cost_usd, -row.factors["memory_bytes"]) for row in rows]
+    figures = [
+        (row.hours.value, row.cost_usd.value, -load_specs()[row.offer.gpu_key].memory_bytes) for row in rows
+    ]
     for row, own in zip(rows, figures, strict=True):
         beaten = any(all(np.less_equal(other, own)) and other != own for other in figures)
         assert row.pareto != beaten

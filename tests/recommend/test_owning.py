@@ -330,12 +330,14 @@ def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(e
     rates = {H100: 3000.0, L4: rate / 2, RTX5090: rate}
     ranking = weigh([machine(gpu_count=count)], rent, rates, **extras)
     rows = {row.offer.gpu_key: row for row in ranking.rows}
-    own, rented = rows.pop(H100), min(rows.values(), key=lambda row: row.cost_usd)
+    own, rented = rows.pop(H100), min(rows.values(), key=lambda row: row.cost_usd.value)
     (weighed,) = ranking.buy_or_rent
-    if abs(own.cost_usd / rented.cost_usd - 1) > 1e-3:  # an hour of what is owned is kept to four places
-        assert pays(weighed) == (own.cost_usd < rented.cost_usd)
+    if (
+        abs(own.cost_usd.value / rented.cost_usd.value - 1) > 1e-3
+    ):  # an hour of what is owned is kept to four places
+        assert pays(weighed) == (own.cost_usd.value < rented.cost_usd.value)
     at_once = count if extras["jobs"] == "independent" else 1
-    an_hour = at_once * rented.cost_usd / own.hours / (1 + extras["tax"])
+    an_hour = at_once * rented.cost_usd.value / own.hours.value / (1 + extras["tax"])
     assert weighed.equivalent_usd_per_hour == pytest.approx(an_hour)
 
 
@@ -353,8 +355,8 @@ def test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_dis
     """An hour at 1.325 USD. Rented: 1.5 h of 2.99, a disk for 0.10 an hour and 5 USD of egress, 9.635 USD."""
     job = {"samples": 1.08e7, "startup_minutes": 30, "storage_usd_per_month": 73, "egress_usd": 5}
     own, rented = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, **job).rows
-    assert (own.hours, rented.hours) == pytest.approx((1, 1.5))
-    assert (own.cost_usd, rented.cost_usd) == pytest.approx((1.325, 9.635), abs=1e-3)
+    assert (own.hours.value, rented.hours.value) == pytest.approx((1, 1.5))
+    assert (own.cost_usd.value, rented.cost_usd.value) == pytest.approx((1.325, 9.635), abs=1e-3)
 
 
 def test_of_many_short_jobs_what_is_rented_is_started_and_billed_once():
@@ -386,9 +388,9 @@ def test_short_jobs_are_rather_rented_where_an_hour_of_them_costs_less():
     """Of a job of 6 s a start of ten minutes makes most; an hour of such jobs costs 0.58 USD, 1.33 owned."""
     asked = {"samples": 3000 * 6.0, "startup_minutes": 10, "rent_or_buy": "buy"}
     decision = weigh([machine()], [offer(H100, 0.5)], {H100: 3000}, **asked).decision
-    assert decision.choice.cost_usd < 0.01
+    assert decision.choice.row.cost_usd.value < 0.01
     assert decision.rather_rent is not None
-    assert decision.rather_rent.cost_usd > decision.choice.cost_usd
+    assert decision.rather_rent.row.cost_usd.value > decision.choice.row.cost_usd.value
 
 
 def test_a_purchase_is_held_against_rent_that_meets_the_deadline():

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.recommend.rows import Dominators
+from gpubench.recommend import rows as of_rows
 
 
 def dominators(time, cost, memory):
     every = np.arange(len(time))
-    return Dominators(time, cost, memory, every).of(every)
+    return of_rows.dominators(time, cost, memory, every, every)
 
 
 def dominates(a, b):

@@ -60,9 +60,9 @@ def ranked(market, **question):
 def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its_ends(market, question):
     ranking, drawn = ranked(market, **question)
     for row, costs in zip(ranking.rows, drawn, strict=True):
-        assert row.cost_usd_low <= row.cost_usd <= row.cost_usd_high
-        assert (costs <= row.cost_usd).mean() == pytest.approx(0.5, abs=0.05)
-        inside = (costs >= row.cost_usd_low) & (costs <= row.cost_usd_high)
+        assert row.cost_usd.low <= row.cost_usd.value <= row.cost_usd.high
+        assert (costs <= row.cost_usd.value).mean() == pytest.approx(0.5, abs=0.05)
+        inside = (costs >= row.cost_usd.low) & (costs <= row.cost_usd.high)
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
 
 
@@ -71,7 +71,7 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
 def test_of_two_rows_the_one_above_costs_less_in_half_of_the_draws_or_more(market, question):
     """So no row that P(best) beats stands above the first: order and chances rest on the same prices."""
     ranking, drawn = ranked(market, **question)
-    costs = [row.cost_usd for row in ranking.rows]
+    costs = [row.cost_usd.value for row in ranking.rows]
     assert costs == sorted(costs)
     for above, below in itertools.pairwise(drawn):
         assert (above <= below).mean() >= 0.45
@@ -83,10 +83,10 @@ def test_an_old_low_ask_is_expected_between_itself_and_what_hosts_ask():
     ranking, _ = ranked([(H100, 0.20, HOST | {"price_date": "2026-10-21"}), *hosts], samples=10 * 3600 * 3000)
     first, *fresh = ranking.rows
     assert float(first.offer.price_usd_per_hour) == 0.20
-    assert first.expected_usd_per_hour == pytest.approx(0.2828, abs=1e-4)
-    assert first.cost_usd == pytest.approx(2.828, abs=1e-3)
-    assert [row.expected_usd_per_hour for row in fresh] == [0.40, 0.45]
-    assert first.expected_usd_per_hour_low < 0.2828 < first.expected_usd_per_hour_high
+    assert first.usd_per_hour.value == pytest.approx(0.2828, abs=1e-4)
+    assert first.cost_usd.value == pytest.approx(2.828, abs=1e-3)
+    assert [row.usd_per_hour.value for row in fresh] == [0.40, 0.45]
+    assert first.usd_per_hour.low < 0.2828 < first.usd_per_hour.high
 
 
 def test_what_is_expected_of_an_ask_is_the_same_whatever_else_is_filtered_out():
@@ -95,17 +95,17 @@ def test_what_is_expected_of_an_ask_is_the_same_whatever_else_is_filtered_out():
     ]
     every, _ = ranked(hosts)
     alone, _ = ranked(hosts, providers=("p0.2",))
-    expected = {row.offer.provider: row.expected_usd_per_hour for row in every.rows}
-    assert alone.rows[0].expected_usd_per_hour == expected["p0.2"] > 0.2
+    expected = {row.offer.provider: row.usd_per_hour.value for row in every.rows}
+    assert alone.rows[0].usd_per_hour.value == expected["p0.2"] > 0.2
 
 
 def test_budget_and_hourly_limit_hold_of_the_printed_figures():
     hosts = [(H100, price, HOST | {"price_date": "2026-08"}) for price in (0.20, 0.40, 0.45)]
     (first, *_) = ranked(hosts, width=1.3)[0].rows
-    kept, _ = ranked(hosts, width=1.3, budget_usd=first.cost_usd_high * 1.001)
+    kept, _ = ranked(hosts, width=1.3, budget_usd=first.cost_usd.high * 1.001)
     assert kept.rows[0].offer == first.offer
     with pytest.raises(MisuseError, match="budget"):
-        ranked(hosts, width=1.3, budget_usd=first.cost_usd_high * 0.999)
+        ranked(hosts, width=1.3, budget_usd=first.cost_usd.high * 0.999)
     with pytest.raises(MisuseError, match="max-usd-per-hour"):
         ranked(hosts, max_usd_per_hour=0.21)
-    assert len(ranked(hosts, max_usd_per_hour=first.expected_usd_per_hour)[0].rows) == 1
+    assert len(ranked(hosts, max_usd_per_hour=first.usd_per_hour.value)[0].rows) == 1

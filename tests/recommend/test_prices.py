@@ -122,10 +122,10 @@ def test_a_strangers_fresh_ask_is_never_all_but_sure_to_be_the_best(tmp_path):
     found = rank("resnet50", results=tmp_path, gpu=["RTX 4090"], as_of="2026-11-20", limit=100)
     rows = {row.offer.instance: row for row in found.rows if row.offer.price_date == "2026-11-20"}
     first = rows["h0"]
-    assert first.expected_usd_per_hour == pytest.approx(0.14)
-    assert first.expected_usd_per_hour_low == pytest.approx(0.14 / 1.312, rel=1e-3)
-    assert first.expected_usd_per_hour_high == pytest.approx(0.14 * 1.312, rel=1e-3)
-    assert rows["c"].expected_usd_per_hour_low == rows["c"].expected_usd_per_hour_high == 0.3
+    assert first.usd_per_hour.value == pytest.approx(0.14)
+    assert first.usd_per_hour.low == pytest.approx(0.14 / 1.312, rel=1e-3)
+    assert first.usd_per_hour.high == pytest.approx(0.14 * 1.312, rel=1e-3)
+    assert rows["c"].usd_per_hour.low == rows["c"].usd_per_hour.high == 0.3
     assert first.p_best < 0.9
 
 
@@ -152,11 +152,12 @@ def test_cards_to_buy_drift_with_the_age_of_their_price_one_and_two_of_them_alik
 
 def test_the_cost_of_a_used_card_has_the_age_of_its_price_in_it():
     choice = rank("resnet50", max_purchase_usd=3000, as_of="2026-11-20", draws=50).decision.choice
-    assert choice.price_label == "used"
-    assert choice.expected_usd_per_hour_low < choice.expected_usd_per_hour < choice.expected_usd_per_hour_high
+    assert choice.condition == "used"
+    assert choice.row.usd_per_hour.low < choice.row.usd_per_hour.value < choice.row.usd_per_hour.high
     quoted = rank("resnet50", own=["RTX 3090, 700 USD"], gpu=["RTX 3090"], as_of="2026-11-20", draws=50)
     own = quoted.decision.best_to_own
-    assert own.expected_usd_per_hour_low == own.expected_usd_per_hour == own.expected_usd_per_hour_high
+    usd = own.row.usd_per_hour
+    assert usd.low == usd.value == usd.high
 
 
 def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_off():
@@ -172,8 +173,8 @@ def test_the_ends_of_a_cost_hold_what_its_price_has_drifted():
     1.645 x 0.27 = 0.4441 of the price: sqrt(0.1823 ^ 2 + 0.4441 ^ 2) = 0.4801 of the cost."""
     old = offer(H100, 2.0, price_date="2025-11-20")
     (row,) = rank_of([old], {H100: 3000.0}, width=1.2, samples=1e9).rows
-    ends = (row.cost_usd_low, row.cost_usd_high)
-    assert ends == pytest.approx([row.cost_usd * math.exp(side * 0.4801) for side in (-1, 1)], rel=1e-3)
+    ends = (row.cost_usd.low, row.cost_usd.high)
+    assert ends == pytest.approx([row.cost_usd.value * math.exp(side * 0.4801) for side in (-1, 1)], rel=1e-3)
 
 
 def test_an_old_ask_makes_the_choice_less_sure_than_a_fresh_one():

@@ -51,7 +51,7 @@ def test_cheaper_is_never_worse(market, data):
 def test_adding_an_offer_never_worsens_the_best(market, extra):
     offers = offers_of(market)
     more = [*offers, offer(extra[0], extra[1], gpu_count=extra[2], instance="extra")]
-    assert ranked(more)[0].samples_per_usd >= ranked(offers)[0].samples_per_usd
+    assert ranked(more)[0].samples_per_usd.value >= ranked(offers)[0].samples_per_usd.value
 
 
 @settings(max_examples=20, deadline=None)
@@ -94,7 +94,9 @@ def test_ranks_and_ties_agree(market):
     for row in rows:
         partners = [other for other in rows if other is not row and other.rank == row.rank and other.tie]
         assert not row.tie or partners or row.p_best < 0.5
-    assert [row.samples_per_usd for row in rows] == sorted((r.samples_per_usd for r in rows), reverse=True)
+    assert [row.samples_per_usd.value for row in rows] == sorted(
+        (r.samples_per_usd.value for r in rows), reverse=True
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -124,12 +126,12 @@ def test_no_figure_that_the_fit_covers_stands_below_a_guess(market):
     assert ranks == sorted(ranks)
     assert guessed == sorted(guessed)
     assert not set(ranks[:covered]) & set(ranks[covered:])
-    value = [-row.samples_per_usd for row in rows]
+    value = [-row.samples_per_usd.value for row in rows]
     for part in (value[:covered], value[covered:]):
         assert part == sorted(part)
     first, decision = rows[0], rank_of(offers, RATES | GUESSED, **OPTIONS).decision
-    assert (decision.choice.instance, decision.sureness.p_best) == (first.offer.instance, first.p_best)
-    dearer = [row for row in rows if row.samples_per_usd > first.samples_per_usd]
+    assert (decision.choice.offer.instance, decision.sureness.p_best) == (first.offer.instance, first.p_best)
+    dearer = [row for row in rows if row.samples_per_usd.value > first.samples_per_usd.value]
     assert all(row.findings and not first.findings for row in dearer)
 
 
@@ -161,5 +163,5 @@ def test_a_filter_leaves_the_figures_of_what_it_keeps(workload, names, data):
     assert like in {row.offer for row in kept}
     for row in kept:
         whole = every[row.offer]
-        same = pytest.approx((whole.samples_per_s, whole.hours, whole.cost_usd), rel=1e-12)
-        assert (row.samples_per_s, row.hours, row.cost_usd) == same
+        same = pytest.approx((whole.samples_per_s.value, whole.hours.value, whole.cost_usd.value), rel=1e-12)
+        assert (row.samples_per_s.value, row.hours.value, row.cost_usd.value) == same

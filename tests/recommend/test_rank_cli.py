@@ -15,7 +15,7 @@ import pytest
 from gpubench import rank
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
-from gpubench.labels import gpus
+from gpubench.labels import gpus, gpus_of
 
 from .builders import lines_before_the_table
 
@@ -55,32 +55,31 @@ def test_json_on_stdout_and_nothing_else(gpubench):
     document = json.loads(done.stdout)
     assert {row["basis"] for row in document["rows"]} <= {"measured", "reference", "predicted"}
     assert {row["pricing"] for row in document["rows"]} == {"on_demand"}
-    assert not {row["kind"] for row in document["rows"]} & {"historic", "attach-fee"}
     assert_in_order(document["rows"], "cost_usd")
-    assert document["decision"]["job"]["words"] == "24 h of one A100 SXM4 80GB"
+    assert document["job"]["words"] == "24 h of one A100 SXM4 80GB"
     relative = json.loads(gpubench("vgg16", "--relative", "--json").stdout)
     assert_in_order(relative["rows"][::-1], "samples_per_usd")
-    assert (relative["sorted_by"], relative["decision"]["job"]) == ("value", None)
-    assert {case["workload"] for case in document["cases"]} == {"vgg16"}
-    assert {case["execution"] for case in document["cases"]} == {"graph"}
+    assert (relative["question"]["sort"], relative["job"]) == ("value", None)
+    assert document["question"]["workloads"] == ["vgg16"]
+    assert {row["execution"] for row in document["rows"]} == {"graph"}
     for row in document["rows"]:
-        expected = 3600 * row["samples_per_s"] / row["expected_usd_per_hour"]
+        expected = 3600 * row["samples_per_s"] / row["price_usd_per_hour"]
         assert row["samples_per_usd"] == pytest.approx(expected)
         assert row["price_age_days"] >= 0
-    assert all(e["reason"] for e in document["excluded"])
+    assert all(e["reason"] and e["count"] and e["example"] for e in document["excluded"])
 
 
 def test_a_job_on_the_shipped_prices_is_in_order_of_its_cost_with_lost_spot_work(gpubench):
     options = ("--spot", "--spot-lost", "0.9", "--samples", "1e8", "--startup-minutes", "10")
     document = json.loads(gpubench("resnet50", *options, "--json").stdout)
     rows = document["rows"]
-    assert (document["sorted_by"], document["objective"]) == ("cost", "cost to train")
+    assert document["question"]["sort"] == "cost"
     assert_in_order(rows, "cost_usd")
     assert {row["pricing"] for row in rows} == {"on_demand", "spot"}
     for row in rows:
         hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 6
         assert row["hours"] == pytest.approx(hours)
-        assert row["cost_usd"] == pytest.approx(hours * row["expected_usd_per_hour"], rel=1e-3)
+        assert row["cost_usd"] == pytest.approx(hours * row["price_usd_per_hour"], rel=1e-3)
 
 
 def test_the_default_is_the_geometric_mean_of_three_at_amp():
@@ -92,7 +91,7 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
         product = 1.0
         for part in row.parts:
             product *= part.samples_per_s * row.offer.gpu_count
-        assert row.samples_per_s == pytest.approx(product ** (1 / 3))
+        assert row.samples_per_s.value == pytest.approx(product ** (1 / 3))
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "400"])
@@ -137,14 +136,14 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     first, second, *_ = ranking.decision.by_gpu
     shown = gpubench("vgg16", "--limit", "2", COLUMNS="120").stdout
     table = shown.partition("───\n")[2].partition("\n\n")[0]
-    assert [gpus(each.gpu_key, 1) in table for each in (first, second)] == [True, True]
-    assert table.count(gpus(first.gpu_key, 1)) == 1
+    assert [gpus(each.offer.gpu_key, 1) in table for each in (first, second)] == [True, True]
+    assert table.count(gpus(first.offer.gpu_key, 1)) == 1
     elsewhere = first.also_at[0]
-    assert elsewhere.provider in table
+    assert elsewhere.offer.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
     assert f"--all-offers lists all {len(ranking.rows)}" in " ".join(shown.split())
     every = gpubench("vgg16", "--limit", "40", "--all-offers", COLUMNS="120").stdout
-    assert every.partition("───\n")[2].count(f"{gpus(first.gpu_key, 1)} ") > 1
+    assert every.partition("───\n")[2].count(f"{gpus(first.offer.gpu_key, 1)} ") > 1
     assert "One row" not in every
 
 
@@ -160,11 +159,13 @@ def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
     table = shown.partition("───\n")[2].partition("\n\n")[0]
     assert table.count("x RTX 3090 ") == 3
     decision = rank("vgg16", own=quotes[1::2]).decision
-    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.gpu_key} == {
+    assert {
+        each.source for each in decision.by_gpu if each.offer.gpu_key == decision.choice.offer.gpu_key
+    } == {
         "own",
         "marketplace",
     }
-    assert decision.runner_up.gpu_key != decision.choice.gpu_key
+    assert decision.runner_up.offer.gpu_key != decision.choice.offer.gpu_key
     assert sum(each.p_best_of_gpu for each in decision.by_gpu) == pytest.approx(1)
 
 
@@ -181,7 +182,7 @@ def test_chances_of_gpus_make_one(gpubench):
     choice = ranking.decision.choice
     assert sum(row.p_best for row in ranking.rows) == pytest.approx(1)
     assert sum(each.p_best_of_gpu for each in ranking.decision.by_gpu) == pytest.approx(1)
-    same = [row.p_best for row in ranking.rows if row.offer.gpu_key == choice.gpu_key]
+    same = [row.p_best for row in ranking.rows if row.offer.gpu_key == choice.offer.gpu_key]
     assert choice.p_best_of_gpu == pytest.approx(sum(same))
     for workload, columns in (
         ("vgg16", "80"),
@@ -199,7 +200,7 @@ def test_chances_of_gpus_make_one(gpubench):
 def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
     choice = rank("vgg16").decision.choice
-    assert choice.p_best < choice.p_best_of_gpu
+    assert choice.row.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("vgg16", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
     assert re.search(rf"How sure GPU {of_gpu} % cheapest; offer \d+ % within 10 %, expected regret \$", shown)
@@ -231,29 +232,29 @@ def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpub
     )
     assert "(list price, " in cloud
     assert f"in {decision.best_cloud.regions[0]}" in cloud
-    assert f"of its {decision.best_cloud.vcpus:g} vCPUs" in cloud
+    assert f"of its {decision.best_cloud.offer.vcpus:g} vCPUs" in cloud
     assert "(one host's ask of $" in market
     assert f"the median of {decision.best_marketplace.asks.ask_count} hosts' asks is" in market
-    assert f"{decision.best_to_own.price_label} and a host" in own
+    assert f"{decision.best_to_own.condition} and a host" in own
     assert " $1,000 (" in own
     for each, words in zip(
         (decision.best_cloud, decision.best_marketplace, decision.best_to_own),
         (cloud, market, own),
         strict=True,
     ):
-        assert gpus(each.gpu_key, each.gpu_count) in words
-        assert re.search(rf"{each.price_date}, (up to )?{each.price_age_days} days old", words)
-        assert f"${each.cost_usd:.2f}; fits (needs " in words
+        assert gpus_of(each.offer) in words
+        assert re.search(rf"{each.offer.price_date}, (up to )?{each.row.price_age_days} days old", words)
+        assert f"${each.row.cost_usd.value:.2f}; fits (needs " in words
         assert "feeding takes " in words
 
 
 def test_an_ask_above_what_is_expected_stands_on_the_first_line(gpubench):
     """Nobody was seen to ask so little: the one price that is known is named beside it."""
     choice = rank(region=["us"]).decision.choice
-    assert choice.price_usd_per_hour > 1.1 * choice.expected_usd_per_hour
+    assert choice.row.listed_usd_per_hour > 1.1 * choice.row.usd_per_hour.value
     first = gpubench("--region", "us", "--limit", "1").stdout.splitlines()[0]
-    assert f"${choice.expected_usd_per_hour:.3f}/h" in first
-    assert f"asked ${choice.price_usd_per_hour:.3f}" in first
+    assert f"${choice.row.usd_per_hour.value:.3f}/h" in first
+    assert f"asked ${choice.row.listed_usd_per_hour:.3f}" in first
 
 
 def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
@@ -265,9 +266,12 @@ def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
 def test_the_best_for_images_and_for_language_stands_below_where_no_workload_is_named(gpubench):
     image, language = rank().decision.lines[1:]
     shown = gpubench(COLUMNS="250").stdout
-    assert f"for image work (resnet50): {gpus(image.choice.gpu_key, image.choice.gpu_count)}" in shown
     assert (
-        f"for language work (llama_8b_lora): {gpus(language.choice.gpu_key, language.choice.gpu_count)}"
+        f"for image work (resnet50): {gpus(image.choice.offer.gpu_key, image.choice.offer.gpu_count)}"
+        in shown
+    )
+    assert (
+        f"for language work (llama_8b_lora): {gpus(language.choice.offer.gpu_key, language.choice.offer.gpu_count)}"
         in shown
     )
     assert "image work" not in gpubench("vgg16", COLUMNS="250").stdout
@@ -374,15 +378,15 @@ def test_the_python_function_refuses_an_option_that_it_does_not_have():
 
 def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
     document = json.loads(gpubench("vgg16", "--json").stdout)
-    (note,) = [n for n in document["notes"] if n.startswith("Free of charge")]
+    (note,) = [n["text"] for n in document["sentences"] if n["text"].startswith("Free of charge")]
     assert "google-colab" in note
     assert "12 h" in note
     assert "google-colab" not in {row["provider"] for row in document["rows"]}
-    reasons = [e["reason"] for e in document["excluded"] if e["provider"] == "google-colab"]
+    reasons = [e.reason for e in rank("vgg16").excluded if e.provider == "google-colab"]
     assert reasons
     assert all("free of charge" in reason for reason in reasons)
     asked = json.loads(gpubench("vgg16", "--json", "--gpu", "L4").stdout)
-    assert not any(n.startswith("Free of charge") for n in asked["notes"])
+    assert not any(n["text"].startswith("Free of charge") for n in asked["sentences"])
 
 
 def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
@@ -394,8 +398,7 @@ def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     equal = gpubench("cnn", "--limit", "3", COLUMNS="160")
     assert "largest batch" not in equal.stdout
     assert "Batch" not in equal.stdout
-    document = json.loads(gpubench("cnn", "--batch-size", "max", "--json", "--limit", "1").stdout)
-    assert document["objective"].endswith("own largest batch")
+    assert rank("cnn", batch_size="max", limit=1).objective.endswith("own largest batch")
 
 
 def test_predict_takes_max_too(monkeypatch, capsys):

@@ -98,9 +98,9 @@ def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
     two, eight = ranking_of(offers_of(H100, 2, 8)).rows[::-1]
     if two.offer.gpu_count != 2:
         two, eight = eight, two
-    assert eight.estimate.device_bytes < two.estimate.device_bytes
+    assert eight.estimate.device_bytes.value < two.estimate.device_bytes.value
     assert two.estimate.samples_per_s == eight.estimate.samples_per_s
-    assert two.samples_per_s < 2 * two.estimate.samples_per_s
+    assert two.samples_per_s.value < 2 * two.estimate.samples_per_s
 
 
 def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
@@ -112,7 +112,7 @@ def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
     question = question_of(profile_of("bert_base"), None, batch_size=32)
     eager = msgspec.structs.replace(one.estimate.case, execution=Execution.EAGER)  # as several GPUs run
     on_one = need_of(question, eager, load_specs()[H100], ()).device.value
-    assert eight.estimate.device_bytes - on_one > trained
+    assert eight.estimate.device_bytes.value - on_one > trained
     assert eight.estimate.memory_text != one.estimate.memory_text
     alone = msgspec.structs.replace(one.estimate.case, gpu_count=8, parallel_mode=ParallelMode.DDP)
     assert eight.estimate.memory_text == fit_of(question, alone, load_specs()[H100], ()).text()
@@ -148,7 +148,7 @@ def test_a_job_that_was_measured_on_several_counts_as_measured_there():
     )
     runs = Runs((run_of(H100, measurement(case, 1.5)),), ())
     (row,) = ranking_of(offers_of(H100, 2), runs).rows
-    assert row.samples_per_s == pytest.approx(1.5)
+    assert row.samples_per_s.value == pytest.approx(1.5)
     assert row.scaling_basis == "measured"
 
 
@@ -191,7 +191,7 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_the_reader_is_told():
         (alone,) = predict_all(question, [spec]).values()
         scaled = scaling(question, spec, count, alone.samples_per_s) if count > 1 else None
         each = alone.samples_per_s * (1.0 if scaled is None else scaled.efficiency)
-        assert row.samples_per_s == pytest.approx(count * each)
+        assert row.samples_per_s.value == pytest.approx(count * each)
         if scaled is not None:  # what the recipe gains is in the samples, and no gain of further GPUs
             assert row.scaling_efficiency == pytest.approx(scaled.efficiency)
             assert row.scaling_efficiency < 1

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.models import Offer, Pricing, Ranking
 from gpubench.offers.table import UNSTATED_NOTE
 from gpubench.specs import load_specs
 
@@ -32,6 +33,18 @@ def ask(*words: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@cache
+def answer(*words: str) -> Ranking:
+    """The ranking behind the JSON of a question, for what the document has no place for."""
+    kept: list[Ranking] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpubench.recommend.rank.document", lambda ranking: kept.append(ranking) or {})
+        done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
+    assert done.exit_code == 0, done.output
+    (ranking,) = kept
+    return ranking
+
+
 def first_line(*words: str) -> str:
     done = CliRunner().invoke(
         app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--limit", "1"], env={"COLUMNS": "120"}
@@ -46,21 +59,21 @@ def table(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def expected(row: dict[str, Any]) -> float:
+def expected(offer: Offer) -> float:
     """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
 
     Between two middle asks it is their geometric mean.
     """
-    listed = row["price_usd_per_hour"]
-    if row["kind"] != "marketplace":
+    listed = float(offer.price_usd_per_hour)
+    if offer.kind != "marketplace":
         return listed
     asks = [
-        math.log(float(each["on_demand_usd_per_h"]) / int(each["gpu_count"]))
+        math.log(float(each["price_usd_per_hour"]) / int(each["gpu_count"]))
         for each in table("offers.csv")
-        if each["kind"] == "marketplace" and each["gpu_key"] == row["gpu_key"] and each["on_demand_usd_per_h"]
+        if (each["kind"], each["pricing"], each["gpu_key"]) == ("marketplace", "on_demand", offer.gpu_key)
     ]
-    middle = math.exp(statistics.median(asks)) * row["gpu_count"]
-    day = date.fromisoformat(row["price_date"] if len(row["price_date"]) == 10 else f"{row['price_date']}-01")
+    middle = math.exp(statistics.median(asks)) * offer.gpu_count
+    day = date.fromisoformat(offer.price_date if len(offer.price_date) == 10 else f"{offer.price_date}-01")
     kept = 0.5 ** ((AS_OF - day).days / 30)
     return middle * (listed / middle) ** kept
 
@@ -70,11 +83,10 @@ def test_what_is_cheapest_where_nothing_is_named():
 
     So 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h. At 0.53 of an A100, 24 h are 24 / 0.53 + 1/6 h.
     """
-    answer = ask()
-    row = answer["rows"][0]
+    row, in_memory = ask()["rows"][0], answer().rows[0]
     assert (row["provider"], row["gpu_key"]) == ("vast", "nvidia-geforce-rtx-3090-24gb")
-    assert row["expected_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
-    assert row["hours"] == pytest.approx(24 / row["score"] + 1 / 6)
+    assert row["price_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
+    assert row["hours"] == pytest.approx(24 / in_memory.score.value + 1 / 6)
     assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
     assert first_line().startswith("Rent 1x RTX 3090 at")
     assert "$0.184/h (2026-10-04, host's ask)." in first_line()
@@ -82,16 +94,12 @@ def test_what_is_cheapest_where_nothing_is_named():
 
 @pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])
 def test_every_row_is_at_the_price_that_the_table_gives(words):
-    rows = ask(*words)["rows"]
-    on_demand = [row for row in rows if row["pricing"] == "on_demand"]
+    on_demand = [row for row in answer(*words).rows if row.offer.pricing is Pricing.ON_DEMAND]
     assert len(on_demand) > 200
     for row in on_demand:
-        assert row["expected_usd_per_hour"] == pytest.approx(expected(row), rel=1e-3)
-        assert (
-            row["expected_usd_per_hour_low"]
-            <= row["expected_usd_per_hour"]
-            <= row["expected_usd_per_hour_high"]
-        )
+        usd = row.usd_per_hour
+        assert usd.value == pytest.approx(expected(row.offer), rel=1e-3)
+        assert usd.low <= usd.value <= usd.high
 
 
 def test_ninety_epochs_of_imagenet():
@@ -99,7 +107,7 @@ def test_ninety_epochs_of_imagenet():
     for row in ask("resnet50", "--spot")["rows"]:
         hours = 90 * 1_281_167 / row["samples_per_s"] / 3600 + 1 / 6
         assert row["hours"] == pytest.approx(hours)
-        assert row["cost_usd"] == pytest.approx(hours * row["expected_usd_per_hour"], rel=1e-3)
+        assert row["cost_usd"] == pytest.approx(hours * row["price_usd_per_hour"], rel=1e-3)
 
 
 def test_ten_million_tokens():
@@ -109,14 +117,13 @@ def test_ten_million_tokens():
 
 def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
     """At 150 a second each; where nobody knows how many vCPUs there are, and of tokens, the GPUs set the speed."""
-    rows = ask("resnet50")["rows"]
+    rows = ask("resnet50")["rows"][: len(answer("resnet50").rows)]
     fed = [150 * row["vcpus"] if row["vcpus"] else math.inf for row in rows]
-    told = [min(row["gpus_samples_per_s"], each) for row, each in zip(rows, fed, strict=True)]
+    gpus = [row.gpus_samples_per_s for row in answer("resnet50").rows]
+    told = [min(each) for each in zip(gpus, fed, strict=True)]
     assert [row["samples_per_s"] for row in rows] == pytest.approx(told)
     hungry = ["FEED_BOUND" in row["findings"] for row in rows]
-    assert hungry == [
-        each < row["gpus_samples_per_s"] * (1 - 1e-9) for row, each in zip(rows, fed, strict=True)
-    ]
+    assert hungry == [each < takes * (1 - 1e-9) for takes, each in zip(gpus, fed, strict=True)]
     assert 10 < sum(hungry) < len(rows)
     assert_in_order(rows, "cost_usd")
     assert not any("FEED_BOUND" in row["findings"] for row in ask("llama_8b_lora")["rows"])
@@ -140,24 +147,22 @@ def test_three_thousand_dollars_and_a_desk():
         (each["gpu_key"], each["condition"]): float(each["price_usd"]) for each in table("card_prices.csv")
     }
     watts = {each["key"]: float(each["tdp_w"] or 0) for each in table("gpus.csv")}
-    sets = ask("--max-purchase-usd", "3000")["buy_or_rent"]
+    sets = answer("--max-purchase-usd", "3000").buy_or_rent
     assert sets
     for each in sets:
-        cards = prices[each["gpu_key"], each["condition"]] * each["gpu_count"]
-        host = 0 if "jetson" in each["gpu_key"] else 1000  # a developer kit is a whole computer
-        assert each["purchase_usd"] == pytest.approx(cards + host)
-        assert each["purchase_usd"] <= 3000
-        assert watts[each["gpu_key"]] * each["gpu_count"] + 150 <= 0.8 * 1200
+        cards = prices[each.gpu_key, each.condition] * each.gpu_count
+        host = 0 if "jetson" in each.gpu_key else 1000  # a developer kit is a whole computer
+        assert each.purchase_usd == pytest.approx(cards + host)
+        assert each.purchase_usd <= 3000
+        assert watts[each.gpu_key] * each.gpu_count + 150 <= 0.8 * 1200
 
 
 def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
     """A V100 is sold with NVLink (SXM2) and without (PCIe): where the source does not say which, neither counts."""
     silent = {("verda", "1V100.6V"), ("lambda", "gpu_8x_v100"), ("lambda", "gpu_8x_v100_n")}
     named = ["--gpu", "v100,h100,rtx"]
-    every = ask("--spot", *named)["rows"]
-    assert silent <= {
-        (row["provider"], row["instance"]) for row in every if UNSTATED_NOTE in (row["price_note"] or "")
-    }
+    every = [row.offer for row in answer("--spot", *named).rows]
+    assert silent <= {(each.provider, each.instance) for each in every if UNSTATED_NOTE in (each.note or "")}
     linked = ask("--nvlink", "--spot", *named)["rows"]
     assert all(load_specs()[row["gpu_key"]].is_linked for row in linked)
     assert not silent & {(row["provider"], row["instance"]) for row in linked}
@@ -165,12 +170,14 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
 
 def test_so_many_jobs_a_month_take_so_many_machines():
     """N x hours of a job / 730 on each; what one machine does not do is left out, with how many would."""
-    answer = ask("--buy", "--line", "geforce", "--jobs-per-month", "25")
-    hours = {(row["instance"], row["gpu_key"], row["gpu_count"]): row["hours"] for row in answer["rows"]}
+    found = answer("--buy", "--line", "geforce", "--jobs-per-month", "25")
+    hours = {
+        (row.offer.instance, row.offer.gpu_key, row.offer.gpu_count): row.hours.value for row in found.rows
+    }
     assert hours
-    for each in answer["buy_or_rent"]:
-        use = 25 * hours[each["instance"], each["gpu_key"], each["gpu_count"]] / 730
-        assert each["utilization"] == pytest.approx(use)
+    for each in found.buy_or_rent:
+        use = 25 * hours[each.instance, each.gpu_key, each.gpu_count] / 730
+        assert each.utilization == pytest.approx(use)
         assert use <= 1
     asked = ["rank", "--buy", "--jobs-per-month", "600", "--as-of", AS_OF.isoformat()]
     with pytest.raises(MisuseError, match=r"600 jobs .* \d+ such machines"):
@@ -181,7 +188,7 @@ def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
     """Of Lium and CoreWeave no source reads the prices, of Azure and Vast one does."""
     (aged,) = (
         note
-        for note in ask("resnet50", "--count", "1", "--sort", "time")["notes"]
+        for note in answer("resnet50", "--count", "1", "--sort", "time").notes
         if "days old, the oldest" in note
     )
     read, _, others = aged.partition("reads today's of ")[2].partition(";")
@@ -189,7 +196,7 @@ def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
     assert "lium" not in read
     assert "own pages" in others
     lium = ask("resnet50", "--provider", "lium")
-    assert not any("offers refresh" in said for said in (lium["verdict"], *lium["notes"]))
+    assert not any("offers refresh" in said["text"] for said in lium["sentences"])
 
 
 def test_what_owning_assumes_is_listed_beside_rent():
@@ -197,7 +204,7 @@ def test_what_owning_assumes_is_listed_beside_rent():
 
     def assumed(*words):
         return " ".join(
-            note for note in ask("resnet50", *words)["notes"] if note.startswith("Best to own assumes")
+            note for note in answer("resnet50", *words).notes if note.startswith("Best to own assumes")
         )
 
     for words in (
@@ -214,9 +221,9 @@ def test_what_owning_assumes_is_listed_beside_rent():
 
 def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
     """The rival is an old ask of a host, at what is expected of it by an assumed half-life."""
-    answer = ask("--buy")
-    assert any("half-way in 30 days (assumed)" in note for note in answer["notes"])
-    assert any("days old, the oldest" in note for note in answer["notes"])
+    notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
+    assert any("half-way in 30 days (assumed)" in note for note in notes)
+    assert any("days old, the oldest" in note for note in notes)
 
 
 def test_who_rules_out_less_never_pays_more():
@@ -234,31 +241,29 @@ def test_who_rules_out_less_never_pays_more():
 
 def test_a_filter_moves_no_figure_of_what_it_leaves():
     """Nor the chances, where what it leaves out could not have led: 2,000 draws of each GPU are its own."""
-    every = ask("--count", "8", "--gpu", "tesla t4,a100 sxm4 80gb,l40s", "--limit", "400")
-    some = ask("--count", "8", "--gpu", "a100 sxm4 80gb,l40s", "--limit", "400")
-    rows = {(r["provider"], r["instance"], r["region"], r["pricing"]): r for r in every["rows"]}
-    assert 5 < len(some["rows"]) < len(rows)
-    for row in some["rows"]:
-        known = rows[row["provider"], row["instance"], row["region"], row["pricing"]]
-        for figure in ("hours", "cost_usd", "score", "samples_per_s"):
-            for end in ("", "_low", "_high"):
-                assert row[f"{figure}{end}"] == known[f"{figure}{end}"]
-        assert row["p_best"] == known["p_best"]
-    assert some["decision"]["sureness"] == every["decision"]["sureness"]
-    assert 0.1 < some["decision"]["sureness"]["p_best"] < 0.9
+    every = answer("--count", "8", "--gpu", "tesla t4,a100 sxm4 80gb,l40s", "--limit", "400")
+    some = answer("--count", "8", "--gpu", "a100 sxm4 80gb,l40s", "--limit", "400")
+    rows = {row.offer: row for row in every.rows}
+    assert 5 < len(some.rows) < len(rows)
+    for row in some.rows:
+        known = rows[row.offer]
+        for figure in ("hours", "cost_usd", "score", "samples_per_s", "p_best", "p_cheapest"):
+            assert getattr(row, figure) == getattr(known, figure)
+    assert some.decision.sureness == every.decision.sureness
+    assert 0.1 < some.decision.sureness.p_best < 0.9
 
 
 def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
     """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
     extras = ("--startup-minutes", "20", "--billing-minutes", "60", "--storage-usd-per-month", "100")
-    answer = ask(
-        "vgg16", "--samples", "1e8", *extras, "--egress-usd", "12", "--tax", "0.19", "--limit", "400"
-    )
-    assert len(answer["rows"]) > 100
-    for row in answer["rows"]:
+    rows = ask("vgg16", "--samples", "1e8", *extras, "--egress-usd", "12", "--tax", "0.19", "--limit", "400")[
+        "rows"
+    ]
+    assert len(rows) > 100
+    for row in rows:
         hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 3
         billed = math.ceil(hours - 1e-9)
-        usd = (billed * row["expected_usd_per_hour"] + 100 * billed / 730 + 12) * 1.19
+        usd = (billed * row["price_usd_per_hour"] + 100 * billed / 730 + 12) * 1.19
         assert (row["hours"], row["cost_usd"]) == (
             pytest.approx(hours, rel=1e-4),
             pytest.approx(usd, rel=1e-4),
@@ -268,27 +273,29 @@ def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to(
 def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
     """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, and 850 W at 0.30: the rest is the rent's own."""
     quote = "2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 350 W, 0.30 USD/kWh"
-    answer = ask(
-        "vgg16", "--samples", "1e8", "--own", quote, "--tax", "0.19", "--egress-usd", "4", "--limit", "400"
+    asked = (
+        *("vgg16", "--samples", "1e8", "--own", quote, "--tax", "0.19"),
+        *("--egress-usd", "4", "--limit", "400"),
     )
-    (own,) = (row for row in answer["rows"] if row["pricing"] == "owned")
+    rows = ask(*asked)["rows"]
+    (own,) = (row for row in rows if row["pricing"] == "owned")
     running = 0.850 * 0.30
-    assert own["expected_usd_per_hour"] == pytest.approx(3710 / 15768 + running, rel=1e-3)
-    assert own["cost_usd"] == pytest.approx(own["hours"] * own["expected_usd_per_hour"] * 1.19, rel=1e-4)
-    rent = min(row["cost_usd"] for row in answer["rows"] if row["pricing"] == "on_demand")
-    (weighed,) = (each for each in answer["buy_or_rent"] if each["against_pricing"] == "on_demand")
+    assert own["price_usd_per_hour"] == pytest.approx(3710 / 15768 + running, rel=1e-3)
+    assert own["cost_usd"] == pytest.approx(own["hours"] * own["price_usd_per_hour"] * 1.19, rel=1e-4)
+    rent = min(row["cost_usd"] for row in rows if row["pricing"] == "on_demand")
+    (weighed,) = (e for e in answer(*asked).buy_or_rent if e.against_pricing is Pricing.ON_DEMAND)
     an_hour = rent / 1.19 / own["hours"]
-    assert weighed["equivalent_usd_per_hour"] == pytest.approx(an_hour, rel=1e-4)
-    assert weighed["break_even_hours"] == pytest.approx(3710 / (an_hour - running), rel=1e-3)
+    assert weighed.equivalent_usd_per_hour == pytest.approx(an_hour, rel=1e-4)
+    assert weighed.break_even_hours == pytest.approx(3710 / (an_hour - running), rel=1e-3)
 
 
 def test_nine_tenths_of_a_cost_lie_as_far_as_speed_and_price_reach_together():
     for row in ask("vgg16", "--samples", "1e8", "--spot", "--limit", "100")["rows"]:
-        likely, rate, price = row["cost_usd"], row["hours"], row["expected_usd_per_hour"]
+        likely, rate, price = row["cost_usd"], row["hours"], row["price_usd_per_hour"]
         for end in ("_low", "_high"):
             if row[f"hours{end}"] is not None:
                 reach = math.hypot(
-                    math.log(row[f"hours{end}"] / rate), math.log(row[f"expected_usd_per_hour{end}"] / price)
+                    math.log(row[f"hours{end}"] / rate), math.log(row[f"price_usd_per_hour{end}"] / price)
                 )
                 away = math.log(row[f"cost_usd{end}"] / likely)
                 assert abs(away) == pytest.approx(reach, abs=1e-3)

@@ -50,8 +50,8 @@ def test_spot_is_the_cheaper_up_to_its_break_even_and_no_longer(extras, usd, tim
         for at in (share * (1 - JUST), share * (1 + JUST) + 1e-9)
     )
     if share:
-        assert below[0].cost_usd < below[1].cost_usd
-    assert above[0].cost_usd >= above[1].cost_usd
+        assert below[0].cost_usd.value < below[1].cost_usd.value
+    assert above[0].cost_usd.value >= above[1].cost_usd.value
 
 
 def test_the_half_hour_before_the_first_step_and_the_disk_are_paid_too():

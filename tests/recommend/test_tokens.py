@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +16,9 @@ from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles, profile_of
 from gpubench.recommend.evidence import Runs, gather
-from gpubench.recommend.rank import as_json, rank
+from gpubench.recommend.rank import document, rank
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.tokens import token_costs
+from gpubench.recommend.tokens import generation_times, token_costs
 from gpubench.specs import require_spec
 from gpubench.units import format_duration
 from recommend.builders import H100, offer, rank_of
@@ -29,12 +28,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "results" / "example"
 
 @pytest.fixture(scope="module")
 def lora():
-    return as_json(rank("llama_8b_lora", gpu=["h100", "rtx 4090"], as_of="2026-11-20", draws=50))
+    return rank("llama_8b_lora", gpu=["h100", "rtx 4090"], as_of="2026-11-20", draws=50)
 
 
 @pytest.fixture(scope="module")
 def generated():
-    return as_json(rank("llama_8b", gpu=["h100", "rtx 4090"], batch_size=8, as_of="2026-11-20", draws=50))
+    return rank("llama_8b", gpu=["h100", "rtx 4090"], batch_size=8, as_of="2026-11-20", draws=50)
 
 
 @pytest.mark.parametrize(
@@ -56,35 +55,37 @@ def test_bf16_of_another_vendor_is_told_by_the_rate_of_its_row(gpu, precision, r
 
 
 def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
-    row = next(row for row in lora["rows"] if row["gpu_count"] == 1)
-    assert row["precision"] == "bf16"
-    tokens_per_usd = 3600 * row["samples_per_s"] * 2048 / row["expected_usd_per_hour"]
-    assert row["usd_per_million_tokens_training"] == pytest.approx(1e6 / tokens_per_usd)
-    low, high = (row[f"usd_per_million_tokens_training_{end}"] for end in ("low", "high"))
-    assert low < row["usd_per_million_tokens_training"] < high
+    row = next(row for row in lora.rows if row.offer.gpu_count == 1)
+    flat = row.flat()
+    assert flat["precision"] == "bf16"
+    tokens_per_usd = 3600 * flat["samples_per_s"] * 2048 / flat["price_usd_per_hour"]
+    assert flat["usd_per_million_tokens"] == pytest.approx(1e6 / tokens_per_usd)
+    training = token_costs(row)["training"]
+    assert training.low < flat["usd_per_million_tokens"] < training.high
 
 
 @pytest.mark.usefixtures("traced_as_asked")
 @pytest.mark.usefixtures("traced_as_asked")
 def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
-    found = as_json(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
+    found = document(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
     row = next(row for row in found["rows"] if row["gpu_count"] == 1)
-    tokens_per_usd = 3600 * row["samples_per_s"] * 512 / row["expected_usd_per_hour"]
-    assert row["usd_per_million_tokens_training"] == pytest.approx(1e6 / tokens_per_usd)
+    tokens_per_usd = 3600 * row["samples_per_s"] * 512 / row["price_usd_per_hour"]
+    assert row["usd_per_million_tokens"] == pytest.approx(1e6 / tokens_per_usd)
 
 
 def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generated):
-    row = next(row for row in generated["rows"] if row["gpu_key"] == "nvidia-geforce-rtx-4090-24gb")
+    row = next(row for row in generated.rows if row.offer.gpu_key == "nvidia-geforce-rtx-4090-24gb")
+    times, costs = generation_times(row.estimate), token_costs(row)
     token = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))
-    assert row["per_token_s"] == pytest.approx(token.value)
-    whole = 8 / (row["samples_per_s"] / row["gpu_count"])
-    assert whole == pytest.approx(row["first_token_s"] + 127 * token.value)
-    usd_per_s = row["expected_usd_per_hour"] / row["gpu_count"] / 3600
-    assert row["usd_per_million_tokens_decode"] == pytest.approx(1e6 * usd_per_s * token.value / 8)
-    assert row["usd_per_million_tokens_prefill"] == pytest.approx(
-        1e6 * usd_per_s * row["first_token_s"] / 8 / 512
-    )
-    assert "not validated" in row["method"]
+    assert times.per_token_s.value == pytest.approx(token.value)
+    whole = 8 / (row.samples_per_s.value / row.offer.gpu_count)
+    first_s = times.first_token_s.value
+    assert whole == pytest.approx(first_s + 127 * token.value)
+    usd_per_s = row.usd_per_hour.value / row.offer.gpu_count / 3600
+    assert costs["decode"].value == pytest.approx(1e6 * usd_per_s * token.value / 8)
+    assert row.flat()["usd_per_million_tokens"] == costs["decode"].value
+    assert costs["prefill"].value == pytest.approx(1e6 * usd_per_s * first_s / 8 / 512)
+    assert "not validated" in row.estimate.method
 
 
 def test_a_buyer_sees_what_a_million_tokens_cost(capsys, monkeypatch):
@@ -107,13 +108,15 @@ def test_a_buyer_sees_what_a_million_tokens_cost(capsys, monkeypatch):
 
 
 def test_a_limit_of_latency_is_one_of_time_per_token(generated):
-    row = generated["rows"][0]
-    limit_ms = 1000 * row["per_token_s_high"]
-    kept = rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01)
+    row = generated.rows[0]
+    limit_ms = 1000 * generation_times(row.estimate).per_token_s.high
+    kept = rank(
+        "llama_8b", gpu=[row.offer.gpu_key], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01
+    )
     assert kept.rows
-    assert kept.rows[0].samples_per_s == row["samples_per_s"]
+    assert kept.rows[0].samples_per_s == row.samples_per_s
     with pytest.raises(MisuseError, match="of each of 8"):  # that it is inference need not be said
-        rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, max_latency_ms=limit_ms * 0.99)
+        rank("llama_8b", gpu=[row.offer.gpu_key], batch_size=8, max_latency_ms=limit_ms * 0.99)
 
 
 @pytest.mark.usefixtures("traced_as_asked")
@@ -121,11 +124,11 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
 def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
     """The model of those lengths is traced, not shipped: its tokens have a time and a cost all the same."""
     asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
-    every = as_json(rank("llama_8b", **asked))
-    row = every["rows"][0]
-    assert 0 < row["per_token_s"] < row["first_token_s"] < row["latency_s"]
-    assert row["latency_s"] == pytest.approx(row["first_token_s"] + 39 * row["per_token_s"])
-    assert row["usd_per_million_tokens_decode"] > 0
+    row = rank("llama_8b", **asked).rows[0]
+    first_s, token_s = (each.value for each in generation_times(row.estimate))
+    assert 0 < token_s < first_s < row.latency_s
+    assert row.latency_s == pytest.approx(first_s + 39 * token_s)
+    assert row.usd_per_million_tokens > 0
     with pytest.raises(MisuseError, match=r"\d+\.\d ms, above 0.01 ms"):
         rank("llama_8b", **asked, max_latency_ms=0.01)
 
@@ -149,17 +152,15 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(caps
 
     asked = ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50"]
     monkeypatch.setenv("COLUMNS", "700")
-    outs = []
-    for form in ("--all-offers", "--json"):
-        monkeypatch.setattr(sys, "argv", [*asked, form])
-        with pytest.raises(SystemExit):
-            main()
-        outs.append(capsys.readouterr().out)
-    row = json.loads(outs[1])["rows"][0]
-    assert "of a token" in outs[0]
-    assert "Latency" not in outs[0]
-    token, whole = (format_duration(row[name]) for name in ("per_token_s", "latency_s"))
-    assert f"{token} ({whole} a batch)" in outs[0]
+    monkeypatch.setattr(sys, "argv", [*asked, "--all-offers"])
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().out
+    row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]
+    assert "of a token" in shown
+    assert "Latency" not in shown
+    token = format_duration(generation_times(row.estimate).per_token_s.value)
+    assert f"{token} ({format_duration(row.latency_s)} a batch)" in shown
 
 
 def test_inference_of_what_is_only_trained_is_refused_and_a_limit_of_latency_on_training():

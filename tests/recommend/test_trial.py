@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.models import ParallelMode, Pricing
+from gpubench.models import Pricing
 from gpubench.options import request_from, words_of
 from gpubench.recommend import trial
-from gpubench.recommend.rank import as_json
+from gpubench.recommend.rank import document
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.trial import (
     Row,
@@ -79,8 +79,7 @@ def ranking():
 def answered(folder: Path, ranking, request: RankRequest = VGG16) -> Path:
     """Return a file with what ``gpubench rank --json`` prints of a ranking."""
     path = folder / "answer.json"
-    document = {"question": request.question} | as_json(ranking)
-    path.write_bytes(msgspec.json.encode(document, enc_hook=str))
+    path.write_bytes(msgspec.json.encode(document(ranking, request.question), enc_hook=str))
     return path
 
 
@@ -391,8 +390,17 @@ def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
 
 
 def test_a_job_that_is_shared_out_is_measured_so():
-    row = msgspec.structs.replace(row_of(offer(H100, 24.0, gpu_count=8)), parallel_mode=ParallelMode.FSDP)
-    assert run_of(row, VGG16, NAMES, 10).jobs == "fsdp"
+    """Weights, gradients and Adam's state of 8 B parameters are 128 GB: no H100 of 80 GB holds them alone."""
+    request = RankRequest(workloads=("llama_8b_fsdp",), samples=1e5, as_of="2026-11-20")
+    run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b_fsdp": "llama_8b_fsdp"}, 10)
+    assert (run.gpus, run.jobs) == (8, "fsdp")
+
+
+def test_jobs_that_share_nothing_are_measured_on_one_gpu():
+    """Generation is as many jobs as GPUs, also where nobody said so."""
+    request = RankRequest(workloads=("llama_8b",), as_of="2026-11-20")
+    run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b": "llama_8b"}, 10)
+    assert (run.gpus, run.jobs) == (1, None)
 
 
 def test_the_batch_that_a_limit_of_latency_chose_is_measured():
@@ -496,7 +504,7 @@ def test_only_into_an_empty_folder_is_written(tmp_path):
 
 def test_what_is_no_answer_is_refused_in_a_line(tmp_path):
     path = tmp_path / "answer.json"
-    for text in ("", "[]", '{"rows": []}', '{"question": {"shade": 1}, "rows": []}'):
+    for text in ("", "[]", '{"rows": []}', '{"question": {"asked": {"shade": 1}}, "rows": []}'):
         path.write_text(text)
         with pytest.raises(MisuseError, match=r"gpubench rank --json writes one|no option shade"):
             write_trial(path, tmp_path / "tasks", None, 10)

@@ -85,5 +85,5 @@ def test_rows_of_an_own_model_turn_from_predicted_to_measured(cloud, project, tm
     after = json.loads(gpubench(*ASKED, "--json").stdout)
     (row,) = after["rows"]
     assert row["basis"] == "measured"
-    assert after["cases"][0]["batch_size"] == 8
+    assert row["batch_size"] == 8
     assert [path.name for path in (tmp_path / "cloud").iterdir()] == ["gpubench-runpod-1x-h200-sxm.down"]

@@ -10,7 +10,10 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
-    SCHEMA_VERSION,
+    CHECK_VERSION,
+    MEMORY_VERSION,
+    RANKING_SCHEMA,
+    RUN_VERSION,
     Case,
     Checkpointing,
     Framework,
@@ -18,6 +21,8 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
+from gpubench.offers.snapshot import SNAPSHOT_VERSION
+from gpubench.predict.answers import PREDICTION_VERSION
 from gpubench.record import store
 
 OLD = Path(__file__).parents[1] / "data" / "run_schema_1.json"
@@ -46,7 +51,7 @@ def test_a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the
     stored = json.loads(OLD.read_bytes())
     assert stored["schema_version"] == 1
     run = store.read_run(OLD)
-    assert run.schema_version == SCHEMA_VERSION
+    assert run.schema_version == RUN_VERSION
     assert len(run.measurements) == len(stored["measurements"]) > 0
     for measurement, old in zip(run.measurements, stored["measurements"], strict=True):
         assert measurement.case.setup == {}
@@ -105,3 +110,10 @@ def test_a_case_that_cannot_be_is_refused(tmp_path, make_run, changes):
     path.write_text(json.dumps(document))
     with pytest.raises(MisuseError):
         store.read_run(path)
+
+
+def test_a_new_ranking_leaves_every_file_that_an_older_gpubench_reads_at_its_version():
+    """Runs, checks and snapshots are refused by a version above one's own: they stay at 2 while rankings are at 3."""
+    assert RANKING_SCHEMA == "gpubench.ranking/3"
+    written = (RUN_VERSION, CHECK_VERSION, SNAPSHOT_VERSION, MEMORY_VERSION, PREDICTION_VERSION)
+    assert written == (2,) * 5

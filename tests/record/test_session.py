@@ -17,7 +17,7 @@ from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import SCHEMA_VERSION, DeviceProfile, MicroResult, Run, Settings, StartState, Status
+from gpubench.models import RUN_VERSION, DeviceProfile, MicroResult, Run, Settings, StartState, Status
 from gpubench.profile import load_profiles
 from gpubench.record import store
 from gpubench.session import resume, session
@@ -113,7 +113,7 @@ def test_run_json_is_the_run_with_derived_fields_flat(start, tmp_path):
     assert settings["budget"]["target"] == 0.02
     assert "import" in row["launches"][0]["cold_s"]
     assert document["start"] is None
-    assert document["schema_version"] == SCHEMA_VERSION
+    assert document["schema_version"] == RUN_VERSION
     assert document["protocol"] == "gpubench/1"
     (run,) = store.read_runs(tmp_path).runs
     assert run.run_id == document["run_id"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from gpubench.findings import Finding, FindingKind
+from gpubench.interval import Interval
 from gpubench.models import (
     BuyOrRent,
     Case,
@@ -29,9 +30,9 @@ from gpubench.models import (
     Precision,
     PriceCondition,
     Pricing,
-    RankedOffer,
     Ranking,
     Round,
+    Row,
     Run,
     Sentence,
     SentenceKind,
@@ -325,7 +326,7 @@ def offer(
 
 def ranked(
     rank: int, an_offer: Offer, samples_per_s: float, width: float = 1.3, basis="predicted", **changes
-) -> RankedOffer:
+) -> Row:
     price = float(an_offer.price_usd_per_hour)
     low, high = samples_per_s / width, samples_per_s * width
     estimate = Estimate(
@@ -340,16 +341,16 @@ def ranked(
         else "this user's run",
         anchored=True if basis == "predicted" else None,
         evidence=("20261120T093000Z-a1b2c3",),
+        fits_memory=True,
     )
     per_usd = 3600 / price
     fields = {
-        "rank": rank, "offer": an_offer, "estimate": estimate, "expected_usd_per_hour": price, "expected_usd_per_hour_low": price, "expected_usd_per_hour_high": price, "samples_per_s": samples_per_s, "samples_per_s_low": low, "samples_per_s_high": high, "gpus_samples_per_s": samples_per_s,
-        "samples_per_usd": samples_per_s * per_usd, "samples_per_usd_low": low * per_usd, "samples_per_usd_high": high * per_usd,
-        "usd_per_million_samples": 1e6 / (samples_per_s * per_usd), "scaling_efficiency": 1.0 if an_offer.gpu_count == 1 else 0.85,
-        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modeled", "p_best": 0.42 / rank, "pareto": rank < 3, "fits_memory": True,
+        "rank": rank, "offer": an_offer, "estimate": estimate, "usd_per_hour": Interval(price, price, price), "samples_per_s": Interval(samples_per_s, low, high), "gpus_samples_per_s": samples_per_s,
+        "samples_per_usd": Interval(samples_per_s * per_usd, low * per_usd, high * per_usd), "scaling_efficiency": 1.0 if an_offer.gpu_count == 1 else 0.85,
+        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modeled", "p_best": 0.42 / rank, "pareto": rank < 3,
         "price_age_days": (TODAY - date.fromisoformat(an_offer.price_date)).days if len(an_offer.price_date) == 10 else 323,
     }  # fmt: skip
-    return RankedOffer(**(fields | changes))
+    return Row(**(fields | changes))
 
 
 # key, provider, instance, count, USD/h, images/s of the whole instance, basis, width, date
@@ -383,22 +384,10 @@ _OFFERS = (
 )
 
 
-def decision(first: RankedOffer) -> Decision:
+def decision(first: Row) -> Decision:
     """Return the decision for a row, with nothing beside it."""
-    offer = first.offer
-    choice = Choice(
-        rank=first.rank,
-        source="marketplace" if offer.kind == "marketplace" else "cloud",
-        price_label="single host" if offer.kind == "marketplace" else "list",
-        price_usd_per_hour=float(offer.price_usd_per_hour),
-        basis=first.estimate.basis,
-        batch_size=first.estimate.case.batch_size,
-        **{
-            name: getattr(record, name)
-            for record, names in ((offer, _OF_OFFER), (first, _OF_ROW))
-            for name in names
-        },
-    )
+    is_a_host = first.offer.kind == "marketplace"
+    choice = Choice(row=first, condition=PriceCondition.SINGLE_HOST if is_a_host else PriceCondition.LIST)
     sure = Sureness(p_best=0.5, p_near_best=0.7, regret_usd=None, regret_share=0.05)
     return Decision(
         job=None,
@@ -406,18 +395,6 @@ def decision(first: RankedOffer) -> Decision:
         runner_up=None,
         sureness=sure,
     )
-
-
-_OF_OFFER = ("provider", "instance", "region", "gpu_key", "gpu_count", "pricing", "price_date")
-_OF_ROW = (
-    "expected_usd_per_hour",
-    "expected_usd_per_hour_low",
-    "expected_usd_per_hour_high",
-    "samples_per_s",
-    "samples_per_s_low",
-    "samples_per_s_high",
-    "price_age_days",
-)
 
 
 def ranking(**changes) -> Ranking:
@@ -430,8 +407,8 @@ def ranking(**changes) -> Ranking:
     fields = {
         "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "images", "throughput_unit": "images/s", "value_unit": "images per dollar", "reference_gpu_key": None, "rows": tuple(rows),
         "excluded": (
-            ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table"),
-            ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200-sxm-180gb", reason="spot price only"),
+            ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table", rule="no reliable throughput estimate"),
+            ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200-sxm-180gb", reason="spot price only", rule="--spot"),
         ),
         "sentences": (
             Sentence(kind=SentenceKind.ANSWER, text="The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090."),
@@ -521,7 +498,8 @@ def hostile_data() -> ReportData:
         ranked(2, offer(text, "1.00", provider="=HYPERLINK(1)", price_date="2026-11-01"), 1000.0),
     ]
     estimates = [
-        ranked(row.rank, row.offer, row.samples_per_s, price_age_days=3, scaling_basis=text) for row in offers
+        ranked(row.rank, row.offer, row.samples_per_s.value, price_age_days=3, scaling_basis=text)
+        for row in offers
     ]
     bad = ranking(
         rows=tuple(estimates),
@@ -533,7 +511,7 @@ def hostile_data() -> ReportData:
         reference_gpu_key=text,
         as_of=text,
         objective=text,
-        excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text),),
+        excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text, rule=text),),
     )
     owned = buy_or_rent(gpu_key=text, instance=text, against=text)
     return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,), buy_or_rent=(owned,))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.interval import Interval
 from gpubench.models import Run
 from gpubench.report.export import CSV_COLUMNS, as_csv, as_json, embedded, guard
 from gpubench.report.page import render
@@ -51,7 +52,7 @@ def test_figures_in_the_csv_are_the_figures_of_the_run():
 
 def test_the_listed_price_and_the_expected_one_have_a_column_each():
     data = samples.report_data(samples.h200_run())
-    row = msgspec.structs.replace(data.ranking.rows[0], expected_usd_per_hour=9.0)
+    row = msgspec.structs.replace(data.ranking.rows[0], usd_per_hour=Interval(9.0))
     data = replace(data, ranking=msgspec.structs.replace(data.ranking, rows=(row,)))
     (written,) = (each for each in rows_of(data) if each["kind"] == "offer")
     assert (written["price_usd_per_hour"], written["expected_usd_per_hour"]) == ("0.34", "9.0")

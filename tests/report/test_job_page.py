@@ -35,9 +35,9 @@ def data_of(sort: str):
 @pytest.mark.parametrize(
     ("sort", "figure", "unit"),
     [
-        ("value", lambda row: row.cost_usd, "$ for the job"),
-        ("time", lambda row: row.hours, "hours for the job"),
-        ("throughput", lambda row: row.samples_per_s, "images/s"),
+        ("value", lambda row: row.cost_usd.value, "$ for the job"),
+        ("time", lambda row: row.hours.value, "hours for the job"),
+        ("throughput", lambda row: row.samples_per_s.value, "images/s"),
     ],
 )
 def test_the_chart_shows_what_the_rows_are_in_order_of(sort, figure, unit):
@@ -54,18 +54,18 @@ def test_the_facts_name_the_cheapest_and_the_fastest_job():
     card = block_of("verdict", data).parts
     assert gpus_of(data.ranking.rows[0].offer) in card[0].text
     facts = {f.term: f for p in block_of("evidence", data).parts if isinstance(p, Facts) for f in p.rows}
-    fastest = min(data.ranking.rows, key=lambda row: row.hours)
+    fastest = min(data.ranking.rows, key=lambda row: row.hours.value)
     assert f"rank {fastest.rank}:" in facts["Fastest offer"].detail
 
 
 def test_the_line_of_trade_offs_holds_no_offer_that_another_beats_in_hours_and_cost():
     data = data_of("value")
     rows, line = data.ranking.rows, frontier(data.ranking)
-    assert [row.hours for row in line] == sorted((row.hours for row in line), reverse=True)
+    assert [row.hours.value for row in line] == sorted((row.hours.value for row in line), reverse=True)
     for row in rows:
         beaten = any(
-            other.hours <= row.hours
-            and other.cost_usd <= row.cost_usd
+            other.hours.value <= row.hours.value
+            and other.cost_usd.value <= row.cost_usd.value
             and (other.hours, other.cost_usd) != (row.hours, row.cost_usd)
             for other in rows
         )

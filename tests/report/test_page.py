@@ -19,7 +19,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
-from gpubench.models import SCHEMA_VERSION
+from gpubench.report.export import REPORT_VERSION
 from gpubench.report.page import render, report, shortened
 from gpubench.sections import gpus
 from gpubench.sections.section import Section
@@ -163,7 +163,7 @@ def test_a_page_can_be_mailed(page_text):
 def test_raw_data_comes_back_whole(page):
     raw = json.loads(unpacked(page.scripts[2]))
     assert raw["csv"].startswith("kind,")
-    assert raw["data"]["schema_version"] == SCHEMA_VERSION
+    assert raw["data"]["schema_version"] == REPORT_VERSION
 
 
 def test_hostile_names_are_text_in_the_raw_data_too():

@@ -121,7 +121,8 @@ def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():
     rows, line = ranking.rows, frontier(ranking)
     for row in rows:
         beaten = any(
-            o.samples_per_s >= row.samples_per_s and o.usd_per_million_samples < row.usd_per_million_samples
+            o.samples_per_s.value >= row.samples_per_s.value
+            and o.usd_per_million_samples < row.usd_per_million_samples
             for o in rows
         )
         assert beaten == (row not in line)

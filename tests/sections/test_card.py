@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,19 @@ from recommend.builders import A100, H100, L4, RTX5090, offer, rank_of
 from recommend.cards import assert_card_is_whole, card_of
 
 from gpubench.findings import Finding, FindingKind
+from gpubench.interval import Interval
 from gpubench.labels import gpu_name
-from gpubench.models import Change, Decision, ParallelMode, Pricing, Ranking, SentenceKind, Sureness
+from gpubench.models import (
+    Change,
+    Choice,
+    Decision,
+    ParallelMode,
+    PriceCondition,
+    Pricing,
+    Ranking,
+    SentenceKind,
+    Sureness,
+)
 from gpubench.recommend.verdict import ONLY_OFFER
 from gpubench.sections.verdict import after_the_headline
 from gpubench.specs import load_specs
@@ -31,47 +44,71 @@ MEMORY_TEXTS = (
 )
 
 
+GUESS = Finding(kind=FindingKind.OUT_OF_DOMAIN, value="Ampere")
+
+
+def changed(choice: Choice, *, offer=None, estimate=None, row=None, **changes) -> Choice:
+    """Return a choice whose offer, estimate, row and own facts are other ones."""
+    replace = msgspec.structs.replace
+    its = choice.row
+    its = replace(
+        its,
+        offer=replace(its.offer, **offer or {}),
+        estimate=replace(its.estimate, **estimate or {}),
+        **row or {},
+    )
+    return replace(choice, row=its, **changes)
+
+
 @st.composite
 def decisions(draw) -> Decision:
     """A decision with any GPUs, prices, dates, hurdles, doubts and chances that one can have."""
     base = RANKED.decision
     price = draw(USD)
-    choice = msgspec.structs.replace(
+    expected = price * draw(st.sampled_from([1, 1.3]))
+    cost = draw(USD)
+    choice = changed(
         base.choice,
-        gpu_key=draw(GPUS),
-        gpu_count=draw(st.sampled_from([1, 8])),
-        provider=draw(st.sampled_from(["vast", "google-colab"])),
-        pricing=draw(st.sampled_from([Pricing.ON_DEMAND, Pricing.SPOT])),
-        price_label=draw(st.sampled_from(["list", "single host"])),
-        price_date=draw(st.sampled_from(["2026-10-04", "2026-08", "2025"])),
-        price_age_days=draw(st.sampled_from([0, 49, 325])),
-        expected_usd_per_hour=price * draw(st.sampled_from([1, 1.3])),
-        price_usd_per_hour=price,
-        hours=draw(st.floats(0.02, 5000)),
-        cost_usd=(cost := draw(USD)),
-        cost_usd_low=cost / 2,
-        cost_usd_high=cost * 2,
-        fits_memory=draw(st.sampled_from([True, None])),
+        offer={
+            "gpu_key": draw(GPUS),
+            "gpu_count": draw(st.sampled_from([1, 8])),
+            "provider": draw(st.sampled_from(["vast", "google-colab"])),
+            "pricing": draw(st.sampled_from([Pricing.ON_DEMAND, Pricing.SPOT])),
+            "price_date": draw(st.sampled_from(["2026-10-04", "2026-08", "2025"])),
+            "price_usd_per_hour": Decimal(price),
+            "vcpus": 6,
+        },
+        estimate={
+            "fits_memory": draw(st.sampled_from([True, None])),
+            "memory_text": draw(st.sampled_from(MEMORY_TEXTS)),
+            "findings": (GUESS,) if draw(st.booleans()) else (),
+        },
+        row={
+            "price_age_days": draw(st.sampled_from([0, 49, 325])),
+            "usd_per_hour": Interval(expected, expected, expected),
+            "hours": Interval(draw(st.floats(0.02, 5000))),
+            "cost_usd": Interval(cost, cost / 2, cost * 2),
+            "findings": draw(st.sampled_from([(), (Finding(kind=FindingKind.EAGER_MEMORY),)])),
+            "parallel_mode": draw(st.sampled_from([ParallelMode.SINGLE, ParallelMode.FSDP])),
+            "p_best": 0.3,
+        },
+        condition=draw(st.sampled_from([PriceCondition.LIST, PriceCondition.SINGLE_HOST])),
         memory_margin_bytes=draw(st.integers(1, 10**12)),
-        findings=draw(st.sampled_from([(), (Finding(kind=FindingKind.EAGER_MEMORY),)])),
-        memory_text=draw(st.sampled_from(MEMORY_TEXTS)),
-        parallel_mode=draw(st.sampled_from([ParallelMode.SINGLE, ParallelMode.FSDP])),
-        extrapolated=draw(st.booleans()),
-        vcpus=6,
         feed_vcpus=draw(st.sampled_from([None, 6, 6.3, 12.8])),
         price_doubt=draw(st.sampled_from([None, "$0.01, a hundredth of what four other providers list"])),
-        p_best=0.3,
         p_best_of_gpu=draw(st.sampled_from([0.3, 0.56])),
     )
-    other = msgspec.structs.replace(
+    other = changed(
         base.runner_up,
-        gpu_key=draw(GPUS),
-        gpu_count=draw(st.sampled_from([1, 8])),
-        cost_usd=draw(USD),
-        basis=draw(st.sampled_from(["measured", "predicted"])),
+        offer={"gpu_key": draw(GPUS), "gpu_count": draw(st.sampled_from([1, 8]))},
+        estimate={"basis": draw(st.sampled_from(["measured", "predicted"]))},
+        row={"cost_usd": Interval(draw(USD))},
     )
-    measured = msgspec.structs.replace(
-        base.by_gpu[-1], gpu_key=draw(GPUS), basis="measured", cost_usd=draw(USD)
+    measured = changed(
+        base.by_gpu[-1],
+        offer={"gpu_key": draw(GPUS)},
+        estimate={"basis": "measured"},
+        row={"cost_usd": Interval(draw(USD))},
     )
     by_gpu = (choice, other, *([measured] if draw(st.booleans()) else []))
     return msgspec.structs.replace(
@@ -131,10 +168,10 @@ def test_an_offer_alone_has_no_rival():
 
 def test_the_best_that_was_measured_stands_beside_a_prediction():
     decision = RANKED.decision
-    mine = msgspec.structs.replace(decision.by_gpu[-1], basis="measured")
+    mine = changed(decision.by_gpu[-1], estimate={"basis": "measured"})
     others = decision.by_gpu[:-1]
     _, facts = card_of(decided(msgspec.structs.replace(decision, by_gpu=(*others, mine))))
-    assert facts["Best measured"].value.startswith(gpu_name(mine.gpu_key))
+    assert facts["Best measured"].value.startswith(gpu_name(mine.offer.gpu_key))
 
 
 def test_a_name_with_a_full_stop_ends_no_sentence():

@@ -22,7 +22,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpus_of
 from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
-from gpubench.recommend.rank import as_json
+from gpubench.recommend.rank import document
 from gpubench.record.figures import run_document
 from gpubench.sections.data import ReportData, of_ranking, of_run
 from gpubench.sections.section import own_sections
@@ -221,12 +221,12 @@ def test_a_ranking_says_the_same_everywhere(ranking):
     data = of_ranking(ranking, every_offer=True)
     terminal, page, markdown = shown(data, "value")
     _same(terminal, page, markdown)
-    rows = msgspec.to_builtins(as_json(ranking))["rows"]
+    rows = msgspec.to_builtins(document(ranking))["rows"]
     for words, row, offer in zip(terminal, rows, ranking.rows, strict=True):
         assert _plain(gpus_of(offer.offer)) in words["GPUs and offer"]
         assert words["GPUs and offer"].count(row["provider"]) >= 1
         assert words["Rank"] == f"{row['rank']}{'=' if row['tie'] else ''}"
-        assert words["Price and its date"].startswith(_plain(format_usd(row["expected_usd_per_hour"])))
+        assert words["Price and its date"].startswith(_plain(format_usd(row["price_usd_per_hour"])))
         merit = Interval(row["samples_per_usd"], row["samples_per_usd_low"], row["samples_per_usd_high"])
         point = merit.words().partition(" ")[0]
         assert words["Images per dollar"].startswith(_plain(point))

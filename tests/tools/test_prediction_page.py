@@ -298,7 +298,7 @@ def a_job_of_eight() -> Iterator[str]:
     found = rank(RankRequest(workloads=(name,), gpus=(H100,), results=Path("/nowhere"), as_of=AS_OF))
     row = next(row for row in found.rows if row.offer.gpu_count == 8)
     tokens = load_profiles()[name].tokens_per_sample
-    rates = row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high
+    rates = row.samples_per_s.value, row.samples_per_s.low, row.samples_per_s.high
     likely, low, high = (f"{float(f'{rate * tokens / 8:.3g}'):,.0f}" for rate in rates)
     batch = row.estimate.case.batch_size
     yield f"on 8 H100s at batch {batch} is predicted at {likely} tokens/s per GPU ({low} to {high})"

@@ -14,6 +14,7 @@ from command import WITH_BF16, gpubench
 from own_kinds import HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS
 from processor import runs_lstm
 
+from gpubench import rank
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure import guards
@@ -141,7 +142,7 @@ def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
     assert sound.memory_format_at(Precision.AMP_BF16) is MemoryFormat.CHANNELS_LAST
 
 
-def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path):
+def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(HEAD + KINDS["view"], encoding="utf-8")
     command = ("--workload", "./mine.py", "--json")
     quick = ("--device", "cpu", "--quick", "--no-micro", "--precision", "amp", "--time-limit", "60")
@@ -150,7 +151,8 @@ def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path):
     (row,) = json.loads(ran.stdout)["measurements"]
     assert (row["status"], row["case"]["memory_format"]) == ("ok", "contiguous")
     assert "CONTIGUOUS" in {finding["kind"] for finding in row["findings"]}
-    assert {case["memory_format"] for case in json.loads(ranked.stdout)["cases"]} == {"contiguous"}
+    monkeypatch.chdir(tmp_path)
+    assert {case.memory_format for case in rank("./mine.py", limit=1).cases} == {"contiguous"}
     for done in (ran, ranked):
         assert "its images are kept contiguous" in done.stderr
 

@@ -195,7 +195,7 @@ def test_an_own_model_goes_from_file_to_rank_in_one_command(gpubench: Run) -> No
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     document = json.loads(done.stdout)
-    assert {c["workload"] for c in document["cases"]} == {"mine.py"}
+    assert document["question"]["workloads"] == ["mine.py"]
     assert {row["basis"] for row in document["rows"]} == {"predicted"}
     assert all(
         row["samples_per_s_low"] < row["samples_per_s"]

@@ -14,7 +14,7 @@ def verb(request: MemoryRequest, *, as_json: bool) -> None:
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json)
         return
-    from gpubench.models import SCHEMA_VERSION
+    from gpubench.models import MEMORY_VERSION
     from gpubench.predict.memory_answer import memory
     from gpubench.sections.memory import answered
 
@@ -24,7 +24,7 @@ def verb(request: MemoryRequest, *, as_json: bool) -> None:
         documents = [each.flat() for each in answers]
         if len(request.workloads) == 1:
             return documents[0]
-        return {"schema_version": SCHEMA_VERSION, "workloads": documents}
+        return {"schema_version": MEMORY_VERSION, "workloads": documents}
 
     answer(
         as_json,
@@ -38,7 +38,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
     import msgspec
 
     from gpubench.errors import MisuseError
-    from gpubench.models import SCHEMA_VERSION
+    from gpubench.models import MEMORY_VERSION
     from gpubench.predict.capacity import capacity_of
     from gpubench.sections.memory import room
     from gpubench.specs import require_spec
@@ -51,7 +51,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
     found = [capacity_of(require_spec(name)) for name in request.gpus]
     answer(
         as_json,
-        lambda: {"schema_version": SCHEMA_VERSION, "gpus": [each.flat() for each in found]},
+        lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},
         lambda: (part for each in found for part in room(each)),
     )
 

@@ -156,15 +156,15 @@ _FIELDS = (
     "offer.source", "offer.note", "offer.retrieved_at", "offer.in_stock", "offer.stock_date",
 )  # fmt: skip
 """What JSON says of an offer: what it is, and what follows from it on the day."""
+LIST_VERSION = 2
+"""Of ``gpubench offers list --json``."""
 
 
 def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:
-    from gpubench.models import SCHEMA_VERSION
-
     names = [field.removeprefix("offer.") for field in _FIELDS]
     values_of = attrgetter(*_FIELDS)
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": LIST_VERSION,
         "as_of": as_of,
         "offers": [dict(zip(names, map(_in_json, values_of(row)), strict=True)) for row in rows],
         "retired": [

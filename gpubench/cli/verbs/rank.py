@@ -32,8 +32,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
 
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
-    from gpubench.recommend.rank import as_json as document
-    from gpubench.recommend.rank import rank
+    from gpubench.recommend.rank import document, rank
 
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
@@ -41,7 +40,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     answer(
         as_json,
-        lambda: {"question": request.question} | document(ranking),
+        lambda: document(ranking, request.question),
         lambda: ranking_parts(ranking, rows, shown),
     )
     if as_json:
