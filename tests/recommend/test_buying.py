@@ -312,7 +312,7 @@ def test_the_jobs_of_a_month_give_the_use_of_each_set(tmp_path, job):
         draws=50,
     )  # fmt: skip
     job_hours = {
-        (row.offer.instance, row.offer.gpu_key, row.offer.gpu_count): row.hours for row in ranking.rows
+        (row.offer.instance, row.offer.gpu_key, row.offer.gpu_count): row.hours.value for row in ranking.rows
     }
     assert job_hours
     for each in ranking.buy_or_rent:

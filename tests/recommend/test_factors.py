@@ -50,13 +50,13 @@ def test_an_unknown_word_is_refused_with_the_nearest_known(options, message):
         rank_of([offer(H100)], RATES, **options)
 
 
-def test_factors_stand_beside_the_row():
-    row = rank_of([offer(H100)], RATES).rows[0].flat()
-    assert row["memory_type"] == "HBM3"
-    assert row["architecture"] == "Hopper"
-    assert row["core_count"] == 16896
-    assert row["link"] == "nvlink"
-    assert row["ecc"] is True
+def test_the_factors_of_a_gpu_are_those_of_its_data_sheet_and_a_row_has_its_link():
+    factors = factors_of(load_specs()[H100])
+    assert factors["memory_type"] == "HBM3"
+    assert factors["architecture"] == "Hopper"
+    assert factors["core_count"] == 16896
+    assert factors["link"] == rank_of([offer(H100)], RATES).rows[0].flat()["link"] == "nvlink"
+    assert factors["ecc"] is True
 
 
 def test_every_gpu_has_its_factors():

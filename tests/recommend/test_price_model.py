@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
-from gpubench.recommend import eligible
-from gpubench.recommend.chances import chances_of
+from gpubench.recommend import chances
+from gpubench.recommend.chances import leaders_of
 
 from .builders import A100, H100, L4, RTX5090, offer, rank_of
 
@@ -45,14 +45,15 @@ def ranked(market, **question):
     """The ranking, and the cost of each of its rows in every draw, as P(best) and regret saw it."""
     seen = []
 
-    def spy(*asked):
-        seen.append(chances_of(*asked))
-        return seen[-1]
+    def spy(scores):
+        seen.append(scores.copy())
+        return leaders_of(scores)
 
     listed = [offer(key, price, instance=str(at), **more) for at, (key, price, more) in enumerate(market)]
-    with patch.object(eligible, "chances_of", spy):
+    with patch.object(chances, "leaders_of", spy):
         ranking = rank_of(listed, RATES, **{"draws": 4000, "samples": 1e9} | question)
-    return ranking, -seen[0].scores
+    _at_expected_prices, scores, *_ = seen
+    return ranking, -scores
 
 
 @settings(max_examples=15, deadline=None)

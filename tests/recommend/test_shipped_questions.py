@@ -38,7 +38,7 @@ def answer(*words: str) -> Ranking:
     """The ranking behind the JSON of a question, for what the document has no place for."""
     kept: list[Ranking] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpubench.recommend.rank.document", lambda ranking: kept.append(ranking) or {})
+        patch.setattr("gpubench.recommend.rank.document", lambda ranking, _: kept.append(ranking) or {})
         done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
     assert done.exit_code == 0, done.output
     (ranking,) = kept
