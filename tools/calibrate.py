@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import print_json, say
@@ -33,7 +34,6 @@ from gpubench.predict.calibration import (
     hash_of,
     own_calibration_path,
 )
-from gpubench.predict.chips import chips_of
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import arithmetic_of, cast_bytes_of, stack, work_of
 from gpubench.profile import load_profiles
@@ -41,6 +41,7 @@ from gpubench.record.store import read_runs
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 from tools.conformal import (
+    COMMON_SHARE,
     errors_without,
     factor_of,
     fit_scale,
@@ -53,8 +54,7 @@ from tools.conformal import (
 from tools.fit import LEVEL, Fit, fit_table
 from tools.published import fitted_on, shipped
 from tools.scaling_fit import fit_scaling, jobs
-from tools.scores import COMMON_SHARE
-from tools.table import Table, join
+from tools.table import Table, join, table_with
 from tools.tables import PUBLISHED, published_bytes
 
 KINDS = {"known": "harness", "stranger": "stranger"}
@@ -256,56 +256,38 @@ def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Ot
 # --- the user's own runs, as further cells ---------------------------------------------------------------
 
 
-class _Own(NamedTuple):
-    spec: GpuSpec
-    case: Case
-    profile: WorkloadProfile
-    samples_per_s: float
-
-    @property
-    def cell(self) -> tuple[str, str]:
-        """Which rows it is compared with."""
-        return self.profile.name, str(self.case.precision)
-
-
 def own_table(runs: Sequence[Run]) -> Table | None:
     """GPU training rows of standard workloads, run as a CUDA graph, as a table; None where there is none.
 
     A graph keeps the host out of the figure; an eager row would teach the fit about this host's Python.
     """
-    rows = [row for run in sorted(runs, key=lambda r: r.run_id) for row in _rows(run)]
-    if not rows:
+    found = [each for run in sorted(runs, key=lambda r: r.run_id) for each in _measured(run)]
+    if not found:
         return None
-    cells = sorted({row.cell for row in rows})
-    cases = [row.case for row in rows]
-    work = stack([work_of(p.train, case.batch_size, cast_bytes_of(p, case.task)) for _, case, p, _ in rows])
-    batch = np.array([float(case.batch_size) for case in cases])
-    n = len(rows)
-    return Table(
-        source=np.full(n, "gpubench-graph", dtype=object),
-        model=np.array([row.profile.name for row in rows], dtype=object),
-        precision=np.array([str(case.precision) for case in cases], dtype=object),
-        gpu_key=np.array([row.spec.key for row in rows], dtype=object),
-        batch=batch,
-        log_seconds=np.log(batch / np.array([row.samples_per_s for row in rows])),
-        level_known=np.ones(n, dtype=bool),
-        inference=np.zeros(n, dtype=bool),
-        cell=np.array([cells.index(row.cell) for row in rows]),
-        work=work,
-        chips=chips_of([row.spec for row in rows]),
-        arithmetic=stack([arithmetic_of(case.precision, case.memory_format, 1) for case in cases]),
-        execution=np.full(n, "graph", dtype=object),
-        torch=np.full(n, "", dtype=object),
-        data_input=np.full(n, "synthetic", dtype=object),
-        doubt=np.full(n, "", dtype=object),
-        batch_low=batch,
-        batch_high=batch,
-        work_low=work,
-        work_high=work,
+    cases = [case for _, case, _, _ in found]
+    columns = ["model", "precision", "gpu_key", "batch", "seconds_per_sample"]
+    rows = pd.DataFrame(
+        [(p.name, str(c.precision), spec.key, c.batch_size, 1 / rate) for spec, c, p, rate in found],
+        columns=columns,
     )
+    rows = rows.assign(
+        source="gpubench-graph",
+        task=str(TaskKind.TRAIN),
+        level_known=True,
+        execution="graph",
+        torch="",
+        data_input="synthetic",
+        doubt="",
+        batch_low=rows.batch,
+        batch_high=rows.batch,
+    )
+    work = stack([work_of(p.train, c.batch_size, cast_bytes_of(p, c.task)) for _, c, p, _ in found])
+    arithmetic = stack([arithmetic_of(case.precision, case.memory_format, 1) for case in cases])
+    return table_with(rows, work=work, work_low=work, work_high=work, arithmetic=arithmetic)
 
 
-def _rows(run: Run) -> Iterator[_Own]:
+def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]]:
+    """The cases of a run that join, with what ran them and its samples per second."""
     spec = gpu_of(run.device)
     if spec is None:
         return
@@ -320,7 +302,7 @@ def _rows(run: Run) -> Iterator[_Own]:
             and not is_disturbed(m)
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:
-            yield _Own(spec, case, profile, m.samples_per_s)
+            yield spec, case, profile, m.samples_per_s
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
@@ -24,6 +25,8 @@ from tools.table import Table
 
 COVERAGE = 0.90
 """Of the intervals."""
+COMMON_SHARE = 0.8
+"""Of the variance of an error: common to all candidates of one anchor."""
 HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "harness": ("harness", "gpu_key"),
     "stranger": ("harness", "architecture"),
@@ -193,11 +196,8 @@ def level_weights(table: Table, error: Floats) -> Floats:
 
     Less of a row whose batch is not stated, by the variance that the plausible ones add.
     """
-    voter = voters_of(table)
-    weight = np.zeros(len(table))
-    for each in set(voter[np.isfinite(error)]):
-        rows = (voter == each) & np.isfinite(error)
-        weight[rows] = 1.0 / rows.sum()
+    scored = pd.Series(np.isfinite(error), dtype=float)
+    weight = scored / scored.groupby(voters_of(table)).transform("sum").clip(lower=1.0)
     return np.asarray(weight / (1 + (batch_spread(table) / LEVEL.noise) ** 2), dtype=float)
 
 

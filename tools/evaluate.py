@@ -1,18 +1,21 @@
 """How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
 
 "Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
-the protocol; what the outcomes are worth ``scores`` says. Anybody's measurements are scored too, and teach
+the protocol. Anybody's measurements are scored too, and teach
 nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gpubench.arrays import Flags, Floats
 from gpubench.cli.output import answer
@@ -22,12 +25,16 @@ from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import Times, deviations_of, take
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
+from gpubench.stats import Z90
 from tools.conformal import (
+    COMMON_SHARE,
+    COVERAGE,
     HOLD_OUTS,
     Pairs,
     errors_without,
     factor_of,
     fit_scale,
+    geometric_mean_errors,
     gpu_bound,
     level_errors_without,
     level_rows,
@@ -51,8 +58,27 @@ from tools.fit import (
 )
 from tools.published import fitted_on, read_csv
 from tools.scaling_fit import scaling_figures
-from tools.scores import Outcome, report
 from tools.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Held-out predictions of every pair, and of every row without an anchor.
+
+    Attributes:
+        log_error: (pairs,) log of predicted over measured time.
+        half_width: (pairs,) log of the factor of the 90 % interval.
+        bound: (pairs,) the GPU sets the pace on both sides; the others are refused.
+        level_error, level_half_width: (rows,) the same without a GPU owned; NaN where not scored.
+    """
+
+    table: Table
+    pairs: Pairs
+    log_error: Floats
+    half_width: Floats
+    bound: Flags
+    level_error: Floats
+    level_half_width: Floats
 
 
 def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
@@ -188,6 +214,231 @@ def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
     return predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
+# --- what held-out predictions are worth -------------------------------------------------------------------
+
+FEWEST_VOTES = 4
+"""An architecture or harness with fewer targets is too small for a test of its coverage."""
+TEST_LEVEL = 0.01
+FEWEST_CANDIDATES = 4
+_SEED, _DRAWS = 20261120, 400
+
+
+def report(outcome: Outcome) -> dict[str, Any]:
+    """The document of `predict evaluate --json`: all pairs first, refused ones too, then slice by slice."""
+    pairs = outcome.pairs
+    everything = np.ones(len(pairs), dtype=bool)
+    plain = geometric_mean_errors(outcome.table, pairs)
+    return {
+        **figures(outcome, everything),
+        "geometric_mean": _errors(plain, pairs.weight),
+        "heaviest_source": _heaviest(outcome),
+        **_order_figures(outcome),
+        "refused_share": _mean(~outcome.bound, pairs.weight),
+        "no_gpu_owned": _level_figures(outcome),
+        "by_slice": {
+            name: figures(outcome, flags) | {"geometric_mean": _errors(plain[flags], pairs.weight[flags])}
+            for name, flags in _slices(outcome).items()
+            if flags.any()
+        },
+        "rejected": rejected(outcome),
+    }
+
+
+def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
+    """Error and interval of some pairs; each harness has one vote for each target GPU."""
+    pairs, keep = outcome.pairs, chosen & np.isfinite(outcome.log_error)
+    weight, error, width = pairs.weight[keep], outcome.log_error[keep], outcome.half_width[keep]
+    return {
+        "pairs": int(keep.sum()),
+        "targets": len(set(outcome.table.gpu_key[pairs.y[keep]])),
+        **_errors(error, weight),
+        "bias": _mean(error, weight),
+        **_widths(error, width, weight),
+    }
+
+
+def votes(outcome: Outcome, kind: str) -> Mapping[str, list[float]]:
+    """By architecture or harness, the share covered of each target GPU in each harness: one vote each."""
+    table, y, weight = outcome.table, outcome.pairs.y, outcome.pairs.weight
+    inside = weight * (np.abs(outcome.log_error) <= outcome.half_width)
+    keep = np.isfinite(outcome.half_width) & outcome.bound
+    voter = [getattr(table, kind)[y][keep], table.harness[y][keep], table.gpu_key[y][keep]]
+    sums = pd.DataFrame({"inside": inside, "all": weight})[keep].groupby(voter).sum()
+    shares = (sums["inside"] / sums["all"]).groupby(level=0)
+    return {str(label): each.tolist() for label, each in shares}
+
+
+def rejected(outcome: Outcome) -> dict[str, list[str]]:
+    """Architectures and harnesses whose coverage is not that of a 90 % interval, by Holm's procedure at 1 %.
+
+    A two-sided binomial test with targets as n, for each that has ``FEWEST_VOTES`` or more.
+    """
+    from scipy.stats import binomtest
+
+    found: dict[str, list[str]] = {}
+    for kind in ("architecture", "harness"):
+        tested = sorted(
+            (float(binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue), label)
+            for label, shares in votes(outcome, kind).items()
+            if len(shares) >= FEWEST_VOTES
+        )
+        found[kind] = []
+        for i, (p, label) in enumerate(tested):
+            if p > TEST_LEVEL / (len(tested) - i):
+                break
+            found[kind].append(label)
+    return found
+
+
+def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
+    ape = np.abs(np.expm1(error))
+    middle = _round(weighted_median(ape, weight)) if len(ape) else None
+    return {"mape": _mean(ape, weight), "median_ape": middle}
+
+
+def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | None]:
+    """How much the intervals hold where there are any, and how wide they are."""
+    known = np.isfinite(width)
+    error, width, weight = error[known], width[known], weight[known]
+    return {
+        "coverage_90": _mean(np.abs(error) <= width, weight),
+        "half_width_factor": _round(np.exp(weighted_median(width, weight))) if len(width) else None,
+    }
+
+
+def _heaviest(outcome: Outcome) -> dict[str, Any] | None:
+    """The harness with the most votes, and its share of them."""
+    weight = pd.Series(outcome.pairs.weight)
+    if weight.empty:
+        return None
+    sums = weight.groupby(outcome.table.harness[outcome.pairs.y]).sum()
+    return {"harness": sums.idxmax(), "share": _round(sums.max() / weight.sum())}
+
+
+def _level_figures(outcome: Outcome) -> dict[str, Any]:
+    keep = np.isfinite(outcome.level_error)
+    error, width = outcome.level_error[keep], outcome.level_half_width[keep]
+    weight = level_weights(outcome.table, outcome.level_error)[keep]
+    return {
+        "rows": int(keep.sum()),
+        "targets": len(set(outcome.table.gpu_key[keep])),
+        **_errors(error, weight),
+        **_widths(error, width, weight),
+    }
+
+
+def _slices(outcome: Outcome) -> Mapping[str, Flags]:
+    table, pairs, bound = outcome.table, outcome.pairs, outcome.bound
+    same = table.architecture[pairs.x] == table.architecture[pairs.y]
+    slices: dict[str, Flags] = {
+        "all pairs": np.ones(len(pairs), dtype=bool),
+        "GPU-bound": bound,
+        "host-bound": ~bound,
+        "anchored at Hopper": table.architecture[pairs.x] == "Hopper",
+        "same architecture": same,
+        "other architecture": ~same,
+    }
+    labels = {
+        "execution": np.where(table.execution == "", "not stated", table.execution),
+        "torch": np.where(table.torch == "", "not stated", table.torch),
+        "input": np.where(table.data_input == "", "not stated", table.data_input),
+        "optimizer in the step": np.where(
+            table.inference, "none (forward pass)", np.where(table.arithmetic.no_optimizer, "no", "yes")
+        ),
+        "batch": np.where(table.batch_high > table.batch_low, "not stated", "stated"),
+        "doubt": np.where(table.doubt == "", "none", "some"),
+        "precision": table.precision,
+        "class": np.array([model_class(name) for name in table.base_model], dtype=object),
+        "model": table.base_model,
+        "harness": table.harness,
+        "architecture": table.architecture,
+        "target": table.gpu_key,
+    }
+    for kind, values in labels.items():
+        slices |= {f"{kind}: {value}": values[pairs.y] == value for value in sorted(set(values[pairs.y]))}
+    return slices
+
+
+_CLASSES = {
+    "VGG": ("vgg",),
+    "LSTM": ("gnmt", "lstm"),
+    "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
+}
+"""How the names of their models begin."""
+
+
+def model_class(name: str) -> str:
+    """CNN, VGG, LSTM or transformer, by a model's name."""
+    return next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
+
+
+def weighted_median(values: Floats, weights: Floats) -> float:
+    """The value below which half of the weight lies."""
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
+
+
+def _mean(values: Floats | Flags | list[float], weights: Floats | None = None) -> float | None:
+    return _round(np.average(values, weights=weights)) if len(values) else None
+
+
+def _round(value: float | np.floating[Any]) -> float:
+    return round(float(value), 4)
+
+
+# --- do they put GPUs in the right order? ------------------------------------------------------------------
+
+
+def _order_figures(outcome: Outcome) -> dict[str, Any]:
+    """Spearman, regret and P(best) over all settings of four or more candidates.
+
+    Regret is the share of throughput lost by taking the first of the predicted ranking; P(best) is what is
+    predicted of that first, and how often it was the best.
+    """
+    from scipy.stats import spearmanr
+
+    random = np.random.default_rng(_SEED)
+    found = []
+    for measured, predicted, deviation in _settings(outcome):
+        first = np.argmax(predicted)
+        own = np.sqrt(1 - COMMON_SHARE) * deviation[:, None]
+        draws = predicted[:, None] + own * random.standard_normal((len(own), _DRAWS))
+        chance = np.mean(np.argmax(draws, axis=0) == first)
+        lost = -np.expm1(measured[first] - measured.max())
+        found.append((spearmanr(measured, predicted).statistic, lost, chance, np.argmax(measured) == first))
+    spearman, regret, chance, best = map(_mean, np.array(found, dtype=float).reshape(-1, 4).T)
+    return {
+        "settings": len(found),
+        "spearman": spearman,
+        "regret": {"throughput": regret},
+        "p_best": {"predicted": chance, "observed": best},
+    }
+
+
+def _settings(outcome: Outcome) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Log throughput, measured and predicted, and deviation of the candidates of each owned GPU in a cell.
+
+    Each stands at one batch: of several rows of a GPU, the one nearest to the owned row.
+    """
+    table, pairs, log_error, half_width = outcome.table, outcome.pairs, outcome.log_error, outcome.half_width
+    keep = np.flatnonzero(outcome.bound & np.isfinite(log_error) & np.isfinite(half_width))
+    order = pd.DataFrame({"pair": keep, "x": pairs.x[keep], "y": pairs.y[keep]})
+    order = order.assign(
+        gpu=table.gpu_key[order.y], gap=np.abs(np.log(table.batch[order.y] / table.batch[order.x]))
+    )
+    per_sample = table.log_seconds - np.log(table.batch)
+    nearest = (
+        order.sort_values(["x", "gap", "y"], ascending=[True, True, False])
+        .drop_duplicates(["x", "gpu"])
+        .sort_values(["x", "y"])
+    )
+    for _, block in nearest.groupby("x"):
+        if len(block) >= FEWEST_CANDIDATES:
+            measured, pair = -per_sample[block.y], block.pair.to_numpy()
+            yield measured, measured - log_error[pair], half_width[pair] / Z90
+
+
 if __name__ == "__main__":
     parser = ArgumentParser(description="Score predictions on the published rows, each target held out.")
     parser.add_argument("--hold-out", choices=tuple(HOLD_OUTS), default="harness")
@@ -195,6 +446,6 @@ if __name__ == "__main__":
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
     outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
-    figures = {"hold_out": asked.hold_out, "task": asked.task, **report(outcome)}
-    figures["several_gpus"] = scaling_figures()
-    answer(asked.json, lambda: figures, lambda: scored(figures))
+    document = {"hold_out": asked.hold_out, "task": asked.task, **report(outcome)}
+    document["several_gpus"] = scaling_figures()
+    answer(asked.json, lambda: document, lambda: scored(document))

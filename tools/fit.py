@@ -4,7 +4,7 @@ A maximum of the posterior by Gauss-Newton. Unknowns: coefficients (tight priors
 host time per operator of each source, deviations of each architecture, offsets of source, model and cell. The
 offsets soak up levels, so that what is learned is how GPUs compare. Cell offsets are eliminated exactly (they
 form a diagonal block), which also makes it cheap to ask what the fit would have been without some rows: one
-solve, no refit. Only numpy is needed.
+solve, no refit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.predict.chips import architecture_of, predecessor
+from gpubench.predict.chips import predecessor
 from gpubench.predict.roofline import (
     DEVIATIONS,
     HOST_S_PER_OPERATOR,
@@ -87,40 +88,45 @@ LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where each kind of unknown stands in the vector."""
+    """Where each kind of unknown stands in the vector, after the coefficients.
+
+    Attributes:
+        host: First host term; there is one of each source.
+        deviation: First deviation: the first kind of all architectures, then the second, then the third.
+        source, model: First offset of a source, and of a model.
+        size: Number of unknowns, cells apart.
+    """
 
     sources: tuple[str, ...]
     architectures: tuple[str, ...]
     models: tuple[str, ...]
-
-    @cached_property
-    def host(self) -> int:
-        """First host term."""
-        return len(NAMES)
-
-    @cached_property
-    def deviation(self) -> int:
-        """First deviation: the first kind of all architectures, then the second, then the third."""
-        return self.host + len(self.sources)
+    host: int
+    deviation: int
+    source: int
+    model: int
+    size: int
 
     def deviations(self, z: Floats) -> Floats:
         """Those of the unknowns, (kinds, architectures): what is written there changes them."""
         return z[self.deviation : self.source].reshape(len(DEVIATIONS), len(self.architectures))
 
-    @cached_property
-    def source(self) -> int:
-        """First offset of a source."""
-        return self.deviation + len(DEVIATIONS) * len(self.architectures)
 
-    @cached_property
-    def model(self) -> int:
-        """First offset of a model."""
-        return self.source + len(self.sources)
-
-    @cached_property
-    def size(self) -> int:
-        """Number of unknowns, cells apart."""
-        return self.model + len(self.models)
+def layout_of(table: Table) -> Layout:
+    """The unknowns of a fit to any rows of a table."""
+    names = [tuple(sorted(set(each))) for each in (table.source, table.architecture, table.base_model)]
+    sources, architectures, models = names
+    sizes = [len(NAMES), len(sources), len(DEVIATIONS) * len(architectures), len(sources), len(models)]
+    host, deviation, source, model, size = map(int, np.cumsum(sizes))
+    return Layout(
+        sources=sources,
+        architectures=architectures,
+        models=models,
+        host=host,
+        deviation=deviation,
+        source=source,
+        model=model,
+        size=size,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,18 +230,14 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         chosen: Which rows to learn from.
         aim: Ratios between GPUs, or levels.
     """
-    layout = Layout(
-        sources=tuple(sorted(set(table.source))),
-        architectures=tuple(sorted({architecture_of(key) for key in set(table.gpu_key)})),
-        models=tuple(sorted(set(table.base_model))),
-    )
+    layout = layout_of(table)
     precision, prior = _prior(layout, aim, table)
     rows = np.flatnonzero(chosen)
     noise = np.hypot(aim.noise, batch_spread(table)[rows])
-    of_each = (table.source, table.gpu_key, table.base_model, table.precision)
-    keys = [" | ".join(key) for key in zip(*(column[rows] for column in of_each), strict=True)]
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    full = counts[inverse].astype(float) ** -_REPEAT_EXPONENT / noise**2
+    alike = pd.DataFrame({"weight": 1.0}, index=rows).groupby(
+        [column[rows] for column in (table.source, table.gpu_key, table.base_model, table.precision)]
+    )
+    full = alike.weight.transform("sum").to_numpy() ** -_REPEAT_EXPONENT / noise**2
     score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
     cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
     cell_sd[table.cell[score]] = _SCORE_SD

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gpubench.models import TaskKind
 from gpubench.units import format_number, format_percent
-from tools.evaluate import evaluate, scored_table
+from tools.evaluate import Outcome, evaluate, report, scored_table
 from tools.scaling_fit import scaling_figures
-from tools.scores import Outcome, report
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -40,66 +39,57 @@ INFERENCE = {
     "inference, architecture": "unseen architecture",
 }
 SEVERAL = "several GPUs"
-WHOLE = "all pairs"
+WHOLE, LEVEL, ORDER = "all pairs", "no GPU owned", "Spearman, regret"
 COLUMNS = (
     "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
     "geometric_mean_mape", "geometric_mean_median_ape",
-)  # fmt: skip
-PAIR_COLUMNS = (
-    "source", "model", "precision", "own_gpu", "own_batch", "target_gpu", "target_batch", "measured_ratio",
-    "predicted_ratio", "low", "high", "weight",
 )  # fmt: skip
 _SLICES = ("architecture", "harness", "precision", "class", "target")
 _STATED = ("execution", "torch", "input", "optimizer in the step", "batch", "doubt")
 _INFERENCE_SLICES = ("architecture", "harness", "class")
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
     """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
     rows = [_row(hold_out, WHOLE, document)]
     rows += [_row(hold_out, name, row) for name, row in document["by_slice"].items() if name != WHOLE]
-    level, regret = document["no_gpu_owned"], document["regret"]
-    rows.append(_row(hold_out, "no GPU owned", level | {"pairs": level["rows"]}))
-    order = {
-        "mape": document["spearman"],
-        "median_ape": regret["throughput"],
-        "coverage_90": regret["stress"],
-    }
-    rows.append(_row(hold_out, "Spearman, regret, regret under stress", order))
-    return rows
+    level = document["no_gpu_owned"]
+    order = {"mape": document["spearman"], "median_ape": document["regret"]["throughput"]}
+    return [*rows, _row(hold_out, LEVEL, level | {"pairs": level["rows"]}), _row(hold_out, ORDER, order)]
 
 
 def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
-    plain = row.get("geometric_mean") or {}
-    return {
-        "hold_out": hold_out,
-        "slice": name,
-        **{key: row.get(key) for key in COLUMNS[2:8]},
-        "geometric_mean_mape": plain.get("mape"),
-        "geometric_mean_median_ape": plain.get("median_ape"),
-    }
+    plain = {f"geometric_mean_{key}": each for key, each in (row.get("geometric_mean") or {}).items()}
+    return {"hold_out": hold_out, "slice": name} | {key: (row | plain).get(key) for key in COLUMNS[2:]}
 
 
 def pairs_table(outcome: Outcome) -> str:
     """Every pair of the headline as CSV: the throughput of the target over that of the owned GPU."""
-    table, pairs = outcome.table, outcome.pairs
+    table, pairs, x, y = outcome.table, outcome.pairs, outcome.pairs.x, outcome.pairs.y
     per_sample = table.log_seconds - np.log(table.batch)
-    measured = per_sample[pairs.x] - per_sample[pairs.y]
+    measured = per_sample[x] - per_sample[y]
     predicted = measured - outcome.log_error
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(PAIR_COLUMNS)
-    for i, (x, y) in enumerate(zip(pairs.x, pairs.y, strict=True)):
-        ends = np.exp([predicted[i] - outcome.half_width[i], predicted[i] + outcome.half_width[i]])
-        ratios = (*np.exp([measured[i], predicted[i]]), *(ends if outcome.bound[i] else ("", "")))
-        writer.writerow((
-            table.source[y], table.model[y], table.precision[y], table.gpu_key[x], int(table.batch[x]),
-            table.gpu_key[y], int(table.batch[y]), *(r if r == "" else f"{r:.4g}" for r in ratios),
-            f"{pairs.weight[i]:.4g}",
-        ))  # fmt: skip
-    return file.getvalue()
+    end = np.where(outcome.bound, outcome.half_width, np.nan)  # a refused pair has no interval
+    figures = {
+        "measured_ratio": np.exp(measured),
+        "predicted_ratio": np.exp(predicted),
+        "low": np.exp(predicted - end),
+        "high": np.exp(predicted + end),
+        "weight": pairs.weight,
+    }
+    rows = {
+        "source": table.source[y],
+        "model": table.model[y],
+        "precision": table.precision[y],
+        "own_gpu": table.gpu_key[x],
+        "own_batch": table.batch[x].astype(int),
+        "target_gpu": table.gpu_key[y],
+        "target_batch": table.batch[y].astype(int),
+    }
+    rounded = pd.DataFrame(figures).map(lambda each: "" if np.isnan(each) else f"{each:.4g}")
+    return str(pd.DataFrame(rows).join(rounded).to_csv(index=False, lineterminator="\n"))
 
 
 def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
@@ -114,100 +104,86 @@ def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
 def markdown(rows: Sequence[Row]) -> str:
     """The tables of the page."""
     by_name = {(row["hold_out"], row["slice"]): row for row in rows}
-    header = ("never seen", "pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
+    first = next(iter(INFERENCE))
+
+    def order_of(hold_out: str) -> Row:
+        order = by_name[hold_out, ORDER]
+        return by_name[hold_out, LEVEL] | {"spearman": order["mape"], "lost": order["median_ape"]}
+
+    def slices_of(hold_out: str, kinds: Sequence[str]) -> list[tuple[str, Row]]:
+        beginnings = tuple(f"{kind}: " for kind in kinds)
+        return [(n, row) for (h, n), row in by_name.items() if h == hold_out and n.startswith(beginnings)]
+
     parts = [
         "### Whole, refused pairs included\n",
-        _table(header, [(NAMES[h], *_cells(by_name[h, WHOLE])) for h in NAMES]),
+        _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in NAMES.items()]),
         "\nWhere the GPU sets the pace on both sides, and where the host does (then no interval is given):\n",
         _table(
-            header,
+            "never seen",
+            _PAIRS,
             [
-                (f"{NAMES[h]}, {name}", *_cells(by_name[h, name]))
+                (f"{NAMES[h]}, {name}", by_name[h, name])
                 for h in (HEADLINE, "stranger")
                 for name in ("GPU-bound", "host-bound")
             ],
         ),
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
         _table(
-            ("never seen", "rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first, stress"),
-            [_level_cells(h, by_name) for h in NAMES],
+            "never seen",
+            ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
+            [(words, order_of(h)) for h, words in NAMES.items()],
         ),
     ]
     for kind in _SLICES:
-        names = [n for h, n in by_name if h == HEADLINE and n.startswith(f"{kind}: ")]
-        cells = [(name.partition(": ")[2], *_cells(by_name[HEADLINE, name])) for name in names]
-        parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table((kind, *header[1:]), cells)]
-    names = [n for h, n in by_name if h == HEADLINE and n.startswith(tuple(f"{k}: " for k in _STATED))]
-    cells = [(name, *_cells(by_name[HEADLINE, name])) for name in names]
-    parts += [f"\n### By what a row states ({NAMES[HEADLINE]})\n", _table(("slice", *header[1:]), cells)]
-    return "\n".join([*parts, *_inference(by_name, header)])
+        cells = [(name.partition(": ")[2], row) for name, row in slices_of(HEADLINE, [kind])]
+        parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table(kind, _PAIRS, cells)]
+    return "\n".join([
+        *parts,
+        f"\n### By what a row states ({NAMES[HEADLINE]})\n",
+        _table("slice", _PAIRS, slices_of(HEADLINE, _STATED)),
+        "\n### Inference\n",
+        _table("never seen", _PAIRS, [(words, by_name[h, WHOLE]) for h, words in INFERENCE.items()]),
+        "\nNo GPU owned, forward passes:\n",
+        _table(
+            "never seen",
+            ("rows", "MAPE / median", "90 % covers", "half-width"),
+            [(words, by_name[h, LEVEL]) for h, words in INFERENCE.items()],
+        ),
+        f"\nBy slice ({INFERENCE[first]}):\n",
+        _table("slice", _PAIRS, slices_of(first, _INFERENCE_SLICES)),
+        "\n### Several GPUs in one job (unseen harness)\n",
+        _table(
+            "slice",
+            ("jobs / votes", "MAPE", "90 % covers", "half-width"),
+            [(name, row) for (h, name), row in by_name.items() if h == SEVERAL],
+        ),
+    ])  # fmt: skip
 
 
-def _inference(by_name: Mapping[tuple[str, str], Row], header: tuple[str, ...]) -> Iterable[str]:
-    yield "\n### Inference\n"
-    yield _table(header, [(words, *_cells(by_name[name, WHOLE])) for name, words in INFERENCE.items()])
-    yield "\nNo GPU owned, forward passes:\n"
-    yield _table(
-        ("never seen", "rows", "MAPE / median", "90 % covers", "half-width"),
-        [(words, *_seconds_cells(by_name[name, "no GPU owned"])) for name, words in INFERENCE.items()],
-    )
-    first = next(iter(INFERENCE))
-    yield f"\nBy slice ({INFERENCE[first]}):\n"
-    slices = [
-        n for h, n in by_name if h == first and n.startswith(tuple(f"{k}: " for k in _INFERENCE_SLICES))
-    ]
-    yield _table(("slice", *header[1:]), [(name, *_cells(by_name[first, name])) for name in slices])
-    yield "\n### Several GPUs in one job (unseen harness)\n"
-    yield _table(
-        ("slice", "jobs / votes", "MAPE", "90 % covers", "half-width"),
-        [(name, *_job_cells(row)) for (h, name), row in by_name.items() if h == SEVERAL],
-    )
-
-
-def _job_cells(row: Row) -> tuple[str, ...]:
-    return (
-        f"{row['pairs']:.0f} / {row['targets']:.0f}",
-        _percent(row["mape"]),
-        _percent(row["coverage_90"]),
-        f"x{format_number(row['half_width_factor'])}",
-    )
-
-
-def _seconds_cells(row: Row) -> tuple[str, ...]:
-    return (
-        f"{row['pairs']:.0f}",
-        f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
-        _percent(row["coverage_90"]),
-        f"x{format_number(row['half_width_factor'])}",
-    )
-
-
-def _cells(row: Row) -> tuple[str, ...]:
+def _beside_the_plain_rule(row: Row) -> str:
     mine, plain = row["mape"], row["geometric_mean_mape"]
     beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
-    return (
-        f"{row['pairs']:.0f} / {row['targets']:.0f}",
-        f"{_percent(mine)} / {_percent(row['median_ape'])}",
-        _percent(row["coverage_90"]),
-        f"x{format_number(row['half_width_factor'])}",
-        f"{_percent(plain)} / {_percent(row['geometric_mean_median_ape'])}{beaten}",
-    )
+    return f"{_percent(plain)} / {_percent(row['geometric_mean_median_ape'])}{beaten}"
 
 
-def _level_cells(hold_out: str, by_name: Mapping[tuple[str, str], Row]) -> tuple[str, ...]:
-    level, order = (by_name[hold_out, n] for n in ("no GPU owned", "Spearman, regret, regret under stress"))
-    return (
-        NAMES[hold_out],
-        f"{level['pairs']:.0f}",
-        f"{_percent(level['mape'])} / {_percent(level['median_ape'])}",
-        _percent(level["coverage_90"]),
-        format_number(order["mape"]),
-        f"{_percent(order['median_ape'])}, {_percent(order['coverage_90'])}",
-    )
+_CELLS: Mapping[str, Callable[[Row], str]] = {
+    "pairs / targets": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "jobs / votes": lambda row: f"{row['pairs']:.0f} / {row['targets']:.0f}",
+    "rows": lambda row: f"{row['pairs']:.0f}",
+    "MAPE": lambda row: _percent(row["mape"]),
+    "MAPE / median": lambda row: f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
+    "90 % covers": lambda row: _percent(row["coverage_90"]),
+    "half-width": lambda row: f"x{format_number(row['half_width_factor'])}",
+    "geometric mean": _beside_the_plain_rule,
+    "Spearman": lambda row: format_number(row["spearman"]),
+    "lost by the first": lambda row: _percent(row["lost"]),
+}
+_PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
+def _table(first: str, columns: Sequence[str], rows: Iterable[tuple[str, Row]]) -> str:
+    lines = [(first, *columns), ("---",) * (1 + len(columns))]
+    lines += [(name, *(_CELLS[column](row) for column in columns)) for name, row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -238,10 +214,8 @@ def write(folder: Path = DOCS) -> None:
         _row(SEVERAL, name, row | {"pairs": row["jobs"]})
         for name, row in {"all jobs": several, **several["by_slice"]}.items()
     ]
-    with (folder / "prediction_figures.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    table = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+    table.to_csv(folder / "prediction_figures.csv", index=False, lineterminator="\n")
     page = folder / "prediction.md"
     tables = markdown(read_figures(folder))
     page.write_text(page_with(tables, page.read_text(encoding="utf-8")), encoding="utf-8")

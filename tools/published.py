@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
@@ -24,19 +26,9 @@ from gpubench.precisions import AMP, BF16, FP16
 from gpubench.predict.chips import Mode
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import take
-from gpubench.specs import find_spec
+from gpubench.specs import find_spec, load_specs
 from gpubench.units import figure_in, plain
-from tools.table import (
-    MATH_MODES,
-    Row,
-    Stated,
-    Table,
-    approximate_models,
-    facts_of,
-    model_profiles,
-    table_of,
-    tokens_per_sample,
-)
+from tools.table import CELL, MATH_MODES, Table, facts_of, profiles_of, table_of
 from tools.tables import MEASUREMENTS, published_rows
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
@@ -51,7 +43,7 @@ EXECUTIONS = ("eager", "compile", "graph", "fused")
 """How the steps of a row were issued; ``fused`` is eager with kernels that join operators."""
 INPUTS_OF_DATA = ("synthetic", "host", "loader")
 """Where the batches of a row came from: made on the GPU, copied from the host, or loaded and decoded."""
-_ANSWERS = {"yes": True, "no": False}
+_ANSWERS = ("yes", "no")
 _UNSTATED_BATCH = (16, 1024)
 """Plausible batches of a row that states neither its batch nor a range: most published harnesses' own."""
 MOST_BATCH = 1_000_000_000
@@ -63,6 +55,12 @@ _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
 """What publishers write: names of precisions, of formats where the whole model is cast, and of any AMP."""
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
+_NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
+_ORDER = [
+    "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
+    "with_optimizer", "doubt", "batch_low", "batch_high",
+]  # fmt: skip
+"""Of rows alike in all else, so that no answer depends on the order of a file."""
 
 
 class SetAside(NamedTuple):
@@ -120,60 +118,56 @@ def read_csv(path: Path) -> Reading:
     Raises:
         MisuseError: If the file cannot be read or no row is usable.
     """
-    lines = csv_lines(read_bytes(path, TABLE_BYTES, follow_links=True))
-    names = [plain(name.strip().casefold(), 60) for name in lines.header]
+    header, lines = csv_lines(read_bytes(path, TABLE_BYTES, follow_links=True))
+    names = [plain(name.strip().casefold(), 60) for name in header]
     usual = {"source": path.stem, **_USUAL}
     missing = {name: said for name, said in usual.items() if name not in names}
-    rows = (
-        row if isinstance(row, Broken) else missing | dict(zip(names, row, strict=False))
-        for row in lines.rows
-    )
+    rows: list[Mapping[str, str]] = []
+    broken: dict[str, list[int]] = {}
+    for number, cells in lines:
+        if isinstance(cells, str):
+            broken.setdefault(cells, []).append(number)
+        else:
+            rows.append(missing | dict(zip(names, cells, strict=False)))
     needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
     lacking = [name for name in needed if name not in names]
     lacks = f" (no column {', '.join(lacking)}; needed: {', '.join(needed)})" if lacking else ""
     return replace(
-        _read(rows, f"{path}{lacks}", (FITTED_VENDOR,)),
+        _read(rows, f"{path}{lacks}", (FITTED_VENDOR,), broken),
         assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
         unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
     )
 
 
 def _read(
-    reader: Iterable[Mapping[str, str | None] | Broken], what: str, vendors: tuple[str, ...]
+    lines: Iterable[Mapping[str, str]],
+    what: str,
+    vendors: tuple[str, ...],
+    broken: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Reading:
-    found: dict[tuple[str, ...], list[Row]] = {}
-    skipped: Counter[SetAside] = Counter()
-    broken: dict[str, list[int]] = {}
-    count = 0
-    for line in reader:
-        count += 1
-        if isinstance(line, Broken):
-            broken.setdefault(line.reason, []).append(line.number)
-            continue
-        row = _row(line, vendors)
-        if isinstance(row, SetAside):
-            skipped[row] += 1
-            continue
-        key = (*map(str, row[:6]), row.layout, str(row.stated.batch_high))
-        if key in found or len(found) < MOST_ROWS:
-            found.setdefault(key, []).append(row)
-        else:
-            skipped[SetAside(f"beyond the first {MOST_ROWS:,} different rows")] += 1
+    names = [*COLUMNS, *_OPTIONAL]
+    text = pd.DataFrame([[(line.get(name) or "").strip() for name in names] for line in lines], columns=names)
+    rows = _judged(text.astype(object), vendors)
+    usable = _measured(rows[rows.kind == ""])
+    alike = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
+    number = alike.ngroup()
+    rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
+    reasons = rows.loc[rows.kind != "", ["kind", "detail"]]
+    skipped = Counter(SetAside(*reason) for reason in reasons.itertuples(index=False))
     skipped.update({SetAside(reason, f"({_places(at)})"): len(at) for reason, at in broken.items()})
-    if not found:
-        reasons = "; ".join(f"{n} x {plain(str(reason))}" for reason, n in skipped.most_common(3))
-        raise MisuseError(f"{what}: none of {count} rows is usable ({reasons or 'the file is empty'})")
-    merged = [
-        alike[0]._replace(seconds_per_sample=median(r.seconds_per_sample for r in alike))
-        for alike in found.values()
-    ]
+    count = len(rows) + sum(map(len, broken.values()))
+    if usable.empty:
+        said = "; ".join(f"{n} x {plain(str(reason))}" for reason, n in skipped.most_common(3))
+        raise MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
+    usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
+    merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
     by_kind: Counter[str] = Counter()
-    for reason, rows in skipped.most_common():
-        by_kind[reason.kind] += rows
+    for reason, n in skipped.most_common():
+        by_kind[reason.kind] += n
     return Reading(
-        table=table_of(sorted(merged)),
+        table=table_of(merged.sort_values([*CELL, "gpu_key", "batch", *_ORDER])),
         rows=count,
-        skipped={str(reason): rows for reason, rows in skipped.most_common()},
+        skipped={str(reason): n for reason, n in skipped.most_common()},
         skipped_by_kind=dict(by_kind.most_common()),
     )
 
@@ -187,76 +181,87 @@ def _places(numbers: Sequence[int]) -> str:
     return f"lines {named} and {more:,} more" if more > 0 else f"lines {named}"
 
 
-def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | SetAside:
-    """One line of a file as a usable row, or the reason why it is none."""
-    text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
-    spec = _spec(text["gpu_key"] or text["gpu"])
-    if spec is None:
-        return SetAside("unknown GPU", repr(plain(text["gpu"], 60)))
-    if spec.vendor not in vendors:
-        return SetAside(f"{spec.key}: a GPU of {spec.vendor}, which is judged apart")
-    precision = text["precision"].casefold()
-    if precision not in _PRECISIONS:
-        return SetAside("unknown precision", repr(plain(precision, 30)))
-    gap = domain_gap(spec, Precision.AMP_FP16 if precision in _HALF_LABELS else Precision.FP32)
-    if gap is not None:
-        return SetAside(f"{spec.key}: {gap}")
-    task = _TASKS.get(text["mode"])
-    if task is None:
-        return SetAside("unknown mode", repr(plain(text["mode"], 30)))
-    if text["model"].partition("+")[0] not in model_profiles(task):
-        return SetAside("no profile of model", repr(plain(text["model"], 60)))
-    value, batch = figure_in(text["value"]), figure_in(text["batch_size"])
-    if (
-        value is None
-        or value <= 0
-        or batch is None
-        or batch < 0
-        or batch != round(batch)
-        or batch > MOST_BATCH
-    ):
-        return SetAside("value or batch is not a positive number")
-    seconds = _seconds_per_sample(text, task, value, int(batch))
-    if isinstance(seconds, SetAside):
-        return seconds
-    math_mode = text["math_mode"] if text["math_mode"] in MATH_MODES else ""
-    stated = _stated(text, int(batch))
-    return Row(
-        source=text["source"],
-        model=text["model"],
+def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
+    """The lines of a file with their figures, and in ``kind`` and ``detail`` why one is not used; else ""."""
+    specs = [_spec(key or name) for key, name in zip(text.gpu_key, text.gpu, strict=True)]
+    key, vendor = (pd.Series([getattr(s, n, "") for s in specs], dtype=object) for n in ("key", "vendor"))
+    precision, task = text.precision.str.casefold(), text["mode"].map(_TASKS)
+    asked = (Precision.AMP_FP16 if label in _HALF_LABELS else Precision.FP32 for label in precision)
+    gaps = [spec and domain_gap(spec, each) for spec, each in zip(specs, asked, strict=True)]
+    gap = pd.Series(gaps, dtype=object).fillna("")
+    profile = profiles_of(task, text.model)
+    value, batch, low, high = (_figures(text[n]) for n in ("value", "batch_size", "batch_low", "batch_high"))
+    figures = (value > 0) & (batch >= 0) & (batch == batch.round()) & (batch <= MOST_BATCH)
+    unit, told = text.unit, text.metric
+    is_rate = unit.isin(_PER_SECOND)
+    metric = told.where(told != "", np.where(is_rate, "throughput", "step_time"))
+    samples = profile.tokens_per_sample.where(unit == "tokens/s", 1.0)
+    rated, timed = (metric == "throughput") & is_rate, (metric == "step_time") & unit.isin(_SECONDS)
+    scored = metric == "score"
+    of_step = value * unit.map(_SECONDS).astype(float) / batch
+    unknown_unit = _quoted(unit, 30) + " of " + _quoted(metric, 30)
+    apart = key + ": a GPU of " + vendor + ", which is judged apart"
+    masks, kinds, details = zip(
+        (key == "", "unknown GPU", _quoted(text.gpu, 60)),
+        (~vendor.isin(vendors), apart, ""),
+        (~precision.isin(_PRECISIONS), "unknown precision", _quoted(precision, 30)),
+        (gap != "", key + ": " + gap, ""),
+        (task.isna(), "unknown mode", _quoted(text["mode"], 30)),
+        (profile.params_m.isna(), "no profile of model", _quoted(text.model, 60)),
+        (~figures, "value or batch is not a positive number", ""),
+        (rated & samples.isna(), _NO_TOKENS, _quoted(text.model, 60)),
+        (timed & (batch == 0), "a step time without its batch", ""),
+        (~(rated | timed | scored), "unknown unit", unknown_unit),
+        strict=True,
+    )
+    ranged = (low >= 1) & (low <= high) & (high <= MOST_BATCH)
+    return text.assign(
+        kind=np.select(masks, kinds, ""),
+        detail=np.select(masks, details, ""),
         precision=precision,
         task=task,
-        gpu_key=spec.key,
-        batch=int(batch) or round(math.sqrt(stated.batch_low * stated.batch_high)),
-        seconds_per_sample=seconds,
-        math_mode=math_mode or _math_mode(text["source"], precision, spec),
-        layout=text["memory_layout"],
-        level_known=text["metric"] != "score"
-        and text["model"].partition("+")[0] not in approximate_models(task),
-        stated=stated,
+        gpu_key=key,
+        seconds_per_sample=np.select([rated, timed, scored], [samples / value, of_step, 1 / value], np.nan),
+        level_known=~scored & (profile.approximate == False),  # noqa: E712 - nothing is known of a stranger
+        batch=batch,
+        batch_low=np.select([batch > 0, ranged], [batch, low], _UNSTATED_BATCH[0]),
+        batch_high=np.select([batch > 0, ranged], [batch, high], _UNSTATED_BATCH[1]),
     )
 
 
-def _stated(text: Mapping[str, str], batch: int) -> Stated:
-    """How a row was measured; what it does not state of execution and optimizer, its harness usually does."""
-    execution, optimizer = text["execution"], text["optimizer_in_step"]
-    if execution not in EXECUTIONS or optimizer not in _ANSWERS:
-        usual = _usual().get(text["source"]) or _usual().get(facts_of(text["source"]).harness) or ("", "")
-        execution = execution if execution in EXECUTIONS else usual[0]
-        optimizer = optimizer if optimizer in _ANSWERS else usual[1]
-    low, high = (figure_in(text[name]) or 0 for name in ("batch_low", "batch_high"))
-    if batch:
-        low = high = batch
-    elif not 1 <= low <= high <= MOST_BATCH:
-        low, high = _UNSTATED_BATCH
-    return Stated(
-        execution=execution,
-        torch=plain(text["torch"], 20),
-        data_input=text["data_input"] if text["data_input"] in INPUTS_OF_DATA else "",
-        optimizer_in_step=_ANSWERS.get(optimizer, True),
-        doubt=plain(text["doubt"], 120),
-        batch_low=int(low),
-        batch_high=int(high),
+def _figures(text: pd.Series[Any]) -> pd.Series[Any]:
+    return pd.Series([figure_in(each) for each in text], dtype=float)
+
+
+def _quoted(text: pd.Series[Any], most: int) -> pd.Series[Any]:
+    return text.map(lambda each: repr(plain(each, most)))
+
+
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """Usable rows with how each was measured; what one does not state, its harness usually does.
+
+    ``batch`` is the middle of the plausible ones, on a log scale, where a row does not state its own.
+    """
+    ends = rows[["batch_low", "batch_high"]].astype(int)
+    usual = [
+        _usual().get(source) or _usual().get(facts_of(source).harness) or ("", "") for source in rows.source
+    ]
+    execution, optimizer = (pd.Series([each[i] for each in usual], rows.index, object) for i in (0, 1))
+    given = zip(rows.math_mode, rows.source, rows.precision, rows.gpu_key, strict=True)
+    return rows.assign(
+        batch_low=ends.batch_low,
+        batch_high=ends.batch_high,
+        batch=rows.batch.where(rows.batch > 0, np.sqrt(ends.batch_low * ends.batch_high).round()).astype(int),
+        execution=rows.execution.where(rows.execution.isin(EXECUTIONS), execution),
+        with_optimizer=rows.optimizer_in_step.where(rows.optimizer_in_step.isin(_ANSWERS), optimizer) != "no",
+        torch=rows.torch.map(lambda each: plain(each, 20)),
+        doubt=rows.doubt.map(lambda each: plain(each, 120)),
+        data_input=rows.data_input.where(rows.data_input.isin(INPUTS_OF_DATA), ""),
+        math_mode=[
+            mode if mode in MATH_MODES else _math_mode(source, precision, load_specs()[key])
+            for mode, source, precision, key in given
+        ],
+        layout=rows.memory_layout,
     )
 
 
@@ -273,25 +278,6 @@ def _usual() -> Mapping[str, tuple[str, str]]:
 
 
 _spec = lru_cache(maxsize=4096)(find_spec)
-
-
-def _seconds_per_sample(
-    text: Mapping[str, str], task: TaskKind, value: float, batch: int
-) -> float | SetAside:
-    unit = text["unit"]
-    metric = text["metric"] or ("throughput" if unit in _PER_SECOND else "step_time")
-    if metric == "throughput" and unit in _PER_SECOND:
-        model = text["model"]
-        samples = 1.0 if unit != "tokens/s" else tokens_per_sample(task).get(model.partition("+")[0])
-        if samples is None:
-            reason = "tokens/s of a model whose tokens per sample are not known"
-            return SetAside(reason, repr(plain(model, 60)))
-        return samples / value
-    if metric == "step_time" and unit in _SECONDS:
-        return value * _SECONDS[unit] / batch if batch else SetAside("a step time without its batch")
-    if metric == "score":
-        return 1 / value
-    return SetAside("unknown unit", f"{plain(unit, 30)!r} of {plain(metric, 30)!r}")
 
 
 def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
@@ -312,31 +298,15 @@ _SEPARATORS = (",", ";", "\t")
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-class Broken(NamedTuple):
-    """A line that cannot be read, and why; lines count from 1."""
-
-    number: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """A CSV taken apart.
-
-    Attributes:
-        header: Cells of the first line; what is no text in it is replaced, so that the other columns stay.
-        rows: Each further line that is not empty: its cells, or why there are none. Read once.
-    """
-
-    header: Sequence[str]
-    rows: Iterator[Sequence[str] | Broken]
-
-
-def csv_lines(data: bytes) -> Lines:
+def csv_lines(data: bytes) -> tuple[Sequence[str], Iterator[tuple[int, Sequence[str] | str]]]:
     """Take a CSV apart: UTF-16 where its byte order mark says so, else UTF-8, separated as its header is.
 
     A cell that spans lines is not read: to tell it from a quote that somebody forgot, nothing but a guess is
     left, and a wrong one costs every row up to the next quote.
+
+    Returns:
+        Cells of the first line, in which what is no text is replaced, so that the other columns stay; and of
+        each further line that is not empty its number, from 1, and its cells, or why there are none.
     """
     is_utf_16 = data.startswith(_UTF_16_MARKS)
     encoding, mark = ("UTF-16", "\ufffd") if is_utf_16 else ("UTF-8", "[\udc80-\udcff]")
@@ -349,16 +319,8 @@ def csv_lines(data: bytes) -> Lines:
     header = _cells(head, separator)
     if isinstance(header, str):  # without it all would be lost: no name of a column needs a quote
         header = head.replace('"', "").split(separator)
-
-    def rows() -> Iterator[Sequence[str] | Broken]:
-        for number, line in enumerate(lines, start=2):
-            cells = f"not {encoding} text" if no_text.search(line) else _cells(line, separator)
-            if isinstance(cells, str):
-                yield Broken(number, cells)
-            elif cells:
-                yield cells
-
-    return Lines(header=header, rows=rows())
+    cells = (f"not {encoding} text" if no_text.search(line) else _cells(line, separator) for line in lines)
+    return header, ((number, found) for number, found in enumerate(cells, start=2) if found)
 
 
 def _cells(line: str, separator: str) -> Sequence[str] | str:

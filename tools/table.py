@@ -6,12 +6,12 @@ cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
@@ -32,65 +32,57 @@ MATH_MODES = {
 }
 _PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
 assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kinds of the fit, in their order
-_TOTALS = (
-    "ops_per_step", "params_m", *(f"gflop_{kind}" for kind in _PROFILE_KINDS), "gb_fp32_per_sample",
-    "gb_fp32_fixed",
-)  # fmt: skip
+CELL = ["source", "model", "precision", "task"]
+"""What the rows of a cell have in common."""
 
 
 class SourceFacts(NamedTuple):
     """What no single row of a source can say: one line of data/sources.csv.
 
     Attributes:
-        prefix: How the names of the source begin; the longest that fits counts. A source that is not known is
-            taken to be PyTorch as it comes since 1.12: TF32 in convolutions only.
         harness: Sources that share their benchmark's code share one.
         fp32_conv, fp32_matmul: Arithmetic of "fp32" on Ampere and newer, of a row that states none.
     """
 
-    prefix: str
     harness: str
     fp32_conv: Mode
     fp32_matmul: Mode
 
 
 @cache
-def source_facts() -> tuple[SourceFacts, ...]:
-    """The lines of data/sources.csv, the longest prefix first."""
-    modes = {"fp32": Mode.FP32, "tf32": Mode.TF32}
-    rows = [
-        SourceFacts(row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]])
-        for row in published_rows("sources.csv")
-    ]
-    return tuple(sorted(rows, key=lambda facts: (-len(facts.prefix), facts.prefix)))
+def _source_rows() -> list[dict[str, str]]:
+    return sorted(published_rows("sources.csv"), key=lambda row: -len(row["prefix"]))
 
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> SourceFacts:
-    """What is known of a source; a stranger is a harness of its own."""
-    facts = next(facts for facts in source_facts() if source.startswith(facts.prefix))
-    return facts if facts.prefix else facts._replace(harness=source)
+    """What is known of a source, by the longest beginning of its name that is listed.
+
+    A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in convolutions
+    only.
+    """
+    row = next(row for row in _source_rows() if source.startswith(row["prefix"]))
+    conv, matmul = (Mode[row[name].upper()] for name in ("fp32_conv", "fp32_matmul"))
+    return SourceFacts(row["harness"] if row["prefix"] else source, conv, matmul)
 
 
 @cache
-def model_profiles(task: TaskKind) -> Mapping[str, Mapping[str, float]]:
-    """Totals of a step of each published model: FLOP by kind, bytes, operators, parameters."""
-    return {
-        row["model"]: {name: float(row[name]) for name in _TOTALS} for row in published_rows(PROFILES[task])
-    }
+def model_profiles() -> pd.DataFrame:
+    """Totals of a step of each published model by (task, model): FLOP by kind, bytes, operators, parameters.
+
+    ``approximate`` profiles hold for ratios of GPUs and not for levels; the table says why. The
+    ``tokens_per_sample`` are as publishers count them; of some models they are not known.
+    """
+    tables = {task: pd.DataFrame(published_rows(name)).set_index("model") for task, name in PROFILES.items()}
+    text = pd.concat({str(task): table for task, table in tables.items()})
+    totals = text.filter(regex="^(ops_per_step|params_m|gflop_.*|gb_fp32_.*|tokens_per_sample)$")
+    return totals.replace("", "nan").astype(float).assign(approximate=text.approximate != "")
 
 
-@cache
-def approximate_models(task: TaskKind) -> frozenset[str]:
-    """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
-    return frozenset(row["model"] for row in published_rows(PROFILES[task]) if row["approximate"])
-
-
-@cache
-def tokens_per_sample(task: TaskKind) -> Mapping[str, float]:
-    """Tokens of one sample of each published model, as publishers count them; of some it is not known."""
-    told = ((row["model"], row["tokens_per_sample"]) for row in published_rows(PROFILES[task]))
-    return {model: float(tokens) for model, tokens in told if tokens}
+def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
+    """The profile of each row, whose optimizer follows "+" in the name of its model."""
+    each = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
+    return model_profiles().reindex(each).set_index(task.index)
 
 
 def base_model(name: str) -> str:
@@ -98,182 +90,113 @@ def base_model(name: str) -> str:
     return name.partition("+")[0].partition("@")[0].casefold()
 
 
-class Stated(NamedTuple):
-    """How a row was measured, as far as it says so.
-
-    Attributes:
-        execution: One of ``published.EXECUTIONS``; "" is not stated.
-        torch: Its version; "" where it is not stated or another framework ran.
-        data_input: One of ``published.INPUTS_OF_DATA``; "" is not stated.
-        optimizer_in_step: Whether the step that is timed has its optimizer.
-        doubt: What speaks against the row, in words; "" for nothing.
-        batch_low, batch_high: Range of plausible batches; both are the batch where it is stated.
-    """
-
-    execution: str
-    torch: str
-    data_input: str
-    optimizer_in_step: bool
-    doubt: str
-    batch_low: int
-    batch_high: int
-
-
-class Row(NamedTuple):
-    """One usable measurement, sortable so that no answer depends on the order of a file.
-
-    ``batch`` is the middle of the plausible ones, on a log scale, where the row does not state its own.
-    """
-
-    source: str
-    model: str
-    precision: str
-    task: TaskKind
-    gpu_key: str
-    batch: int
-    seconds_per_sample: float
-    math_mode: str
-    layout: str
-    level_known: bool
-    stated: Stated
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """n measurements as arrays; ``cell`` numbers the (source, model, precision, task) of each.
 
     Attributes:
-        execution, torch, data_input, doubt: (n,) as ``Stated`` has them.
+        harness: (n,) the harness of each row's source.
+        architecture, family, vendor: (n,) of each row's GPU; ``family`` is its chip. A GPU that states no
+            architecture is its own.
+        base_model: (n,) model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``.
+        execution: (n,) one of ``published.EXECUTIONS``; "" is not stated.
+        torch: (n,) its version; "" where it is not stated or another framework ran.
+        data_input: (n,) one of ``published.INPUTS_OF_DATA``; "" is not stated.
+        doubt: (n,) what speaks against the row, in words; "" for nothing.
         batch_low, batch_high: (n,) smallest and largest plausible batch; the batch itself where it is stated.
         work_low, work_high: (n,) what a step of those batches computes and moves.
     """
 
     source: NDArray[Any]
+    harness: NDArray[Any]
     model: NDArray[Any]
+    base_model: NDArray[Any]
     precision: NDArray[Any]
     gpu_key: NDArray[Any]
+    architecture: NDArray[Any]
+    family: NDArray[Any]
+    vendor: NDArray[Any]
     batch: Floats
     log_seconds: Floats
     level_known: Flags
     inference: Flags
     cell: Indices
-    work: Work
-    chips: Chips
-    arithmetic: Arithmetic
     execution: NDArray[Any]
     torch: NDArray[Any]
     data_input: NDArray[Any]
     doubt: NDArray[Any]
     batch_low: Floats
     batch_high: Floats
+    work: Work
     work_low: Work
     work_high: Work
+    chips: Chips
+    arithmetic: Arithmetic
 
     def __len__(self) -> int:
         """Number of measurements."""
         return len(self.batch)
 
-    @cached_property
-    def harness(self) -> NDArray[Any]:
-        """(n,) the harness of each row's source."""
-        return np.array([facts_of(source).harness for source in self.source], dtype=object)
 
-    @cached_property
-    def architecture(self) -> NDArray[Any]:
-        """(n,) the architecture of each row's GPU; a GPU that states none is its own."""
-        return np.array([architecture_of(key) for key in self.gpu_key], dtype=object)
+def table_with(rows: pd.DataFrame, **arrays: Work | Arithmetic) -> Table:
+    """Turn rows into arrays, beside what their steps compute and how.
 
-    @cached_property
-    def family(self) -> NDArray[Any]:
-        """(n,) the chip of each row's GPU."""
-        return np.array([chip_of(key) for key in self.gpu_key], dtype=object)
-
-    @cached_property
-    def vendor(self) -> NDArray[Any]:
-        """(n,) the vendor of each row's GPU."""
-        return np.array([load_specs()[key].vendor for key in self.gpu_key], dtype=object)
-
-    @cached_property
-    def base_model(self) -> NDArray[Any]:
-        """Model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``."""
-        return np.array([base_model(name) for name in self.model], dtype=object)
+    Args:
+        rows: Columns ``CELL``, ``gpu_key``, ``seconds_per_sample``, ``level_known``, ``execution``,
+            ``torch``, ``data_input``, ``doubt``, ``batch``, ``batch_low`` and ``batch_high``.
+        arrays: ``work``, ``work_low``, ``work_high`` and ``arithmetic`` of the rows.
+    """
+    specs = [load_specs()[key] for key in rows.gpu_key]
+    told = rows.assign(
+        harness=[facts_of(source).harness for source in rows.source],
+        base_model=rows.model.map(base_model),
+        architecture=[architecture_of(spec.key) for spec in specs],
+        family=[chip_of(spec.key) for spec in specs],
+        vendor=[spec.vendor for spec in specs],
+        log_seconds=np.log(rows.seconds_per_sample * rows.batch),
+        inference=rows.task == TaskKind.INFER,
+        cell=rows.groupby(CELL).ngroup(),
+    ).astype({"batch": float, "batch_low": float, "batch_high": float})
+    columns = {each.name: told[each.name].to_numpy() for each in fields(Table) if each.name in told}
+    return Table(**columns, chips=chips_of(specs), **arrays)  # type: ignore[arg-type]
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """Turn rows into arrays."""
-    specs = [load_specs()[row.gpu_key] for row in rows]
-    cells = {key: i for i, key in enumerate(sorted({row[:4] for row in rows}))}
-    return Table(
-        source=np.array([row.source for row in rows], dtype=object),
-        model=np.array([row.model for row in rows], dtype=object),
-        precision=np.array([row.precision for row in rows], dtype=object),
-        gpu_key=np.array([row.gpu_key for row in rows], dtype=object),
-        batch=np.array([float(row.batch) for row in rows]),
-        log_seconds=np.log(np.array([row.seconds_per_sample * row.batch for row in rows])),
-        level_known=np.array([row.level_known for row in rows], dtype=bool),
-        inference=np.array([row.task is TaskKind.INFER for row in rows], dtype=bool),
-        cell=np.array([cells[row[:4]] for row in rows]),
-        work=_work(rows, [row.batch for row in rows]),
-        chips=chips_of(specs),
-        arithmetic=_arithmetic(rows),
-        execution=np.array([row.stated.execution for row in rows], dtype=object),
-        torch=np.array([row.stated.torch for row in rows], dtype=object),
-        data_input=np.array([row.stated.data_input for row in rows], dtype=object),
-        doubt=np.array([row.stated.doubt for row in rows], dtype=object),
-        batch_low=np.array([float(row.stated.batch_low) for row in rows]),
-        batch_high=np.array([float(row.stated.batch_high) for row in rows]),
-        work_low=_work(rows, [row.stated.batch_low for row in rows]),
-        work_high=_work(rows, [row.stated.batch_high for row in rows]),
+def table_of(rows: pd.DataFrame) -> Table:
+    """Turn published rows into arrays, whose ``math_mode``, ``layout``, ``with_optimizer`` count too."""
+    training = (rows.task == TaskKind.TRAIN).to_numpy()
+    with_optimizer = rows.with_optimizer.to_numpy(dtype=bool)
+    conv, matmul = (rows.math_mode.map(lambda mode, i=i: int(MATH_MODES[mode][i])).to_numpy() for i in (0, 1))
+    arithmetic = Arithmetic(
+        conv=conv,
+        matmul=matmul,
+        half=conv == Mode.HALF,
+        channels_last=(rows.layout == "channels_last").to_numpy(),
+        no_optimizer=training & ~with_optimizer,
+        # Rows of training that were compiled say so with a doubt: only where the back end could.
+        compiled=~training & (rows.execution == "compile").to_numpy(),
     )
+    profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
+    flops = np.stack([profile[f"gflop_{kind}"] * 1e9 for kind in _PROFILE_KINDS], axis=1)
+    optimizers = [name.partition("+")[2] for name in rows.model]
+    named = np.array([_OPTIMIZER_BYTES.get(each, _OPTIMIZER_BYTES["SGD"]) for each in optimizers])
+    updates = np.where(training & with_optimizer, named, 0)
+    # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored so
+    casts = np.where(rows.math_mode == "half", 0, np.where(training, 2, 1))
+
+    def work(batch: Floats) -> Work:
+        return Work(
+            flops=flops * batch[:, None],
+            bytes_=1e9 * (profile["gb_fp32_per_sample"] * batch + profile["gb_fp32_fixed"]),
+            optimizer_bytes=updates * profile["params_m"] * 1e6,
+            cast_bytes=casts * CAST_BYTES * profile["params_m"] * 1e6,
+            operators=profile["ops_per_step"],
+        )
+
+    at = {"work": "batch", "work_low": "batch_low", "work_high": "batch_high"}
+    works = {name: work(rows[column].to_numpy(dtype=float)) for name, column in at.items()}
+    return table_with(rows, **works, arithmetic=arithmetic)
 
 
 def join(a: Table, b: Table) -> Table:
     """Two tables as one; their cells stay apart."""
     return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
-
-
-def _work(rows: Sequence[Row], batches: Sequence[int]) -> Work:
-    """What a step of each row computes and moves at a batch."""
-    profiles = [model_profiles(row.task)[row.model.partition("+")[0]] for row in rows]
-    batch = np.array(batches, dtype=float)
-
-    def column(name: str) -> Floats:
-        return np.array([profile[name] for profile in profiles])
-
-    flops = np.stack([column(f"gflop_{kind}") * 1e9 for kind in _PROFILE_KINDS], axis=1)
-    updates = np.array([_optimizer_bytes(row) for row in rows])
-    # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored so
-    casts = [0 if row.math_mode == "half" else 1 if row.task is TaskKind.INFER else 2 for row in rows]
-    return Work(
-        flops=flops * batch[:, None],
-        bytes_=1e9 * (column("gb_fp32_per_sample") * batch + column("gb_fp32_fixed")),
-        optimizer_bytes=updates * column("params_m") * 1e6,
-        cast_bytes=np.array(casts) * CAST_BYTES * column("params_m") * 1e6,
-        operators=column("ops_per_step"),
-    )
-
-
-def _optimizer_bytes(row: Row) -> int:
-    if row.task is TaskKind.INFER or not row.stated.optimizer_in_step:
-        return 0
-    _, plus, optimizer = row.model.partition("+")
-    return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
-
-
-def _arithmetic(rows: Sequence[Row]) -> Arithmetic:
-    modes = [MATH_MODES[row.math_mode] for row in rows]
-    return Arithmetic(
-        conv=np.array([int(conv) for conv, _ in modes]),
-        matmul=np.array([int(matmul) for _, matmul in modes]),
-        half=np.array([conv is Mode.HALF for conv, _ in modes], dtype=bool),
-        channels_last=np.array([row.layout == "channels_last" for row in rows], dtype=bool),
-        no_optimizer=np.array(
-            [row.task is TaskKind.TRAIN and not row.stated.optimizer_in_step for row in rows],
-            dtype=bool,
-        ),
-        # Rows of training that were compiled say so with a doubt: only where the back end could.
-        compiled=np.array(
-            [row.task is TaskKind.INFER and row.stated.execution == "compile" for row in rows],
-            dtype=bool,
-        ),
-    )

@@ -1,6 +1,6 @@
 """What can this card do? The largest context of decoders of 1 to 70 billion parameters, each way.
 
-From a shipped trace of each (data/capacity.json, which ``python -m tools.make_capacity`` writes): a
+From a shipped trace of each (data/capacity.json, which ``python -m tools.make capacity`` writes): a
 step on one sequence, as lines over its length. Whether it fits is decided as everywhere, by the upper end.
 """
 

@@ -1,6 +1,6 @@
 """Profiles without torch in this process: from the package, or from a child process that traces the model.
 
-``python -m tools.make_profiles`` writes the file of the standard workloads again.
+``python -m tools.make profiles`` writes the file of the standard workloads again.
 """
 
 from __future__ import annotations

@@ -97,19 +97,16 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     """How far predictions were off: the whole first, then slice by slice."""
-    owned, regret, heaviest = document["no_gpu_owned"], document["regret"], document["heaviest_source"]
+    owned, heaviest = document["no_gpu_owned"], document["heaviest_source"]
     scores = {"all pairs": document, **document["by_slice"]}
     if document.get("inference") is not None:
         scores["inference"] = document["inference"]
 
-    lost = ", ".join(
-        f"{name} {format_percent(regret[key])}"
-        for name, key in (("throughput", "throughput"), ("per dollar", "per_usd"), ("stress", "stress"))
-    )
+    lost = format_percent(document["regret"]["throughput"])
     mape, median = format_percent(owned["mape"]), format_percent(owned["median_ape"])
     said = [
         f"no GPU owned: {owned['rows']} rows, MAPE {mape}, median {median}",
-        f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: {lost}",
+        f"order: Spearman {format_number(document['spearman'])}; throughput lost by the first choice: {lost}",
         *(f"column missing, taken as {each}" for each in document.get("assumed", ())),
         *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
     ]

@@ -110,7 +110,7 @@ class WorkloadContract:
                 assert totals(traced, task) == pytest.approx(totals(shipped, task), rel=OF_ANOTHER_TORCH)
         bare = [msgspec.structs.replace(each, **left_out) for each in (shipped, traced)]
         assert bare[0] == bare[1], (
-            "what it computes has changed: raise its version, then run python -m tools.make_profiles"
+            "what it computes has changed: raise its version, then run python -m tools.make profiles"
         )
         kept = {(step.task, step.is_amp, step.recipe): step for step in shipped.memory}
         assert traced.memory or traced.memory_untraced

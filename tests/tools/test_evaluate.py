@@ -25,10 +25,9 @@ from tools.conformal import (
     pairs_of,
     usual_errors,
 )
-from tools.evaluate import evaluate, scored_table
+from tools.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from tools.fit import fit_table, times_of
 from tools.published import fitted_on
-from tools.scores import FEWEST_VOTES, report, votes, weighted_median
 from tools.table import base_model
 
 DOCS = Path(__file__).parents[2] / "docs"

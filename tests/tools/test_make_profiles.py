@@ -1,11 +1,11 @@
-"""tools/make_profiles.py traces again what is named, and keeps every other profile."""
+"""tools/make.py traces again what is named, and keeps every other profile."""
 
 from __future__ import annotations
 
 import msgspec
 
 from gpubench.profile import load_profiles
-from tools.make_profiles import traced_again
+from tools.make import traced_again
 
 
 def test_the_versions_of_torch_that_a_profile_is_of_are_kept() -> None:

@@ -32,11 +32,10 @@ from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 from tools.conformal import level_weights
-from tools.evaluate import evaluate, scored_table
+from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_median
 from tools.fit import batch_spread
 from tools.published import fitted_on, shipped
 from tools.scaling_fit import scaling_figures
-from tools.scores import Outcome, figures, report, weighted_median
 from tools.table import Table, model_profiles
 from tools.tables import DATA, published_rows
 
@@ -234,7 +233,7 @@ def levels() -> Iterator[str]:
 
 
 def small_networks() -> Iterator[str]:
-    smallest = min(totals["params_m"] for totals in model_profiles(TaskKind.TRAIN).values())
+    smallest = model_profiles().loc[TaskKind.TRAIN].params_m.min()
     yield f"Below {smallest:.1f} million parameters (the smallest published model)"
     found = outcome()
     table, known = found.table, np.isfinite(found.level_error)

@@ -10,7 +10,7 @@ import torch
 from gpubench.discovery import workload_names
 from gpubench.measure.plan import CPU_STEP_FLOPS
 from gpubench.profile import load_profiles
-from tools.make_workloads import page
+from tools.make import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def made() -> str:
 
 
 def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
-    """Renew with ``python -m tools.make_workloads``."""
+    """Renew with ``python -m tools.make workloads``."""
     assert made == PAGE
 
 
