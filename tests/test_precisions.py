@@ -45,7 +45,6 @@ from gpubench.measure.precision import switches_for
 from gpubench.measure.request import RunRequest
 from gpubench.measure.request_check import check_request
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.predict import published
 from gpubench.predict.estimate import estimate
 from gpubench.probe.nvml_profile import tensor_core_precisions
 from gpubench.predict.question import Question, precision_of
@@ -55,6 +54,7 @@ from gpubench.recommend.contradictions import check
 from gpubench.recommend.request import RankRequest
 from gpubench.sections.words import case_words
 from gpubench.specs import load_specs
+from tools import published
 
 fp8 = Precision("amp-fp8")
 cnn, specs = load_profiles()["cnn"], load_specs()
@@ -129,7 +129,11 @@ def test_a_variable_forces_tf32_by_any_value_but_zero(value: str, forced: bool) 
 
 def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
     """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known to all."""
-    copy = shutil.copytree(PACKAGE, tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    copies = [
+        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in (PACKAGE, PACKAGE.with_name("tools"))
+    ]
+    copy = copies[0]
     table = copy / "precisions.py"
     text = table.read_text(encoding="utf-8")
     for before, added in (('    AMP_BF16 = "amp-bf16"\n', MEMBER), ("_FACTS = {\n", ROW)):
