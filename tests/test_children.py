@@ -59,6 +59,10 @@ def until_gone(*pids: int) -> bool:
     return all(map(is_gone, pids))
 
 
+OF_LIBRARIES = ("torchinductor", "pymp-")
+"""Folders that a killed process leaves: torch's cache, and that of the sockets of Python's multiprocessing."""
+
+
 def left_after(command: list[str], folder: Path, mark: Path, number: signal.Signals) -> list[object]:
     """Start a command, end it once its child has come so far; return the processes and files that are left.
 
@@ -76,16 +80,15 @@ def left_after(command: list[str], folder: Path, mark: Path, number: signal.Sign
     )
     pids: set[int] = set()
     try:
-        wait_until(mark.exists)
+        wait_until(lambda: mark.exists() or parent.poll() is not None)
+        assert mark.exists(), f"ended with status {parent.returncode} first"
         pids = {child.pid for child in psutil.Process(parent.pid).children(recursive=True)}
         assert pids >= set(map(int, mark.read_text().split()))
-        assert len(pids) >= 2  # the child, and its guard
+        assert len(pids) >= 2  # the child and its guard, or two workers
         parent.send_signal(number)
         parent.wait(20)
         until_gone(*pids)
-        files = [
-            path for path in scratch.iterdir() if not path.name.startswith("torchinductor")
-        ]  # torch's cache
+        files = [path for path in scratch.iterdir() if not path.name.startswith(OF_LIBRARIES)]
         return [*(pid for pid in pids if not is_gone(pid)), *files]
     finally:
         parent.kill()
@@ -161,15 +164,14 @@ import psutil
 from gpubench.measure.feeding import measure_preparation
 
 def look():
-    while True:
-        for child in psutil.Process().children():
-            if child.children():
-                pathlib.Path(sys.argv[1]).write_text(str(child.children()[0].pid))
-                return
+    mark = pathlib.Path(sys.argv[1])
+    while len(workers := psutil.Process().children()) < 2:
         time.sleep(0.02)
+    mark.with_suffix(".part").write_text(" ".join(str(worker.pid) for worker in workers))
+    mark.with_suffix(".part").rename(mark)
 
 threading.Thread(target=look, daemon=True).start()
-measure_preparation(1)
+measure_preparation(2, timed_s=600)
 """
 
 
