@@ -24,6 +24,7 @@ from gpubench.models import (
     Operator,
     OperatorKind,
     StepMemory,
+    TaskKind,
     WeightType,
     WorkloadProfile,
 )
@@ -104,8 +105,10 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     """Return what saved activations grow by with the square of the batch [B], as a contrastive loss does.
 
     Three batches of a parabola, whose line is what ``saved_bytes_per_sample`` says; of a step that was traced
-    the trace of a large batch tells it. Shrinking is no growth.
+    the trace of a large batch tells it. Shrinking is no growth, and without training nothing is saved.
     """
+    if TaskKind.TRAIN not in workload.tasks:
+        return 0.0
     below, above = BATCHES
     beyond = above**2
     one, two, three = (seen_at(_as_held(workload), n, until_s).saved_bytes for n in (below, above, beyond))

@@ -59,9 +59,10 @@ def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
+        pytest.param(
             "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by",
             "(torch 2.13.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4); update the driver, or",
+            marks=pytest.mark.slow,
         ),
         (
             "CUDA error: no kernel image is available for execution on the device" + ADVICE,
@@ -71,7 +72,9 @@ def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, st
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable" + ADVICE,
             "the GPU is taken: its compute mode lets one program in at a time",
         ),
-        ("CUDA error: something new" + ADVICE, "CUDA error: something new"),
+        pytest.param(
+            "CUDA error: something new" + ADVICE, "CUDA error: something new", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_torch_says_when_it_opens_the_gpu(fake_nvml, tmp_path, words: str, said: str) -> None:

@@ -339,7 +339,7 @@ def test_a_kernel_for_cuda_alone_has_the_widest_bound(
 
 
 @pytest.mark.usefixtures("traced_here")
-@pytest.mark.parametrize("kernel", [BY_DISPATCHER, BY_ASSERTION])
+@pytest.mark.parametrize("kernel", [BY_DISPATCHER, pytest.param(BY_ASSERTION, marks=pytest.mark.slow)])
 def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_and_no_speed_is_told(
     ask: Any, tmp_path: Path, kernel: str
 ) -> None:

@@ -118,12 +118,14 @@ DEATHS = {
 }
 
 
-def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu):
+@pytest.mark.parametrize("fatal", [(2, 4, 6), pytest.param((1, 3, 5), marks=pytest.mark.slow)])
+def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu, fatal):
     """Every case is fp32, so all would share a process; each but the last dies at its third forward pass."""
-    fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in DEATHS.items())
+    deaths = {batch: DEATHS[batch] for batch in (*fatal, 7)}
+    fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in deaths.items())
     act = f"n = BATCH[0]; fate = 'pass'; {fates}; calls == 3 and exec(fate)"
-    measurements = {m.case.batch_size: m for m in run(make_plan(act, batches=tuple(DEATHS)), cpu)}
-    for batch, (_, status, words) in DEATHS.items():
+    measurements = {m.case.batch_size: m for m in run(make_plan(act, batches=tuple(deaths)), cpu)}
+    for batch, (_, status, words) in deaths.items():
         assert measurements[batch].status is status, measurements[batch].reason
         assert words in (measurements[batch].reason or "")
 

@@ -56,7 +56,7 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     ("name", "asked", "tokens"),
     [
         ("llama_1b", {}, 2048),
-        ("llama_1b", {"context_tokens": 512}, 512),
+        pytest.param("llama_1b", {"context_tokens": 512}, 512, marks=pytest.mark.slow),
         ("vit_b16", {}, None),
         ("llama_8b", {"task": "infer"}, None),
     ],

@@ -151,7 +151,7 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize("fatal", [(4, 5), pytest.param((6, 7), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fatal", [(5,), pytest.param((4, 6, 7), marks=pytest.mark.slow)])
 def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, fatal):
     """The second process dies in each case but that of batch 8; every case after a loss has a job of its own."""
     fates = {batch: DEATHS[batch][0] for batch in fatal}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.cli.app import main
+
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 ROW = {
@@ -59,11 +61,16 @@ def write_table(tmp_path: Path):
 
 
 @pytest.fixture
-def gpubench():
-    """Run ``gpubench offers ...`` in a process of its own."""
+def gpubench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Run ``gpubench offers ...`` as a process would, in this one, which has imported pandas."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gpubench", "offers", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        command = ["gpubench", "offers", *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", command)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed, said = capfd.readouterr()
+        return subprocess.CompletedProcess(command, int(ended.value.code or 0), printed, said)
 
     return run

@@ -1,4 +1,4 @@
-"""`gpubench offers` in a real process: filters, ages, JSON, and one line for a mistake."""
+"""`gpubench offers` as it is typed: filters, ages, JSON, and one line for a mistake."""
 
 from __future__ import annotations
 

@@ -102,8 +102,10 @@ def test_what_is_told_of_a_length_is_a_trace_of_it():
         pytest.param(RTX_4090, "LoRA", "llama_8b_lora", {}, marks=pytest.mark.slow),
         pytest.param(A30, "LoRA", "llama_8b_lora", {}, marks=pytest.mark.slow),
         pytest.param(RTX_3080, "QLoRA", "llama_8b_qlora", {}, marks=pytest.mark.slow),
-        (RADEON, "decode, 16 bits", "llama_8b", {}),
-        (RTX_3060, "decode, 8 bits", "llama_8b", {"weight_type": WeightType.INT8}),
+        pytest.param(RADEON, "decode, 16 bits", "llama_8b", {}, marks=pytest.mark.slow),
+        pytest.param(
+            RTX_3060, "decode, 8 bits", "llama_8b", {"weight_type": WeightType.INT8}, marks=pytest.mark.slow
+        ),
         (RTX_4060, "decode, 4 bits", "llama_8b", {"weight_type": WeightType.INT4}),
     ],
 )

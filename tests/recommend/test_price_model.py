@@ -64,7 +64,7 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
         assert row.cost_usd.low <= row.cost_usd.value <= row.cost_usd.high
         assert (costs <= row.cost_usd.value).mean() == pytest.approx(0.5, abs=0.05)
         inside = (costs >= row.cost_usd.low) & (costs <= row.cost_usd.high)
-        assert inside.mean() == pytest.approx(0.9, abs=0.03)
+        assert inside.mean() == pytest.approx(0.9, abs=0.04)
 
 
 @settings(max_examples=15, deadline=None)

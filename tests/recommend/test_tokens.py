@@ -65,7 +65,6 @@ def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
 
 
 @pytest.mark.usefixtures("traced_as_asked")
-@pytest.mark.usefixtures("traced_as_asked")
 def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
     found = document(rank("llama_1b", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
     row = next(row for row in found["rows"] if row["gpu_count"] == 1)
@@ -119,7 +118,7 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
         rank("llama_8b", gpu=[row.offer.gpu_key], batch_size=8, max_latency_ms=limit_ms * 0.99)
 
 
-@pytest.mark.usefixtures("traced_as_asked")
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_as_asked")
 def test_of_lengths_of_ones_own_too_it_is_a_limit_of_time_per_token():
     """The model of those lengths is traced, not shipped: its tokens have a time and a cost all the same."""

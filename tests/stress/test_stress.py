@@ -341,7 +341,7 @@ def mutated(sample: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-@times(600, 100_000)
+@times(200, 100_000)
 def test_no_reader_breaks_on_what_a_file_may_hold(tmp_path, count):
     chance = random.Random(20261122)
     for reader in READERS.values():  # loads what each needs

@@ -61,6 +61,7 @@ def differing(now, then):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold_out", ["harness", "stranger"])
 def test_an_evaluation_today_gives_the_committed_figures(committed, documents, hold_out):
     then = committed[hold_out, "all pairs"]
@@ -77,6 +78,7 @@ def test_the_other_hold_outs_give_the_committed_figures(committed, hold_out):
     assert differing(now, committed[hold_out, "all pairs"]) == {}
 
 
+@pytest.mark.slow
 def test_unseen_harness_and_gpu_the_headline(documents):
     """Refused pairs included, one vote for each harness and GPU."""
     whole = documents["harness"]
@@ -87,6 +89,7 @@ def test_unseen_harness_and_gpu_the_headline(documents):
     assert whole["heaviest_source"]["share"] < 0.5
 
 
+@pytest.mark.slow
 def test_seconds_of_a_user_without_a_gpu(documents):
     """Neither harness nor GPU seen, one vote for each of both; the fit has no anchor at all."""
     level = documents["harness"]["no_gpu_owned"]
@@ -96,6 +99,7 @@ def test_seconds_of_a_user_without_a_gpu(documents):
     assert level["half_width_factor"] < 1.65
 
 
+@pytest.mark.slow
 def test_the_pairs_of_the_first_table_alone(outcomes):
     """Those of the rows that shipped before the cards of today joined them: the committed list has them too."""
     outcome = outcomes["harness"]
@@ -113,6 +117,7 @@ def test_the_pairs_of_the_first_table_alone(outcomes):
     assert weighted_median(error, weight) < 0.095
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "prefix", "least"),
     [
@@ -177,6 +182,7 @@ def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committ
         assert re.search(rf"`{model}` {error} (% off )?and {covered}\b", part), (model, error, covered)
 
 
+@pytest.mark.slow
 def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents):
     whole = documents["harness"]
     assert whole["mape"] < whole["geometric_mean"]["mape"]
@@ -185,6 +191,7 @@ def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents)
     assert all(row["mape"] < row["geometric_mean"]["mape"] for row in slices.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold_out", ["harness", "stranger"])
 def test_the_intervals_hold_and_no_architecture_or_harness_is_rejected(outcomes, documents, hold_out):
     document = documents[hold_out]
@@ -274,6 +281,7 @@ def test_the_page_holds_the_committed_figures():
     assert page.markdown(page.read_figures()) in text
 
 
+@pytest.mark.slow
 def test_the_committed_pairs_are_those_that_are_scored(outcomes):
     packed = (DOCS / "prediction_pairs.csv.gz").read_bytes()
     then = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
@@ -287,6 +295,7 @@ def test_the_committed_pairs_are_those_that_are_scored(outcomes):
     assert np.median(changes) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
     document = documents["harness"]
     slices, whole = document["by_slice"], document["pairs"]

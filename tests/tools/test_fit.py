@@ -98,6 +98,7 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
             assert 0.1 < value < 1.1, name
 
 
+@pytest.mark.slow
 def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
     """The committed file belongs to the tables beside it."""
     committed = load_calibration()

@@ -46,6 +46,9 @@ SIZES = {
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES}
 
 
+PARAMETERS = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 2 * 64 * 32 + 32
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Any:
     """Write a config into a folder of its name; give back the reference."""
@@ -78,7 +81,7 @@ def test_it_has_the_name_of_its_folder_and_the_parameters_of_its_sizes(config):
     reference = config()
     profile = trace_workload(load_workload(reference), 0).profile
     assert profile.name == own_name(reference) == "hf:Small-Llama"
-    assert profile.parameters == 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 2 * 64 * 32 + 32
+    assert profile.parameters == PARAMETERS
     assert (profile.sample_shape, profile.tokens_per_sample, profile.memory_untraced) == ((64,), 64, None)
     assert own_name(reference.removesuffix("/config.json")) == "hf:Small-Llama"
     folder, (path,) = files_of(reference)
@@ -103,6 +106,7 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
     assert peaks[1] <= peaks[0] <= 1.4 * peaks[1], "their norms are written out, ours are one kernel each"
 
 
+@pytest.mark.slow
 def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config, traced_here):
     """2,048 scores of 50,000 words, in float32 and more than once, are most of what so small a model holds."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
@@ -126,10 +130,10 @@ def test_chunks_that_a_model_cannot_have_are_refused(config, traced_as_asked):
 def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config, traced_as_asked):
     reference = config()
     assert load_workload(reference).precisions == ("bf16",)
-    (whole,), (amp,) = memory(reference, gpu="L4"), memory(reference, gpu="L4", precision="amp")
+    (amp,) = memory(reference, gpu="L4", precision="amp")
     assert (amp.case.precision, amp.case.weight_type) == (Precision.AMP_BF16, WeightType.FLOAT32)
     assert amp.need.basis is MemoryBasis.TRACED
-    assert amp.need.parts.weights_bytes > 1.9 * whole.need.parts.weights_bytes
+    assert amp.need.parts.weights_bytes >= 4 * PARAMETERS
     assert isinstance(predict(reference, gpu="T4", precision="amp")["nvidia-tesla-t4-16gb"], Estimate)
     for asked in ({"qlora": True}, {"weight_type": "bfloat16"}):
         with pytest.raises(MisuseError, match="at amp"):

@@ -221,7 +221,10 @@ def test_a_language_model_needs_its_logits_in_float32() -> None:
     assert 14 <= batch < 20, "not 36, which needs 40 GB"
 
 
-@pytest.mark.parametrize("name", ["cnn", "lstm", "bert_base", "resnet50"])
+@pytest.mark.parametrize(
+    "name",
+    ["cnn", "lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert_base", "resnet50"))],
+)
 def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
     workload, shipped = load_workload(name), load_profiles()[name]
     as_built = [step for step in shipped.memory if step.recipe == Recipe()]
@@ -476,7 +479,7 @@ def test_what_cannot_be_traced_and_grows_with_the_square_of_its_batch_is_not_tol
 BENT = {"pairs": (Pairs, 1.03), "triplets": (Triplets, 1.05), "in pieces": (InPieces, 4.0)}
 
 
-@pytest.mark.parametrize("name", BENT)
+@pytest.mark.parametrize("name", ["pairs", "triplets", pytest.param("in pieces", marks=pytest.mark.slow)])
 def test_a_step_that_is_no_line_over_its_batch_is_told_as_traced(name: str) -> None:
     model, most = BENT[name]
     workload = _own(model)
