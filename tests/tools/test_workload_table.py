@@ -23,6 +23,7 @@ def made() -> str:
     return page()
 
 
+@pytest.mark.slow
 def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
     """Renew with ``python -m tools.make workloads``."""
     assert made == PAGE
