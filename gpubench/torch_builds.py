@@ -84,7 +84,9 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
     >>> runs_on_todays_torch("8.9"), runs_on_todays_torch("7.0"), runs_on_todays_torch(None)
     (True, False, None)
     """
-    of_kind = [build for build in load_builds() if target and (build.cuda is None) == target.startswith("gfx")]
+    of_kind = [
+        build for build in load_builds() if target and (build.cuda is None) == target.startswith("gfx")
+    ]
     newest = [build for build in of_kind if build.release == of_kind[0].release]
     asked = [build for build in newest if build.is_default] or newest
     known = {_has_kernels(build, target) for build in asked}
