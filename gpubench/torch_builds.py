@@ -75,8 +75,8 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
     """Return whether today's torch has kernels for a GPU, as ``pip install torch`` gives it.
 
     That is the default CUDA build of the newest release; of ROCm builds none is the default, and any will do
-    of the newest release of which one was read. None is unknown: the GPU's target, a build's architectures, or a system on a chip, which has builds of
-    its maker's own.
+    of the newest release of which one is listed. None is unknown: the GPU's target, a build's architectures,
+    or a system on a chip, which has builds of its maker's own.
 
     Args:
         target: Compute capability ("7.0") or AMD target ("gfx942") of the GPU.

@@ -237,7 +237,9 @@ def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
             (word, "marketplace")
             for word in ("Marketplace", "market place", "P2P", "peer to peer", "community")
         ),
-        *((word, "attach-fee") for word in ("attach_fee", "Attach Fee")),
+        *((word, "vm") for word in ("instances", "VMs", "Virtual Machines", "clouds", "nodes")),
+        *((word, "marketplace") for word in ("hosts", "marketplaces")),
+        *((word, "attach-fee") for word in ("attach_fee", "Attach Fee", "attach fees")),
         *(("serverless", "serverless"), ("server-less", "serverless"), ("HISTORIC", "historic")),
     ],
 )
