@@ -215,7 +215,8 @@ def answer_memory(
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
     untold: list[Refusal] = []
-    groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
+    groups: dict[tuple[CardMemory, bool, str], list[tuple[GpuSpec, Case]]] = {}
+    read_on = {reading.spec.key for reading in readings}
     for spec in specs:
         case, card = memory_case_for(question, spec), card_of(spec)
         if isinstance(case, Refusal):
@@ -224,7 +225,8 @@ def answer_memory(
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
             asked_for = msgspec.structs.replace(case, **changes)
-            groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
+            alone = spec.key if spec.key in read_on else ""  # what was read there is not of its like
+            groups.setdefault((card, case.precision.is_amp, alone), []).append((spec, asked_for))
             if reason := why_speed_untold(spec, case.precision):
                 untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
     every = [pair for pairs in groups.values() for pair in pairs]
