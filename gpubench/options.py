@@ -116,7 +116,7 @@ _KNOWN: Mapping[type, tuple[str, str]] = {
     int: ("a whole number", "int"),
     float: ("a number", "float"),
     str: ("text", "str"),
-    Path: ("a path (text or Path)", "str | Path"),
+    Path: ("a path", "str | Path"),
 }
 """What stands for a type in words and in a signature."""
 

@@ -318,6 +318,11 @@ def forcing_fewer_bits(variables: Mapping[str, str]) -> list[str]:
     return [name for name in CPU_MATH_VARIABLES if variables.get(name, "STRICT").upper() != "STRICT"]
 
 
+def in_memory(name: str) -> Precision:
+    """Return a precision by name; of ``amp`` the one at fp16, for either of its types takes as many bytes."""
+    return Precision.AMP_FP16 if name == AMP else Precision(name)
+
+
 def best_amp(has: Callable[[Precision], bool]) -> Precision:
     """Return the precision that ``amp`` means on a device: bf16 where it has that, else fp16."""
     return Precision.AMP_BF16 if has(Precision.AMP_BF16) else Precision.AMP_FP16

@@ -83,8 +83,14 @@ def _find_typed(name: str) -> GpuSpec | None:
     return next(iter(known.values())) if len(known) == 1 else None
 
 
+_MOST_MEANT = 8
+"""Cards that a name can mean which are named; the others are counted."""
+
+
 def require_spec(name: str) -> GpuSpec:
-    """Return the row of a name that a person typed, or raise with the nearest known names.
+    """Return the row of a name that a person typed, or raise with what it can mean or is near to.
+
+    It is a name of the card, or words of its key that no other card has, in whatever case and however joined.
 
     Raises:
         MisuseError: If no single GPU of the table has this name.
@@ -92,9 +98,15 @@ def require_spec(name: str) -> GpuSpec:
     spec = _find_typed(name)
     if spec is None:
         indexes = (_alias_index(), _shared_index(), _unstated_index())
-        meant = ", ".join(_cards_of(key for index in indexes for key in index.get(names.squeeze(name), ())))
+        meant = _cards_of(key for index in indexes for key in index.get(names.squeeze(name), ()))
+        if not meant and not name.strip().isdigit():  # one number is in the names of unlike cards
+            meant = _cards_of(known_keys(name))
+            if len(meant) == 1:
+                return load_specs()[meant[0]]
         if meant:
-            raise MisuseError(f"ambiguous GPU {plain(name, 80)!r}; it can be any of {meant}: name one")
+            more = [f"{len(meant) - _MOST_MEANT} more"] if len(meant) > _MOST_MEANT else []
+            cards = ", ".join((*meant[:_MOST_MEANT], *more))
+            raise MisuseError(f"ambiguous GPU {plain(name, 80)!r}; it can be any of {cards}: name one")
         raise unknown_name("GPU", name, nearest_keys(name) or NO_GPU_NEAR)
     return spec
 

@@ -74,9 +74,9 @@ def load_builds() -> tuple[Build, ...]:
 def runs_on_todays_torch(target: str | None) -> bool | None:
     """Return whether today's torch has kernels for a GPU, as ``pip install torch`` gives it.
 
-    That is the default CUDA build of the newest release; of its ROCm builds none is the default, and any will
-    do. None is unknown: the GPU's target, a build's architectures, or a system on a chip, which has builds of
-    its maker's own.
+    That is the default CUDA build of the newest release; of ROCm builds none is the default, and any will do
+    of the newest release of which one is listed. None is unknown: the GPU's target, a build's architectures,
+    or a system on a chip, which has builds of its maker's own.
 
     Args:
         target: Compute capability ("7.0") or AMD target ("gfx942") of the GPU.
@@ -84,9 +84,11 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
     >>> runs_on_todays_torch("8.9"), runs_on_todays_torch("7.0"), runs_on_todays_torch(None)
     (True, False, None)
     """
-    newest = [build for build in load_builds() if build.release == newest_release()]
-    of_kind = [build for build in newest if target and (build.cuda is None) == target.startswith("gfx")]
-    asked = [build for build in of_kind if build.is_default] or of_kind
+    of_kind = [
+        build for build in load_builds() if target and (build.cuda is None) == target.startswith("gfx")
+    ]
+    newest = [build for build in of_kind if build.release == of_kind[0].release]
+    asked = [build for build in newest if build.is_default] or newest
     known = {_has_kernels(build, target) for build in asked}
     return True if True in known else None if None in known or not known else False
 

@@ -26,7 +26,7 @@ from gpubench.models import (
     WeightType,
     recipe_over,
 )
-from gpubench.precisions import AMP, Precision
+from gpubench.precisions import AMP, Precision, in_memory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -231,7 +231,7 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
     """
     wanted = asked.get("weight_type")
     for precision in precisions:
-        held = recipe.at(Precision.AMP_FP16 if precision == AMP else Precision(precision))
+        held = recipe.at(in_memory(precision))
         if wanted is not None and held.weight_type != wanted:
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
             raise MisuseError(

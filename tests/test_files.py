@@ -63,6 +63,11 @@ def refused(read, path: Path) -> str:
     return message
 
 
+@pytest.mark.parametrize("given", [".", "/"])
+def test_a_path_without_a_name_is_said_as_it_was_given(given):
+    assert f"cannot read {given}: " in refused(lambda path: read_bytes(path, 1000), Path(given))
+
+
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 class TestEachReader:
     def test_a_pipe_is_refused_without_waiting_for_a_writer(self, read, tmp_path):

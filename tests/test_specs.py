@@ -132,6 +132,19 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
         require_spec("RTX 4091")
 
 
+@pytest.mark.parametrize("join", [" ", "-", "_", "  "])
+@pytest.mark.parametrize("case", [str.upper, str.lower, str.title])
+def test_words_of_a_name_are_one_in_any_case_and_however_joined(case, join):
+    """As in a table, so where one card is asked for: "V100-pcie" is two cards, with 32 GB it is one."""
+    assert require_spec(case(join.join(("v100", "pcie", "32gb")))).key == "nvidia-tesla-v100-pcie-32gb"
+    with pytest.raises(
+        MisuseError, match=r"ambiguous GPU .* any of nvidia-tesla-v100-pcie-16gb, nvidia-tesla"
+    ):
+        require_spec(case(join.join(("v100", "pcie"))))
+    with pytest.raises(MisuseError, match=r"nvidia-.*, \d+ more: name one"):
+        require_spec("nvidia")
+
+
 def test_a_part_of_a_name_means_every_card_that_has_it():
     assert set(matching_keys("h100 nvl")) == {"nvidia-h100-nvl-94gb"}
     assert len(matching_keys("H100")) == 6

@@ -59,10 +59,16 @@ def test_the_newest_build_that_still_has_kernels_is_named(target, build):
 
 
 def test_the_default_build_comes_first_of_its_release_and_releases_count_as_numbers():
-    assert str(newest_build_for("9.0")) == "torch 2.14 cu130"
+    assert str(newest_build_for("9.0")) == "torch 2.15 cu132"
     releases = [tuple(map(int, build.release.split("."))) for build in load_builds()]
     assert releases == sorted(releases, reverse=True)
     assert releases[0] > (2, 9)
+
+
+def test_an_amd_card_is_held_against_the_newest_release_whose_rocm_builds_were_read():
+    read = [build.release for build in load_builds() if build.cuda is None and build.architectures]
+    assert runs_on_todays_torch("gfx942") is True
+    assert read[0] != newest_release(), "else this shows nothing"
 
 
 def test_every_row_of_the_table_is_whole():

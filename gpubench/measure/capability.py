@@ -286,6 +286,7 @@ def profiles_in(
     device: DeviceProfile,
     *,
     gpu_count: int = 1,
+    precisions: Sequence[str] = (),
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by reference: a model of the user's own in the framework that it is of.
 
@@ -297,7 +298,7 @@ def profiles_in(
     own = [reference for reference in references if is_own(reference)]
     keras = [framework for framework in wanted if framework is not Framework.TORCH]
     if not (own and keras):
-        return profiles_of(references, asked, gpu_count=gpu_count)
+        return profiles_of(references, asked, gpu_count=gpu_count, precisions=precisions)
     if len(keras) < len(wanted):
         raise MisuseError(
             f"{plain(own[0], 200)} is a model of your own, and a model of torch is not one of Keras: "

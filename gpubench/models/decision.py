@@ -178,6 +178,7 @@ class Decision(Record, frozen=True, kw_only=True):
             apart.
         lines: The best offer for each kind of work, where none was named.
         unfitted: Why a prediction that decides rests on no fit, in words.
+        clock: Where this computer's clock stands far from the newest price: both, and which ages count from.
     """
 
     job: Job | None
@@ -192,3 +193,4 @@ class Decision(Record, frozen=True, kw_only=True):
     by_gpu: tuple[Choice, ...] = ()
     lines: tuple[UsageLine, ...] = ()
     unfitted: str | None = None
+    clock: str | None = None

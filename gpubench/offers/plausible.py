@@ -133,17 +133,18 @@ def check_texts(cells: Iterable[str]) -> None:
 
 
 def read_kind(text: str) -> str:
-    """Return the kind of ``KINDS`` that a word names, in whatever case and with whatever spaces.
+    """Return the kind of ``KINDS`` that a word names, in whatever case and spacing, one or several.
 
-    >>> read_kind("cloud"), read_kind("Attach Fee"), read_kind("")
+    >>> read_kind("cloud"), read_kind("Attach Fees"), read_kind("")
     ('vm', 'attach-fee', 'vm')
 
     Raises:
         ImplausibleError: If it names none.
     """
     word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
-    kind = KIND_SYNONYMS.get(word, word)
-    if kind not in KINDS:
+    named = (KIND_SYNONYMS.get(each, each) for each in (word, word.removesuffix("s")))
+    kind = next((each for each in named if each in KINDS), None)
+    if kind is None:
         raise ImplausibleError(f"kind {text[:40]!r} is none of {', '.join(KINDS)}")
     return kind
 

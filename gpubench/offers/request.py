@@ -16,7 +16,7 @@ KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
 KIND_SYNONYMS = {
     "": "vm",
     **dict.fromkeys(("cloud", "instance", "machine", "virtual-machine", "vps"), "vm"),
-    **dict.fromkeys(("server", "dedicated", "bare-metal", "on-demand"), "vm"),
+    **dict.fromkeys(("server", "node", "dedicated", "bare-metal", "baremetal", "on-demand"), "vm"),
     **dict.fromkeys(("market", "market-place", "host", "community", "peer-to-peer", "p2p"), "marketplace"),
     "server-less": "serverless",
     **dict.fromkeys(("history", "past"), "historic"),

@@ -28,8 +28,8 @@ from gpubench.offers.table import (
     require_usable,
     up_to,
 )
-from gpubench.today import today
-from gpubench.units import plain
+from gpubench.today import day_of, today
+from gpubench.units import count, plain
 
 _T = TypeVar("_T")
 
@@ -140,6 +140,48 @@ def load_offers(
         if as_of is not None:
             tables = [up_to(table, as_of) for table in tables]
         return overlay(tables)
+
+
+class Dated(NamedTuple):
+    """Every offer known, and the day that their ages count to.
+
+    Attributes:
+        clock: Where the clock stands far from the newest price: both, and which ages count from.
+    """
+
+    table: OfferTable
+    day: date
+    clock: str | None = None
+
+
+def load_dated(
+    results: Path | None = None, extra: Path | None = None, as_of: date | str | None = None
+) -> Dated:
+    """Return every offer known, and the day that ages count to: the one asked for, else today.
+
+    Where the clock stands before the prices, ages count to the newest of them. Args as ``load_offers``.
+
+    Raises:
+        MisuseError: As ``load_offers``, or if the day is none.
+    """
+    present = day_of(as_of)
+    table = load_offers(results, extra, None if as_of is None else present)
+    newest = newest_day(table.offers)
+    if as_of is not None or newest == date.min:
+        return Dated(table, present)
+    if newest > present + CLOCKS_DIFFER:
+        clock = f"later than this computer's clock says ({present}), so ages are counted from that day"
+        return Dated(table, newest, f"the newest price is dated {newest}, {clock}")
+    if present > newest + CLOCK_TRUSTED:
+        age = count((present - newest).days, "day")
+        return Dated(table, present, f"by this computer's clock ({present}) the newest price is {age} old")
+    return Dated(table, present)
+
+
+CLOCKS_DIFFER = timedelta(days=1)
+"""Clocks and time zones differ by less: a price of tomorrow is one of today elsewhere."""
+CLOCK_TRUSTED = timedelta(days=365)
+"""A clock so far after every price may be wrong; if it is right, the prices tell little."""
 
 
 def offers_folder(results: Path | None) -> Path:

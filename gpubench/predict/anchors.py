@@ -40,7 +40,8 @@ DISTURBED = frozenset(
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 ELSEWHERE_NOISE = math.log(1.05)
 """Half-width of what was read on another card of the kind, in another host: repeats agree to 0.5 %, but an
-H200 read 0.96 to 1.10 times what another H200 had read of the same steps."""
+H200 read 0.96 to 1.10 times what another H200 had read of the same steps. Two machines of a
+kind differ so far."""
 EAGER_LIMIT = 1.10
 """Times the same step in a CUDA graph: an eager step above it is the host's."""
 

@@ -60,8 +60,10 @@ def predict(request: PredictRequest) -> Predictions:
     check_fields(request)
     workload, batch = request.workload, request.batch_size
     asked = asked_recipe(request)
-    of = profile_of if isinstance(workload, str) else profile_as_asked
-    profile = of(workload, asked)
+    if isinstance(workload, str):
+        profile = profile_of(workload, asked, precisions=[request.precision])
+    else:
+        profile = profile_as_asked(workload, asked)
     question = question_of(
         profile,
         request.precision,

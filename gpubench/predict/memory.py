@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryFit | None:
-    """Say whether the case fits on a card; None where the card's memory is not known.
+    """Say whether the case fits on a card: one that has run there does. None where its memory is not known.
 
     Args:
         question: Workload and task.
@@ -49,9 +49,11 @@ def fit_of(
     card = card_of(spec)
     if card is None:
         return None
-    return memory.judge_fit(
+    fit = memory.judge_fit(
         question.profile, case, card, **told(question, case, spec.key, readings, accumulate)
     )
+    has_run = accumulate == 1 and any(r.spec.key == spec.key and r.case == case for r in readings)
+    return fit.after_a_run(case.batch_size) if has_run else fit
 
 
 def told(

@@ -31,7 +31,7 @@ from gpubench.models import (
 )
 from gpubench.models.record import Record, headed, html_table, shown
 from gpubench.options import check_fields, shown_value, takes_options_of
-from gpubench.precisions import AMP
+from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import (
@@ -215,7 +215,8 @@ def answer_memory(
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
     untold: list[Refusal] = []
-    groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
+    groups: dict[tuple[CardMemory, bool, str], list[tuple[GpuSpec, Case]]] = {}
+    read_on = {reading.spec.key for reading in readings}
     for spec in specs:
         case, card = memory_case_for(question, spec), card_of(spec)
         if isinstance(case, Refusal):
@@ -224,13 +225,14 @@ def answer_memory(
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
             asked_for = msgspec.structs.replace(case, **changes)
-            groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
+            alone = spec.key if spec.key in read_on else ""  # what was read there is not of its like
+            groups.setdefault((card, case.precision.is_amp, alone), []).append((spec, asked_for))
             if reason := why_speed_untold(spec, case.precision):
                 untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
     every = [pair for pairs in groups.values() for pair in pairs]
     if not every:  # no card can run it
-        precision = Precision.AMP_FP16 if question.precision == AMP else Precision(question.precision)
-        every = [(specs[0], msgspec.structs.replace(case_at(question, precision), **changes))]
+        at = in_memory(question.precision)
+        every = [(specs[0], msgspec.structs.replace(case_at(question, at), **changes))]
     like = next((pair for pair in every if class_of(pair[0]) is CardClass.GDDR), every[0])
     spec, case = every[0] if len(specs) == 1 else like
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
@@ -427,7 +429,7 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Questio
     else:
         named = [each for each in request.workloads if isinstance(each, str)]
         how: dict[str, Any] = {"gpu_count": request.count, "optional": ("checkpointing",)}
-        by_name = profiles_of(named, asked, **how, for_memory=True)
+        by_name = profiles_of(named, asked, **how, precisions=[request.precision], for_memory=True)
         profiles = [
             by_name[each] if isinstance(each, str) else profile_as_asked(each, asked, **how)
             for each in request.workloads

@@ -18,7 +18,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import AMP, BF16, best_amp
+from gpubench.precisions import AMP, BF16, best_amp, in_memory
 from gpubench.profile import load_profiles
 from gpubench.workload import check_weights
 
@@ -69,8 +69,7 @@ def question_of(
     """
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,))
-    of_weights = Precision.AMP_FP16 if at == AMP else Precision(at)
-    return Question(profile=profile.at_precision(of_weights), precision=at, **rest)
+    return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 
 
 def task_of(profile: WorkloadProfile, asked: str, *, named: bool) -> TaskKind:

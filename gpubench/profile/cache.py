@@ -24,6 +24,7 @@ from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes, write_log
 from gpubench.models import Recipe, WorkloadProfile
+from gpubench.precisions import in_memory
 from gpubench.units import format_duration, plain
 from gpubench.user_model import HUGGING_FACE, is_own
 from gpubench.workload import Workload, check_recipe
@@ -67,15 +68,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         fields: Of the recipe.
         optional: Those of them that a workload without such a setting goes without.
         gpu_count: GPUs of the job, by which some workloads choose what they compute again.
+        precisions: Those that are asked about, by name; ``amp`` is either of its types.
     """
 
     fields: Mapping[str, Any] = {}
     optional: tuple[str, ...] = ()
     gpu_count: int = 1
+    precisions: tuple[str, ...] = ()
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
         """Return the workload's recipe with what is asked for, not yet checked."""
         return workload.recipe_over(self.gpu_count).changed(self.of(workload.settings))
+
+    def told(self, workload: Workload) -> frozenset[Recipe]:
+        """Return every recipe whose memory is asked about: at each precision, with all that is asked for."""
+        recipe = workload.recipe_over(self.gpu_count).changed(self.fields)
+        return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
 
     def of(self, settings: Collection[str]) -> dict[str, Any]:
         """Return what is asked of a workload with these settings, by field."""
@@ -111,6 +119,7 @@ def profiles_of(
     *,
     gpu_count: int = 1,
     optional: Sequence[str] = (),
+    precisions: Sequence[str | None] = (),
     for_memory: bool = False,
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by the reference that names each; the rest is of each, as ``profile_of``.
@@ -121,10 +130,8 @@ def profiles_of(
     from gpubench.user_model import refuse_namesakes
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
-    return {
-        reference: profile_of(reference, asked, gpu_count=gpu_count, optional=optional, for_memory=for_memory)
-        for reference in references
-    }
+    how: dict[str, Any] = {"gpu_count": gpu_count, "optional": optional, "precisions": precisions}
+    return {reference: profile_of(reference, asked, **how, for_memory=for_memory) for reference in references}
 
 
 def profile_of(
@@ -133,6 +140,7 @@ def profile_of(
     *,
     gpu_count: int = 1,
     optional: Sequence[str] = (),
+    precisions: Sequence[str | None] = (),
     for_memory: bool = False,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
@@ -145,12 +153,15 @@ def profile_of(
         asked: What its recipe is to be, by field; the rest is the workload's own.
         gpu_count: GPUs of the job, by which some workloads choose what they compute again.
         optional: What of ``asked`` a workload without such a setting goes without.
+        precisions: Those that are asked about, by name: the memory of each is traced, whatever time is left
+            for other ways. None is the workload's usual one, which is traced in any case.
         for_memory: Whether memory alone is asked for: a step whose FLOPs cannot be counted will do.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
-    wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count)
+    named = tuple(each for each in precisions if each is not None)
+    wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count, precisions=named)
     found = _shipped(reference, wanted)
     if found is None:
         kept, key = _traced.get({}), (reference, msgspec.json.encode(wanted, order="deterministic"))

@@ -77,7 +77,7 @@ def _profile(
     changed = workload.at(asked.recipe(workload))
     if workload.settings:
         workload = changed
-    traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S)
+    traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S, asked.told(workload))
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,7 +59,11 @@ _FUSED_UPDATES = "_fused_"
 
 
 def trace_memory(
-    workload: Workload, variants_s: float = math.inf, *, with_variants: bool = True
+    workload: Workload,
+    variants_s: float = math.inf,
+    *,
+    told: Collection[Recipe] = (),
+    with_variants: bool = True,
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
@@ -69,6 +73,7 @@ def trace_memory(
     Args:
         workload: Any.
         variants_s: CPU time after which no further one of these is begun, and no large batch looked at [s].
+        told: Recipes that are asked about: those of them that can be traced are, first and at any time.
         with_variants: Whether to trace them at all; large batches of the workload as it is are looked at.
 
     Raises:
@@ -86,8 +91,9 @@ def trace_memory(
             return tuple(found)
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
         variants = _variants(workload, has_blocks=has_blocks)
-        for of, recipe, steps in (*_rebuilt(workload), *((workload, *each) for each in variants)):
-            if time.process_time() >= until_s:
+        others = [*_rebuilt(workload), *((workload, *each) for each in variants)]
+        for of, recipe, steps in sorted(others, key=lambda each: each[1] not in told):
+            if time.process_time() >= until_s and recipe not in told:
                 break
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
                 made = _Made(of, recipe, mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from gpubench.models import (
     MemoryLine,
     Operator,
     OperatorKind,
+    Recipe,
     StepMemory,
     TaskKind,
     WeightType,
@@ -64,7 +65,12 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     return msgspec.structs.replace(trace_workload(workload).profile, variants=others)
 
 
-def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: float = math.inf) -> Traced:
+def trace_workload(
+    workload: Workload,
+    variants_s: float = math.inf,
+    on_cpu_s: float = math.inf,
+    told: Collection[Recipe] = (),
+) -> Traced:
     """Read the profile of a workload, and say how it could be read.
 
     It is built and traced on the meta device, where nothing is allocated or computed; a model that looks at
@@ -74,6 +80,7 @@ def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: f
     Args:
         workload: Any.
         variants_s: As ``trace_memory`` takes it.
+        told: As ``trace_memory`` takes them.
         on_cpu_s: Wall time for the steps on the CPU, all together [s].
 
     Raises:
@@ -85,7 +92,7 @@ def trace_workload(workload: Workload, variants_s: float = math.inf, on_cpu_s: f
     on_cpu = traced.why_on_cpu is not None
     if missing is None and not (on_cpu and time.monotonic() >= until_s):
         contiguous = why_contiguous(workload, with_values=on_cpu)
-    memory, memory_untraced = _memory(workload, variants_s) if missing is None else ((), missing)
+    memory, memory_untraced = _memory(workload, variants_s, told) if missing is None else ((), missing)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
     profile = msgspec.structs.replace(
@@ -180,10 +187,12 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
     return step.changed(narrowed, weights_bytes=step.weights_bytes - less)
 
 
-def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:
+def _memory(
+    workload: Workload, variants_s: float, told: Collection[Recipe]
+) -> tuple[tuple[StepMemory, ...], str | None]:
     """Trace peak memory, or say in one line why the step cannot run without values."""
     try:
-        return trace_memory(_as_held(workload), variants_s), None
+        return trace_memory(_as_held(workload), variants_s, told=told), None
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         place = own_line(error)
         return (), "what it does depends on the values of its tensors" + (f" ({place})" if place else "")

@@ -17,6 +17,7 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
+from gpubench.predict.anchors import ELSEWHERE_NOISE
 from gpubench.predict.answers import random_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
@@ -319,8 +320,8 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     """Return how far ratios to the reference GPU reach; unknown where that has no figure.
 
     Returns:
-        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. The reference GPU against itself
-            is 1, whatever is known of it.
+        down, up: Of the speed of each GPU, in the logarithm; unknown is NaN. Against itself the reference GPU
+            is 1, within what two machines of one kind differ by, whatever else is known of it.
         low, high: The factors by which a certain rate reaches down and up.
     """
     row = speeds.row_of_one(reference_gpu)
@@ -332,7 +333,7 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)
     is_open = np.isnan(speeds.low) | np.isnan(speeds.low[row])
     down, up = (np.where(is_open, np.nan, np.maximum(width, 0.0)) for width in (likely - low, high - likely))
-    down[row] = up[row] = 0.0
+    down[row] = up[row] = ELSEWHERE_NOISE
     slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _RATIO_ENDS)
     return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -98,7 +98,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
-    profiles = profiles_of(request.workload_names, asked_recipe(request))
+    profiles = profiles_of(request.workload_names, asked_recipe(request), precisions=[request.precision])
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
     scaler, without_room = _sharers(request, questions, specs, runs)
     one = next(iter(profiles.values()))
@@ -123,7 +123,8 @@ def _sharers(
 
     @cache
     def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
-        question = _question(request, profile_of(name, asked_recipe(request), gpu_count=fewest))
+        how: dict[str, Any] = {"gpu_count": fewest, "precisions": [request.precision]}
+        question = _question(request, profile_of(name, asked_recipe(request), **how))
         return question, _answers(request, question, specs, runs)
 
     def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:

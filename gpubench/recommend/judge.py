@@ -33,6 +33,7 @@ def judge_offers(
     *,
     drawer: Drawer | None = None,
     notes: Iterable[str] = (),
+    clock: str | None = None,
     only: Chosen | None = None,
 ) -> Ranking:
     """Rank what is left of the offers as the request asks.
@@ -43,6 +44,7 @@ def judge_offers(
         evidence_for: GPU keys to what is known of them.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
         notes: What the reader should know about the evidence.
+        clock: As ``Decision`` has it.
         only: Which of the rows that are asked for are made; None is all.
 
     Raises:
@@ -58,7 +60,9 @@ def judge_offers(
     shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
     made = _rows_by_place(found, shown)
     ranking = _answer(found, made, priced, shown)
-    decision, said = ranking.decision, verdict(found, ranking, made)
+    decision = msgspec.structs.replace(ranking.decision, clock=clock)
+    ranking = msgspec.structs.replace(ranking, decision=decision)
+    said = verdict(found, ranking, made)
     decisive = (
         *(each.text for each in said.beside),
         *notes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, timedelta
+from datetime import date
 from functools import partial
 from typing import Any, Literal
 
@@ -17,13 +17,12 @@ from gpubench.models import (
     Job,
     Offer,
     Ranking,
-    Sentence,
     SentenceKind,
     UsageLine,
 )
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
-from gpubench.offers.table import OfferTable, newest_day
+from gpubench.offers.table import OfferTable
 from gpubench.options import takes_options_of
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.contradictions import check
@@ -34,7 +33,6 @@ from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
 from gpubench.specs import require_spec
-from gpubench.today import day_of
 from gpubench.units import count, plain
 
 
@@ -67,15 +65,12 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     Raises:
         MisuseError: As ``rank`` does.
     """
-    from gpubench.offers.snapshot import load_offers
+    from gpubench.offers.snapshot import load_dated
 
     request = check(request)
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
-    present = today = day_of(request.as_of)
-    table = load_offers(request.results, request.offers, None if request.as_of is None else today)
-    if request.as_of is None and (newest := newest_day(table.offers)) > present + CLOCKS_DIFFER:
-        today = newest
+    table, today, clock = load_dated(request.results, request.offers, request.as_of)
     runs, problems = _runs(request)
     machines, for_sale = _machines(request, runs, today)
 
@@ -100,32 +95,10 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         machines = at_work(machines, first.rows, request)
     sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
-    ranking = judge_offers(request, sifted, partial(gather, request, runs=runs), notes=notes, only=only)
-    if today != present:
-        ranking = _with_clock(ranking, present)
+    evidence_for = partial(gather, request, runs=runs)
+    ranking = judge_offers(request, sifted, evidence_for, notes=notes, clock=clock, only=only)
     return with_lines(
         request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
-    )
-
-
-CLOCKS_DIFFER = timedelta(days=1)
-"""Clocks and time zones differ by less: a price of tomorrow is one of today elsewhere."""
-
-
-def _with_clock(ranking: Ranking, present: date) -> Ranking:
-    """Say first that the clock stands before the prices, and from which day their ages count."""
-    caution = Sentence(
-        kind=SentenceKind.CAUTION,
-        text=(
-            f"The newest price is dated {ranking.as_of}, later than this computer's clock says ({present}), "
-            "so ages are counted from that day."
-        ),
-    )
-    return msgspec.structs.replace(
-        ranking,
-        sentences=(caution, *ranking.sentences),
-        notes=(caution.text, *ranking.notes),
-        decisive_notes=ranking.decisive_notes + 1,
     )
 
 

@@ -21,13 +21,13 @@ import numpy as np
 
 from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_bytes, read_json, write_file
+from gpubench.files import TABLE_BYTES, decode_json, read_bytes, write_file
 from gpubench.folders import data_rows
 from gpubench.foreign_code import MOST_SOURCE_BYTES
 from gpubench.installing import DISTRIBUTION
 from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
-from gpubench.models import ParallelMode, Pricing
+from gpubench.models import RANKING_SCHEMA, ParallelMode, Pricing
 from gpubench.options import check_fields, request_from, words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
@@ -69,6 +69,13 @@ class Row(msgspec.Struct, frozen=True):
         return f"{gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
 
 
+class _Version(msgspec.Struct, frozen=True):
+    """What an answer says of its own shape; before the third it was a number."""
+
+    schema: str | None = None
+    schema_version: int | None = None
+
+
 class Question(msgspec.Struct, frozen=True):
     """What was given, by option."""
 
@@ -80,6 +87,22 @@ class Answer(msgspec.Struct, frozen=True):
 
     question: Question
     rows: tuple[Row, ...]
+
+
+def read_answer(path: Path) -> Answer:
+    """Read a document of ``gpubench rank --json``.
+
+    Raises:
+        MisuseError: If the file is none, or one of another version than this gpubench writes.
+    """
+    what, hint = "an answer", "gpubench rank --json writes one"
+    data = read_bytes(path, TABLE_BYTES, follow_links=True)
+    stated = decode_json(data, _Version, path, what=what, hint=hint)
+    found = stated.schema or ("" if stated.schema_version is None else f"version {stated.schema_version}")
+    if found != RANKING_SCHEMA:
+        name, seen = plain(path.name, 300), plain(found, 80) or "no schema"
+        raise MisuseError(f"{name} has {seen}, and this gpubench reads {RANKING_SCHEMA} alone: {hint}")
+    return decode_json(data, Answer, path, what=what, hint=hint)
 
 
 def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> tuple[str, Sequence[str]]:
@@ -99,8 +122,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
             the folder holds something: that would travel too.
         StorageError: If the folder cannot be written.
     """
-    hint = "gpubench rank --json writes one"
-    known = read_json(answer, Answer, TABLE_BYTES, what="an answer", hint=hint, follow_links=True)
+    known = read_answer(answer)
     request = check_fields(request_from(RankRequest, known.question.asked, "gpubench.rank"))
     row, passed_over = choose(known.rows, gpu)
     package, files = package_to_install()

@@ -296,7 +296,7 @@ class Caution(NamedTuple):
 
 
 def decisive_doubts(decision: Decision) -> list[Caution]:
-    """Return what is doubtful where it decides, first what would be paid for and not used: too few vCPUs."""
+    """Return what is doubtful where it decides, first a clock far from every price."""
     decisive = [each for each in (recommended(decision), second_best(decision)) if each is not None]
     beyond = dict.fromkeys(
         gpu_name(each.offer.gpu_key) for each in decisive if each.row.estimate.is_extrapolated
@@ -306,6 +306,7 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
     ]
     few = underfed(recommended(decision))
     return [
+        *([Caution(decision.clock, "this computer's clock looks wrong")] if decision.clock else []),
         *([Caution(f"{few} of its GPUs", _feed(recommended(decision).fed_share))] if few else []),
         *([Caution("; ".join(prices), "doubtful price")] if prices else []),
         *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),

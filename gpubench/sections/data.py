@@ -252,7 +252,7 @@ def _answer(asked: RankRequest, most_rows: int | None) -> dict[str, Any]:
     if asked.rent_or_buy != "buy" and not asked.spot and not asked.max_purchase_usd:
         found.append(_beside(asked, spot=True, limit=None))
     known = {row.offer for row in ranking.rows}
-    traced = profiles_of(asked.workload_names, asked_recipe(asked)).values()
+    traced = profiles_of(asked.workload_names, asked_recipe(asked), precisions=[asked.precision]).values()
     return {
         "ranking": ranking,
         "buy_or_rent": ranking.buy_or_rent if to_buy is None else to_buy.buy_or_rent,

@@ -178,7 +178,14 @@ def prepare(
     if store_results:
         store.check_writable(root)
     recipe = asked_recipe(request)
-    profiles = profiles_in(wanted, request.workloads, recipe, device, gpu_count=request.gpu_count)
+    profiles = profiles_in(
+        wanted,
+        request.workloads,
+        recipe,
+        device,
+        gpu_count=request.gpu_count,
+        precisions=request.precisions,
+    )
     for profile in profiles.values():
         check_weights(profile.name, profile.recipe, recipe, request.precisions or profile.precisions)
     if resumed is None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime
 from typing import get_args
 
 import pytest
 
+from gpubench.cli.verbs.offers import list_
 from gpubench.models.decision import Source
 from gpubench.offers import plausible
 from gpubench.offers.importing import import_offers
+from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import load_offers
 from gpubench.offers.table import NOT_RANKED
 
@@ -73,6 +76,23 @@ def test_of_thousands_the_cheapest_are_shown_and_how_many_there_are_is_said(gpub
     assert "$1.00" in done.stdout
     assert "$3.05" not in done.stdout
     assert len(listed(*given)) == 2_100
+
+
+@pytest.mark.parametrize(("day", "word"), [("1970-01-01", "later than"), ("2036-06-01", "days old")])
+def test_a_clock_far_from_every_price_is_said_beside_the_list(tmp_path, monkeypatch, capsys, day, word):
+    monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
+    asked = OffersRequest(results=tmp_path, gpus=("h100",))
+    list_(asked, as_json=False)
+    shown = capsys.readouterr()
+    (said,) = [line for line in (shown.out + shown.err).splitlines() if "clock" in line]
+    assert word in said
+    assert day in said
+    list_(asked, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["clock"] == said
+    is_before = day < "2000"
+    assert (document["as_of"] == day) != is_before
+    assert any(offer["price_age_days"] > 0 for offer in document["offers"])
 
 
 def test_what_is_never_ranked_says_why(gpubench, listed):
@@ -217,7 +237,9 @@ def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
             (word, "marketplace")
             for word in ("Marketplace", "market place", "P2P", "peer to peer", "community")
         ),
-        *((word, "attach-fee") for word in ("attach_fee", "Attach Fee")),
+        *((word, "vm") for word in ("instances", "VMs", "Virtual Machines", "clouds", "nodes")),
+        *((word, "marketplace") for word in ("hosts", "marketplaces")),
+        *((word, "attach-fee") for word in ("attach_fee", "Attach Fee", "attach fees")),
         *(("serverless", "serverless"), ("server-less", "serverless"), ("HISTORIC", "historic")),
     ],
 )

@@ -51,6 +51,11 @@ def test_a_verb_that_is_no_more_says_what_to_do_instead(words, instead):
     assert done.stderr.count("\n") == 1
 
 
+def test_what_is_missing_on_the_command_line_is_asked_for_in_its_words():
+    done = gpubench(None, "predict", "calibrate")
+    assert (done.returncode, done.stderr) == (2, "gpubench: --with is missing: give a path\n")
+
+
 def test_a_calibration_of_other_tables_is_older():
     """Another table of the package, or other published rows behind the shipped one than behind the user's own."""
     calibration = load_calibration()

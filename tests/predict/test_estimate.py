@@ -41,6 +41,7 @@ from gpubench.predict.answers import draw, reasons
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.memory import need_of, scale_of
+from gpubench.predict.memory_answer import answer_memory
 from gpubench.predict.question import Question, Refusal, case_for, question_of, why_impossible
 from gpubench.predict.roofline import ABOVE_STATED_CLOCK, work_of
 from gpubench.profile import load_profiles, profile_of
@@ -425,6 +426,25 @@ def test_each_measured_figure_replaces_its_own(vgg16):
     assert here.device_bytes == Interval(7 * GIB, 7 * GIB, 7 * GIB)
     assert there.device_bytes.value == 7 * GIB
     assert 6 * GIB <= there.device_bytes.low < 7 * GIB < there.device_bytes.high < 7.5 * GIB
+
+
+def test_memory_answers_of_a_card_as_its_prediction_does_where_a_run_is_known(vgg16):
+    """Of two cards alike but for the name, one was measured; what ran on it fits, whatever the peak."""
+    sxm, pcie = "nvidia-a100-sxm-80gb", "nvidia-a100-pcie-80gb"
+    case = case_on(vgg16, sxm)
+    full = round(79.9 * GIB)
+    run = run_of(sxm, (case, 150.0), peak_memory_bytes=full, peak_reserved_bytes=full)
+    told = {
+        key: card.fit
+        for card in answer_memory(vgg16, [load_specs()[pcie], load_specs()[sxm]], own=[run]).cards
+        for key in card.gpu_keys
+    }
+    shown = ask(vgg16, sxm, pcie, own=[run])
+    assert told[sxm].text() == shown[sxm].memory_text
+    assert told[sxm].ran
+    assert told[sxm].need.device_bytes == shown[sxm].device_bytes
+    assert isinstance(shown[pcie], Refusal)
+    assert told[pcie].text() in shown[pcie].reason
 
 
 def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():

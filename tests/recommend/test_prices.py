@@ -17,6 +17,7 @@ from gpubench.offers.sources import Quote
 from gpubench.recommend.owning import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
+from gpubench.sections.verdict import card_of
 
 from .builders import H100, L4, TODAY, offer, rank_of
 from .test_owning import machine
@@ -200,11 +201,28 @@ def test_a_clock_that_stands_before_the_prices_is_said_and_makes_none_of_them_fr
     assert wrong.as_of == newest.isoformat()
     ages = [[(row.offer.instance, row.price_age_days) for row in each.rows] for each in (true, wrong)]
     assert ages[0] == ages[1]
-    assert wrong.sentences[0].kind is SentenceKind.CAUTION
-    assert "1970-01-01" in wrong.verdict
-    assert wrong.notes[0] == wrong.sentences[0].text
-    assert wrong.decisive_notes == true.decisive_notes + 1
+    said = next(each.text for each in wrong.sentences if each.kind is SentenceKind.CAUTION)
+    assert f"dated {newest}, later than this computer's clock says (1970-01-01)" in said
     assert "clock" not in true.verdict
+    words = " ".join(f"{fact.term} {fact.value}" for fact in card_of(wrong).facts)
+    assert words.count("clock") == 1, "on the card, in full or in a word"
+    assert wrong.sentences[0].kind is not SentenceKind.CAUTION, "the first sentence is the answer"
+
+
+@pytest.mark.parametrize(("day", "is_said"), [("2036-06-01", True), ("2027-06-01", False)])
+def test_a_clock_years_after_every_price_is_said_once_and_ages_count_from_it(
+    tmp_path, monkeypatch, day, is_said
+):
+    monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
+    found = rank("resnet50", results=tmp_path, draws=200)
+    assert found.as_of == day
+    said = [each for each in (found.verdict, *found.notes[: found.decisive_notes]) if "clock" in each]
+    assert len(said) == is_said
+    words = " ".join(f"{fact.term} {fact.value}" for fact in card_of(found).facts)
+    assert words.count("clock") == is_said
+    assert (found.decision.clock is not None) == is_said
+    as_asked = rank("resnet50", results=tmp_path, draws=200, as_of=day)
+    assert as_asked.decision.clock is None, "who names the day knows it"
 
 
 def test_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.models import Pricing
+from gpubench.models import RANKING_SCHEMA, Pricing
 from gpubench.options import request_from, words_of
 from gpubench.recommend import trial
 from gpubench.recommend.rank import document
@@ -504,12 +504,34 @@ def test_only_into_an_empty_folder_is_written(tmp_path):
 
 def test_what_is_no_answer_is_refused_in_a_line(tmp_path):
     path = tmp_path / "answer.json"
-    for text in ("", "[]", '{"rows": []}', '{"question": {"asked": {"shade": 1}}, "rows": []}'):
+    named = f'"schema": "{RANKING_SCHEMA}"'
+    shade = f'{{{named}, "question": {{"asked": {{"shade": 1}}}}, "rows": []}}'
+    for text in ("", "[]", '{"rows": []}', f'{{{named}, "rows": []}}', shade):
         path.write_text(text)
         with pytest.raises(MisuseError, match=r"gpubench rank --json writes one|no option shade"):
             write_trial(path, tmp_path / "tasks", None, 10)
     with pytest.raises(MisuseError, match="cannot read"):
         write_trial(tmp_path / "nothing", tmp_path / "tasks", None, 10)
+
+
+@pytest.mark.parametrize(
+    ("stated", "seen"),
+    [
+        ({"schema": "gpubench.ranking/2"}, "gpubench.ranking/2"),
+        ({"schema": "gpubench.ranking/99"}, "gpubench.ranking/99"),
+        ({"schema_version": 2}, "version 2"),
+        ({}, "no schema"),
+    ],
+)
+def test_an_answer_of_another_version_is_refused_by_its_version(tmp_path, stated, seen):
+    """Whatever else it lacks: the version says why."""
+    path = tmp_path / "answer.json"
+    path.write_bytes(msgspec.json.encode({**stated, "rows": [{}]}))
+    with pytest.raises(MisuseError) as refused:
+        write_trial(path, tmp_path / "tasks", None, 10)
+    assert str(refused.value).startswith(
+        f"answer.json has {seen}, and this gpubench reads {RANKING_SCHEMA} alone"
+    )
 
 
 def test_the_best_of_several_gpus_of_one_name_is_tried():

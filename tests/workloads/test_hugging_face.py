@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-from gpubench import memory, predict
+from gpubench import memory, predict, rank
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.step import move
@@ -290,6 +290,33 @@ def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
     answer = child._answer(config(), asked=Asked(fields=asked))
     assert words in answer.error
     assert answer.traceback is None
+
+
+@pytest.mark.usefixtures("traced_here")
+@pytest.mark.parametrize(
+    ("asked", "precision"),
+    [({}, "amp"), ({"lora": True}, None), ({"loss_chunks": 8}, "amp")],
+)
+def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
+    config, monkeypatch, asked, precision
+):
+    """Else a slow machine would tell of the same question less than a fast one, and each verb its own."""
+    monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
+    reference, card = config(), "A100 SXM4 80GB"
+    asked = asked if precision is None else {"precision": precision, **asked}
+    (needed,) = memory(reference, gpu=[card], **asked)
+    assert needed.need.basis is MemoryBasis.TRACED
+    (found,) = predict(reference, gpu=[card], **asked).values()
+    assert found.device_bytes == needed.need.device_bytes
+
+
+@pytest.mark.usefixtures("traced_here")
+def test_a_ranking_tells_the_memory_that_memory_tells(config, monkeypatch):
+    monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
+    reference, card = config(), "A100 SXM4 80GB"
+    (needed,) = memory(reference, precision="amp", gpu=[card])
+    row = rank(reference, precision="amp", gpu=[card], limit=1).rows[0]
+    assert row.estimate.device_bytes == needed.need.device_bytes
 
 
 @pytest.mark.usefixtures("traced_here")

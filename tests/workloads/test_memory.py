@@ -44,6 +44,7 @@ from gpubench.models import (
 )
 from gpubench.profile import classic_names, load_profiles, profile_of
 from gpubench.profile.allowance import load_allowance
+from gpubench.profile.cache import Asked
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.growth import BATCHES, Moment, StepTrace, on_lines
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
@@ -233,6 +234,25 @@ def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
         for n in (1, 64, 4096):
             peaks = [max(x.fixed_bytes + n * x.bytes_per_sample for x in s.lines) for s in (one, two)]
             assert peaks[0] == pytest.approx(peaks[1], rel=0.02)  # torch's releases differ a little
+
+
+def test_a_recipe_that_is_asked_about_is_traced_though_no_time_is_left() -> None:
+    """An own model has no settings: weights in half precision, and blocks computed again, are variants of it."""
+
+    def build(batch_size: int, _seed: int) -> Task:
+        layers = nn.Sequential(*(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(3)))
+        return Task(
+            model=layers, batches=((torch.randn(batch_size, 4, 16), torch.zeros(batch_size)),),
+            loss=lambda outputs, _: outputs.float().square().mean(), optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    workload = replace(_own(Pairs), build=build)
+    asked = Asked(fields={"checkpointing": "full"}, optional=("checkpointing",), precisions=("bf16",))
+    told = asked.told(workload)
+    wanted = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL)
+    assert wanted in told
+    assert wanted not in {step.recipe for step in trace_memory(workload, 0)}
+    assert wanted in {step.recipe for step in trace_memory(workload, 0, told=told)}
 
 
 # --- what a GPU keeps ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from gpubench.units import plain
 if TYPE_CHECKING:
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.refresh import Refreshed
-    from gpubench.offers.snapshot import SourceOffers
+    from gpubench.offers.snapshot import Dated, SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
 SHOWN_SET_ASIDE = 8
@@ -27,16 +27,16 @@ SHOWN_OFFERS = 2_000
 def list_(request: OffersRequest, *, as_json: bool) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from gpubench.offers.listing import list_offers
-    from gpubench.offers.snapshot import load_offers
+    from gpubench.offers.snapshot import load_dated
     from gpubench.sections.offers_list import listed
-    from gpubench.today import day_of
 
-    today = day_of(request.as_of)
-    table = load_offers(request.results, request.offers, None if request.as_of is None else today)
-    rows = list_offers(table.offers, request, today)
-    answer(as_json, lambda: _document(rows, table, today.isoformat()), lambda: listed(rows[:SHOWN_OFFERS]))
+    dated = load_dated(request.results, request.offers, request.as_of)
+    table, rows = dated.table, list_offers(dated.table.offers, request, dated.day)
+    answer(as_json, lambda: _document(rows, dated), lambda: listed(rows[:SHOWN_OFFERS]))
     if as_json:
         return
+    if dated.clock:
+        say(dated.clock)
     if len(rows) > SHOWN_OFFERS:
         say(f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json")
     _say_summary(rows, table)
@@ -160,12 +160,14 @@ LIST_VERSION = 2
 """Of ``gpubench offers list --json``."""
 
 
-def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:
+def _document(rows: tuple[ListedOffer, ...], dated: Dated) -> dict[str, object]:
+    table = dated.table
     names = [field.removeprefix("offer.") for field in _FIELDS]
     values_of = attrgetter(*_FIELDS)
     return {
         "schema_version": LIST_VERSION,
-        "as_of": as_of,
+        "as_of": dated.day.isoformat(),
+        "clock": dated.clock,
         "offers": [dict(zip(names, map(_in_json, values_of(row)), strict=True)) for row in rows],
         "retired": [
             {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
