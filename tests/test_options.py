@@ -22,7 +22,7 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
 from gpubench.offers.request import Format, OffersRequest, RefreshRequest
-from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
+from gpubench.options import Option, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recipes import TaskKind
 from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
@@ -49,7 +49,7 @@ NEEDED = {PredictRequest: {"workload": "cnn"}, TRY: {"answer": Path("answer.json
 MOST_LINE = 300
 
 
-def numbers_with_limits() -> list[tuple[type, Parameter]]:
+def numbers_with_limits() -> list[tuple[type, Option]]:
     return [
         (request, each)
         for request in asked_of_verbs()
@@ -58,7 +58,7 @@ def numbers_with_limits() -> list[tuple[type, Parameter]]:
     ]
 
 
-def within(parameter: Parameter, value: float) -> bool:
+def within(parameter: Option, value: float) -> bool:
     limits = parameter.meta
     return (
         math.isfinite(value)
