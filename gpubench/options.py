@@ -44,7 +44,7 @@ _PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """What is said of a field; ``parameters_of`` fills in the last six, which the field says itself.
+    """What is said of a field; ``options_of`` fills in the last six, which the field says itself.
 
     Attributes:
         help: One sentence.
@@ -127,7 +127,7 @@ def spelled(name: str) -> str:
 
 
 @functools.cache
-def parameters_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
+def options_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
     """Return the options of a request in the order of its fields, those that it inherits last."""
     inherited = getattr(request_type.__base__, "__struct_fields__", ())
     fields = sorted(msgspec.structs.fields(request_type), key=lambda info: info.name in inherited)
@@ -188,7 +188,7 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
         MisuseError: If a text cannot be read, a number is outside of its limits, a choice is unknown, or two
             options set the same field.
     """
-    parameters = parameters_of(request_type)
+    parameters = options_of(request_type)
     known = {name: each for each in parameters for name in (each.name, *each.old)}
     label, prefix = (spelled, "") if call is None else (str, f"{call}(): ")
     values: dict[str, Any] = {}
@@ -221,7 +221,7 @@ def check_fields(request: R) -> R:
     Raises:
         MisuseError: Naming the option as on the command line.
     """
-    for each in parameters_of(type(request)):
+    for each in options_of(type(request)):
         if not each.sets:
             _read(each, getattr(request, each.field), spelled(each.name), text=False)
     return request
@@ -320,7 +320,7 @@ def words_of(request: msgspec.Struct) -> tuple[str, ...]:
     Relative paths stay relative, so the words hold in the folder that they were first typed in.
     """
     words: list[str] = []
-    for each in parameters_of(type(request)):
+    for each in options_of(type(request)):
         value = getattr(request, each.field)
         asked = each.name in getattr(request, "asked", ())
         if (value == each.initial and not asked) or value is None or each.python_only:
@@ -355,14 +355,14 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
 
     def decorate(function: Callable[[R], T]) -> Callable[..., T]:
         call = function.__name__
-        parameters = sorted(parameters_of(request_type), key=lambda each: not each.place)
+        parameters = sorted(options_of(request_type), key=lambda each: not each.place)
         returns = function.__annotations__["return"]
         signature = inspect.Signature([_taken(each) for each in parameters], return_annotation=returns)
 
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
-                return function(arguments[0])
+                return function(check_fields(arguments[0]))
             shown = {name: value for name, value in options.items() if name in signature.parameters}
             try:
                 named = signature.bind_partial(*arguments, **shown).arguments

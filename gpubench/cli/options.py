@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, help_of, parameters_of, request_from, spelled
+from gpubench.options import Option, help_of, options_of, request_from, spelled
 from gpubench.units import plain
 
 Action: TypeAlias = Callable[..., int | None]
@@ -45,7 +45,7 @@ def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[...
     offered = {
         request.annotation: [
             each
-            for each in parameters_of(request.annotation)
+            for each in options_of(request.annotation)
             if not each.python_only and (not only or each.name in only)
         ]
         for request in asked

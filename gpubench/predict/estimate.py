@@ -19,7 +19,7 @@ from gpubench.models import (
     MemoryFit,
     Run,
 )
-from gpubench.options import check_fields, takes_options_of
+from gpubench.options import takes_options_of
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
@@ -57,7 +57,6 @@ def predict(request: PredictRequest) -> Predictions:
     from gpubench.profile.cache import profile_as_asked, profile_of
     from gpubench.record.store import own_runs, reference_runs
 
-    check_fields(request)
     workload, batch = request.workload, request.batch_size
     asked = asked_recipe(request)
     of = profile_of if isinstance(workload, str) else profile_as_asked

@@ -30,7 +30,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.record import Record, headed, html_table, shown
-from gpubench.options import check_fields, shown_value, takes_options_of
+from gpubench.options import shown_value, takes_options_of
 from gpubench.precisions import AMP
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
@@ -401,7 +401,6 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     """
     from gpubench.record.store import own_runs
 
-    check_fields(request)
     asked = asked_recipe(request)
     specs = [require_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
     questions, own = _questions(request, asked), own_runs(request.results)

@@ -28,7 +28,7 @@ from gpubench.installing import DISTRIBUTION
 from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
 from gpubench.models import ParallelMode, Pricing
-from gpubench.options import check_fields, request_from, words_of
+from gpubench.options import request_from, words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import RankRequest
@@ -101,7 +101,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     """
     hint = "gpubench rank --json writes one"
     known = read_json(answer, Answer, TABLE_BYTES, what="an answer", hint=hint, follow_links=True)
-    request = check_fields(request_from(RankRequest, known.question.asked, "gpubench.rank"))
+    request = request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     package, files = package_to_install()
     references = {name: carried(name, files) for name in request.workload_names}
