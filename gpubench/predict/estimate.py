@@ -19,7 +19,7 @@ from gpubench.models import (
     MemoryFit,
     Run,
 )
-from gpubench.options import takes_options_of
+from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
@@ -40,7 +40,6 @@ from gpubench.predict.question import (
 )
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.roofline import HOST_SHARE_LIMIT
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs, require_spec
 
 

@@ -22,7 +22,7 @@ from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.table import OfferKey, offer_key
-from gpubench.options import words_of
+from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
@@ -44,7 +44,6 @@ from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_usd, plain, plural
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import AtLeastOne, NotNegative, Option, Positive, is_number, options_of, with_help
-from gpubench.recipes import ParallelMode
-from gpubench.shared_options import (
+from gpubench.options import (
     CLASSIC,
     DAY,
     GPU,
@@ -24,12 +22,20 @@ from gpubench.shared_options import (
     AnyExecution,
     AnyPrecision,
     AnyTask,
+    AtLeastOne,
     Day,
     Device,
     GpuBatch,
+    NotNegative,
+    Option,
+    Positive,
     RecipeRequest,
     Results,
+    is_number,
+    options_of,
+    with_help,
 )
+from gpubench.recipes import ParallelMode
 from gpubench.units import figure_in, plain
 
 if TYPE_CHECKING:

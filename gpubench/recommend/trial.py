@@ -28,11 +28,10 @@ from gpubench.installing import DISTRIBUTION
 from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
 from gpubench.models import ParallelMode, Pricing
-from gpubench.options import request_from, words_of
+from gpubench.options import JOB_MODES, asked_recipe, request_from, words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import RankRequest
-from gpubench.shared_options import JOB_MODES, asked_recipe
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
 from gpubench.units import format_usd, plain

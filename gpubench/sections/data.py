@@ -26,9 +26,8 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.run import newest_first
-from gpubench.options import options_of
+from gpubench.options import asked_recipe, options_of
 from gpubench.profile import load_profiles, profiles_of, traced_once
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 
