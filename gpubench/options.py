@@ -259,8 +259,9 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
             value = str(value) if isinstance(value, str) else os.fsdecode(value)
-        kind = Annotated[each.base, each.meta]
-        found = msgspec.convert(value, kind, dec_hook=lambda base, given: base(given))
+        found = msgspec.convert(
+            value, Annotated[each.base, each.meta], dec_hook=lambda kind, given: kind(given)
+        )
     except (TypeError, OverflowError, msgspec.ValidationError):
         raise _refusal(each, value, name) from None
     except ValueError:
