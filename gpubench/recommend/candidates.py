@@ -31,7 +31,7 @@ from gpubench.units import plural
 IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 IMAGENET_EPOCHS = 90
-"""Of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
+"""Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
 FINE_TUNING_TOKENS = 10_000_000
 REFERENCE_HOURS = 24.0
 """Hours of the reference GPU, where a workload has no job that everybody knows."""

@@ -163,7 +163,7 @@ class CandidateFinder:
 
     @property
     def photograph_share(self) -> float:
-        """Of the samples, which the vCPUs of a host must prepare."""
+        """Share of the samples that the vCPUs of a host must prepare."""
         return share_of(self.request, self.evidence.photographs)
 
     def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:

@@ -323,7 +323,7 @@ def _in_runs(*columns: Floats) -> Flags:
 _DOUBLINGS = 64
 """After which no larger share is looked for."""
 _HALVINGS = 40
-"""Of the bracket around a share: to a trillionth of it."""
+"""The bracket around a share is halved so often: to a trillionth of it."""
 
 
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:

@@ -330,7 +330,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     one_a_gpu: Annotated[
         bool,
         Option(
-            "Of each GPU to rent the best offer alone; of what is owned all.",
+            "Only the best offer of each GPU to rent, and all hardware that is owned.",
             OUTPUT,
             python_only=True,
         ),
