@@ -15,23 +15,17 @@ from types import ModuleType
 from typing import Any
 
 
-class _CallablePackage(ModuleType):
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call the function; imported at the first call, so that the package itself stays light."""
-        return _called(self)(*arguments, **options)
-
-    __signature__ = property(lambda self: inspect.signature(_called(self)))
-    __doc__ = property(lambda self: inspect.getdoc(_called(self)))
-
-
-def _called(package: ModuleType) -> Any:
-    """Return the function; kept apart from the class, so that no name of a room is hidden."""
-    module, name = package.__dict__["_called"]
-    return getattr(import_module(module), name)
-
-
 def make_callable(package: str, module: str) -> None:
-    """Make ``package`` callable as the function of its own name in ``module``."""
-    found = sys.modules[package]
-    found.__dict__["_called"] = (module, package.rpartition(".")[2])
-    found.__class__ = _CallablePackage
+    """Make ``package`` callable as the function of its own name in ``module``, imported at the first call."""
+
+    def function() -> Any:
+        return getattr(import_module(module), package.rpartition(".")[2])
+
+    class CallablePackage(ModuleType):
+        __signature__ = property(lambda _: inspect.signature(function()))
+        __doc__ = property(lambda _: inspect.getdoc(function()))
+
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            return function()(*arguments, **options)
+
+    sys.modules[package].__class__ = CallablePackage

@@ -368,7 +368,7 @@ class Asked(Generic[_Answer]):
     swept: tuple[str, ...] = ()
 
 
-def ask_child(
+def run_child(
     program: Sequence[str],
     arguments: Sequence[str],
     answer_type: type[_Answer],

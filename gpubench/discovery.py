@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "gpubench.workloads"
-"""Of other packages; the standard workloads need none."""
+"""Other packages name their workloads here; the standard ones need no entry."""
 STANDARD = "gpubench_workloads"
 """The folder `workloads` of the repository, as a wheel carries it."""
 

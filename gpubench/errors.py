@@ -72,7 +72,7 @@ class GpuBenchError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.NO
 
     def __init__(self, message: str = "", *, fix: str | None = None) -> None:
-        """Of a message that names what the user wrote, give the fix apart: a name may have a semicolon."""
+        """Give the fix apart where the message names what the user wrote: a name may have a semicolon."""
         super().__init__(message if fix is None else f"{message}; {fix}")
         self.seen, self.fix = seen_and_fix(message) if fix is None else (message, fix)
 

@@ -15,18 +15,21 @@ import json
 import os
 import re
 import sys
-import types
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.errors import MisuseError, WrongArgumentError
+from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, WeightType
 from gpubench.units import plain
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -39,11 +42,12 @@ AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 _LARGEST = sys.float_info.max
-_ASKED = "asked"
+_PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
+"""What stands between the commas of a text, without the spaces around it; an empty part is none."""
 
 
 class Option(msgspec.Struct, frozen=True):
-    """What is said of a field.
+    """What is said of a field; ``options_of`` fills in the last six, which the field says itself.
 
     Attributes:
         help: One sentence.
@@ -57,13 +61,19 @@ class Option(msgspec.Struct, frozen=True):
             to one of them. Raises MisuseError, or TypeError for a wrong type.
         takes: What it accepts, in words; empty is what its type says.
         python: What it accepts, as a type; empty is what its type says.
-        metavar: What stands for its value in the help.
+        metavar: What stands for its value in the help; empty is what its type says.
         short: One-letter spelling, such as ``-o``.
         commas: Whether one text may name several, separated by commas.
         default: The default in words, where the field's value does not say it.
         sets: The value that it sets its field to, as a switch: ``--quick`` is budget "quick". A field may
             have several such options, of which one may be given.
         python_only: No option of the command line.
+        field: The field of the request.
+        base: The type of one value; ``Any`` where the option reads its values itself.
+        meta: Its limits.
+        many: Whether the field is a tuple of such values.
+        optional: Whether None is a value.
+        initial: Value of the field where nothing is given; ``msgspec.NODEFAULT`` where it must be.
     """
 
     help: str = ""
@@ -82,25 +92,12 @@ class Option(msgspec.Struct, frozen=True):
     default: str | None = None
     sets: str | None = None
     python_only: bool = False
-
-
-class Parameter(Option, frozen=True, kw_only=True):
-    """An option together with its field; ``name``, ``takes`` and ``python`` are filled in.
-
-    Attributes:
-        base: The type of one value; ``Any`` where the option reads its values itself.
-        meta: Its limits.
-        many: Whether the field is a tuple of such values.
-        optional: Whether None is a value.
-        initial: Value of the field where nothing is given; ``msgspec.NODEFAULT`` where it must be.
-    """
-
-    field: str
-    base: Any
-    meta: msgspec.Meta
-    many: bool
-    optional: bool
-    initial: Any
+    field: str = ""
+    base: Any = None
+    meta: msgspec.Meta = msgspec.Meta()
+    many: bool = False
+    optional: bool = False
+    initial: Any = None
 
     @property
     def limits(self) -> str:
@@ -108,17 +105,18 @@ class Parameter(Option, frozen=True, kw_only=True):
         gt, ge, lt, le = self.meta.gt, self.meta.ge, self.meta.lt, self.meta.le
         least = "at least" if lt is None and le is None else "from"
         words = {"above": gt, least: ge, "to below": lt, "to": le}
-        return " ".join(f"{word} {_figure(limit)}" for word, limit in words.items() if limit is not None)
+        return " ".join(f"{word} {limit:.10g}" for word, limit in words.items() if limit is not None)
 
 
-_KNOWN: Mapping[type, tuple[str, str]] = {
-    bool: ("True or False", "bool"),
-    int: ("a whole number", "int"),
-    float: ("a number", "float"),
-    str: ("text", "str"),
-    Path: ("a path", "str | Path"),
+_KNOWN: Mapping[Any, tuple[str, str, str]] = {
+    bool: ("True or False", "bool", ""),
+    int: ("a whole number", "int", "N"),
+    float: ("a number", "float", "NUMBER"),
+    str: ("text", "str", "TEXT"),
+    Path: ("a path", "str | Path", "PATH"),
+    Any: ("a value", "Any", "TEXT"),
 }
-"""What stands for a type in words and in a signature."""
+"""What stands for a type in words, in a signature and in the help, where a switch takes nothing."""
 
 
 def with_help(option: Option, **changes: Any) -> Option:
@@ -132,48 +130,49 @@ def spelled(name: str) -> str:
 
 
 @functools.cache
-def parameters_of(request_type: type[msgspec.Struct]) -> tuple[Parameter, ...]:
+def options_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
     """Return the options of a request in the order of its fields, those that it inherits last."""
     inherited = getattr(request_type.__base__, "__struct_fields__", ())
     fields = sorted(msgspec.structs.fields(request_type), key=lambda info: info.name in inherited)
     return tuple(
-        _parameter(info, option)
+        _filled_in(option, info)
         for info in fields
         for option in getattr(info.type, "__metadata__", ())
         if isinstance(option, Option)
     )
 
 
-def _parameter(info: msgspec.structs.FieldInfo, option: Option) -> Parameter:
-    declared = bool if option.sets else get_args(info.type)[0]
-    members = get_args(declared) if get_origin(declared) in {Union, types.UnionType} else (declared,)
-    (kind, *others) = [member for member in members if member is not types.NoneType]
-    optional, many = types.NoneType in members, get_origin(kind) is tuple and ... in get_args(kind)
-    kind = get_args(kind)[0] if many else kind
-    noted = (*info.type.__metadata__, *getattr(kind, "__metadata__", ()))
-    choices = option.choices or (get_args(kind) if get_origin(kind) is Literal else ())
-    base = str if choices else get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    takes, python = _KNOWN.get(base, ("a value", "Any"))
+def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
+    parts = [bool] if option.sets else _parts_of(info.type)
+    choices = option.choices or tuple(part for part in parts if isinstance(part, str) and not option.read)
+    kinds = [str] if choices else [part for part in parts if part in (*_KNOWN,)]
+    base = Any if option.read or not kinds else kinds[0]
+    many, optional = ... in parts, NoneType in parts
+    takes, python, metavar = _KNOWN[base]
     takes, python = option.takes or takes, option.python or python
     if choices and not option.commas:
         python = f"Literal[{', '.join(map(json.dumps, choices))}]"
     python = f"{python} | Sequence[{python}]" if many else python
-    stated = msgspec.structs.asdict(option) | {
-        "name": option.name or info.name,
-        "choices": choices,
-        "takes": f"{takes}, or a list of such" if many else takes,
-        "python": f"{python} | None" if optional else python,
-    }
     default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
-    return Parameter(
-        **stated,
+    return with_help(
+        option,
+        name=option.name or info.name,
+        choices=choices,
+        takes=f"{takes}, or a list of such" if many else takes,
+        python=f"{python} | None" if optional else python,
+        metavar=option.metavar or ("TEXT,..." if option.commas else metavar),
         field=info.name,
-        base=base if base in _KNOWN and not others else Any,
-        meta=next((each for each in noted if isinstance(each, msgspec.Meta)), msgspec.Meta()),
+        base=base,
+        meta=next((part for part in parts if isinstance(part, msgspec.Meta)), msgspec.Meta()),
         many=many,
         optional=optional,
         initial=False if option.sets else default,
     )
+
+
+def _parts_of(annotation: Any) -> list[Any]:
+    """Return all that an annotation is made of: types, choices and notes."""
+    return [annotation, *chain(*map(_parts_of, get_args(annotation)))]
 
 
 # --- from what is given to a request ----------------------------------------------------------------------
@@ -192,7 +191,7 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
         MisuseError: If a text cannot be read, a number is outside of its limits, a choice is unknown, or two
             options set the same field.
     """
-    parameters = parameters_of(request_type)
+    parameters = options_of(request_type)
     known = {name: each for each in parameters for name in (each.name, *each.old)}
     label, prefix = (spelled, "") if call is None else (str, f"{call}(): ")
     values: dict[str, Any] = {}
@@ -214,8 +213,8 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     for each in parameters:
         if each.initial is msgspec.NODEFAULT and each.field not in values:
             raise WrongArgumentError(f"{prefix}{label(each.name)} is missing: give {each.takes}")
-    if _ASKED in request_type.__struct_fields__:
-        values[_ASKED] = tuple(known[name].name for name in names.values() if given[name] is not None)
+    if "asked" in request_type.__struct_fields__:
+        values["asked"] = tuple(known[name].name for name in names.values() if given[name] is not None)
     return request_type(**values)
 
 
@@ -225,15 +224,13 @@ def check_fields(request: R) -> R:
     Raises:
         MisuseError: Naming the option as on the command line.
     """
-    for each in parameters_of(type(request)):
-        value = getattr(request, each.field)
-        for one in value if each.many else (value,):
-            if one is not None and not each.sets:
-                _read_one(each, one, spelled(each.name))
+    for each in options_of(type(request)):
+        if not each.sets:
+            _read(each, getattr(request, each.field), spelled(each.name), text=False)
     return request
 
 
-def _read(each: Parameter, value: Any, name: str, *, text: bool) -> Any:
+def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
     """Return what a field holds of what was given; of several, a lone one may be given."""
     if value is None and (each.optional or each.many):
         return each.initial if each.many else None
@@ -244,53 +241,45 @@ def _read(each: Parameter, value: Any, name: str, *, text: bool) -> Any:
     elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise _refusal(each, value, name)
     if each.commas:
-        parts = chain(*(one.split(",") if isinstance(one, str) else [one] for one in value))
-        words = (part.strip() if isinstance(part, str) else part for part in parts)
-        value = [word for word in words if word != ""]
+        value = chain(*(_PARTS.findall(one) if isinstance(one, str) else [one] for one in value))
     return tuple(_read_one(each, one, name, text=text) for one in value)
 
 
-def _read_one(each: Parameter, value: Any, name: str, *, text: bool = False) -> Any:
+def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     """Return one value as the field holds it.
 
     A bool is no number here, and a number no text: who gives one for the other has mistaken the option.
     """
-    ready = value
     try:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            ready = _figure_in(value, each, name)
+            value = each.base(value)
         elif is_number(value):  # numpy's too
-            ready = int(value) if isinstance(value, Integral) else float(value)
+            value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
-            ready = str(value) if isinstance(value, str) else os.fsdecode(value)
+            value = str(value) if isinstance(value, str) else os.fsdecode(value)
         found = msgspec.convert(
-            ready, Annotated[each.base, each.meta], dec_hook=lambda kind, given: kind(given)
+            value, Annotated[each.base, each.meta], dec_hook=lambda kind, given: kind(given)
         )
     except (TypeError, OverflowError, msgspec.ValidationError):
-        raise _refusal(each, ready, name) from None
+        raise _refusal(each, value, name) from None
+    except ValueError:
+        raise MisuseError(f"{name} {shown_value(value)} is not {each.takes}") from None
     if (each.choices and found not in each.choices) or (is_number(found) and not abs(found) <= _LARGEST):
         raise _refusal(each, found, name)
     return found
 
 
-def _figure_in(text: str, each: Parameter, name: str) -> Any:
-    try:
-        return each.base(text)
-    except ValueError:
-        raise MisuseError(f"{name} {shown_value(text)} is not {each.takes}") from None
-
-
 # --- words -------------------------------------------------------------------------------------------------
 
 
-def _refusal(each: Parameter, value: Any, name: str) -> MisuseError:
+def _refusal(each: Option, value: Any, name: str) -> MisuseError:
     if each.choices and isinstance(value, str):
         return unknown_choice(name, value, each.choices)
     if each.base in {int, float} and is_number(value, Integral if each.base is int else Real):
         if abs(value) <= _LARGEST:
-            return MisuseError(f"{name} {_figure(value)} must be {each.limits}")
+            return MisuseError(f"{name} {value:.10g} must be {each.limits}")
         return MisuseError(f"{name} {shown_value(value)} must be a finite number {each.limits}".rstrip())
     kind = type(value).__name__
     return WrongArgumentError(f"{name} must be {each.takes}, not {shown_value(value)} ({kind})")
@@ -320,11 +309,7 @@ def shown_value(value: Any) -> str:
         return "so large a number"
 
 
-def _figure(value: float) -> str:
-    return f"{value:.10g}"
-
-
-def help_of(each: Parameter) -> str:
+def help_of(each: Option) -> str:
     """Return help, choices, limits and default of an option in one line."""
     unsaid = each.base is bool or each.initial in (None, msgspec.NODEFAULT)
     default = each.default or ("" if unsaid else _word(each.initial))
@@ -339,9 +324,9 @@ def words_of(request: msgspec.Struct) -> tuple[str, ...]:
     Relative paths stay relative, so the words hold in the folder that they were first typed in.
     """
     words: list[str] = []
-    for each in parameters_of(type(request)):
+    for each in options_of(type(request)):
         value = getattr(request, each.field)
-        asked = each.name in getattr(request, _ASKED, ())
+        asked = each.name in getattr(request, "asked", ())
         if (value == each.initial and not asked) or value is None or each.python_only:
             continue
         if each.base is bool:
@@ -374,14 +359,14 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
 
     def decorate(function: Callable[[R], T]) -> Callable[..., T]:
         call = function.__name__
-        parameters = sorted(parameters_of(request_type), key=lambda each: not each.place)
+        parameters = sorted(options_of(request_type), key=lambda each: not each.place)
         returns = function.__annotations__["return"]
         signature = inspect.Signature([_taken(each) for each in parameters], return_annotation=returns)
 
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
-                return function(arguments[0])
+                return function(check_fields(arguments[0]))
             shown = {name: value for name, value in options.items() if name in signature.parameters}
             try:
                 named = signature.bind_partial(*arguments, **shown).arguments
@@ -396,7 +381,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
     return decorate
 
 
-def _taken(each: Parameter) -> inspect.Parameter:
+def _taken(each: Option) -> inspect.Parameter:
     """Return what a signature shows of an option: its name, its type, and its default as it is typed."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if each.place else inspect.Parameter.KEYWORD_ONLY
     initial = tuple(each.initial) if isinstance(each.initial, tuple) else each.initial
@@ -404,7 +389,7 @@ def _taken(each: Parameter) -> inspect.Parameter:
     return inspect.Parameter(each.name, kind, default=default, annotation=each.python)
 
 
-def _with_arguments(doc: str, parameters: Iterable[Parameter]) -> str:
+def _with_arguments(doc: str, parameters: Iterable[Option]) -> str:
     """Put the options into a docstring: after its text, before what it returns or raises."""
     import textwrap
 
@@ -412,3 +397,157 @@ def _with_arguments(doc: str, parameters: Iterable[Parameter]) -> str:
     arguments = "\n".join(fill(f"{each.name}: {help_of(each)}") for each in parameters)
     before, rest = re.split(r"(?m)(?=^(?:Returns|Raises|Example):|\Z)", doc, maxsplit=1)
     return f"{before.rstrip()}\n\nArgs:\n{arguments}\n\n{rest}".rstrip() if arguments else doc
+
+
+# --- options that several verbs share ----------------------------------------------------------------------
+
+
+def read_day(value: date | str, name: str) -> date | str:
+    """Return a day as it was given; ``today.day_of`` reads it.
+
+    Raises:
+        TypeError: If it is no day and no text.
+    """
+    del name
+    if not isinstance(value, date | str):
+        raise TypeError
+    return value
+
+
+RESULTS = Option(
+    "Results folder.", default="$GPUBENCH_RESULTS, ./results if it is there, else the user's data folder"
+)
+Results: TypeAlias = Annotated[Path | None, RESULTS]
+
+Day: TypeAlias = date | str
+DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
+CLASSIC = ("cnn", "lstm", "vgg16")
+"""Measured and ranked by where no workload is named."""
+WORKLOAD = Option(
+    name="workload",
+    place=True,
+    takes="a name or a path",
+    python="str | Path",
+    metavar="NAME|FILE[:NAME]",
+)
+JOB_MODES = (ParallelMode.DDP, ParallelMode.FSDP)
+"""How one job is shared: all weights on each GPU, or a share of them."""
+JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp", old=("parallel",))
+
+
+Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
+
+
+LARGEST_NUMBER = 2**40
+"""More samples than any step holds, and few enough for every figure of them."""
+
+
+def read_batch(value: Any, name: str) -> Any:
+    """Read a batch size: a whole number, or ``max``.
+
+    Raises:
+        MisuseError: If a text is neither, or the number is outside of 1 to ``LARGEST_NUMBER``.
+        TypeError: If it is something else.
+    """
+    if value is None or value == "max":
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise TypeError
+    try:
+        size = int(value)
+    except ValueError:
+        raise MisuseError(f"{name} {plain(str(value))!r} is neither a whole number nor max") from None
+    if size < 1:
+        raise MisuseError(f"{name} {shown_value(size)} must be at least 1, or max")
+    if size > LARGEST_NUMBER:
+        raise MisuseError(f"{name} {shown_value(size)} is more than any step holds")
+    return size
+
+
+BATCH = Option(
+    read=read_batch,
+    takes="a whole number or max",
+    python='int | Literal["max"]',
+    metavar="N|max",
+    default="the workload's main batch",
+)
+
+
+AnyPrecision: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "Precision; amp is the best of each GPU.",
+        choices=precisions.CHOICES,
+        default="amp, or the workload's own",
+    ),
+]
+EXECUTION = Option("How a step is executed.", choices=executions.OF_TORCH)
+AnyExecution: TypeAlias = Annotated[str, EXECUTION]
+AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=tuple(TaskKind))]
+GPU = Option("GPU key or name.", name="gpu", commas=True)
+PROVIDER = Option("Provider.", name="provider", commas=True)
+REGION = Option("Region, or its first letters.", name="region")
+GPU_COUNT = Option("Exact number of GPUs.")
+MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].")
+"""0 keeps what is free."""
+GpuBatch: TypeAlias = Annotated[
+    int | Literal["max"] | None,
+    with_help(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
+]
+
+
+Chunks: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+RECIPE = "Language models"
+_OWN = "the workload's own"
+
+
+class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says of how a workload is trained or run; None leaves it as the workload has it."""
+
+    weight_type: Annotated[
+        str | None,
+        Option(
+            "Data type of the weights.", RECIPE, choices=tuple(WeightType), default="that of the precision"
+        ),
+    ] = None
+    checkpointing: Annotated[
+        str | None,
+        Option(
+            "Activations that are computed again in the backward pass.",
+            RECIPE,
+            choices=tuple(Checkpointing),
+            default=_OWN,
+        ),
+    ] = None
+    loss_chunks: Annotated[
+        Chunks | None, Option("Chunks of tokens that the loss is computed in.", RECIPE, default=_OWN)
+    ] = None
+    prompt_tokens: Annotated[
+        Tokens | None, Option("Tokens of a prompt, of a workload that generates.", RECIPE, default=_OWN)
+    ] = None
+    new_tokens: Annotated[
+        Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
+        Option("Tokens generated after the prompt.", RECIPE, default=_OWN),
+    ] = None
+    context_tokens: Annotated[
+        Tokens | None,
+        Option("Tokens of one sequence that is trained on.", RECIPE, name="context", default=_OWN),
+    ] = None
+    trainable: Annotated[
+        str | None,
+        Option("Train adapters over a frozen base.", RECIPE, name="lora", sets="lora"),
+        Option("Train adapters over a frozen base in 4 bits.", RECIPE, name="qlora", sets="qlora"),
+    ] = None
+
+
+def asked_recipe(request: RecipeRequest) -> dict[str, Any]:
+    """Return what a request says of the recipe, by field."""
+    values = {name: getattr(request, name) for name in RecipeRequest.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a function that only reads stored results."""
+
+    results: Annotated[Path | None, with_help(RESULTS, place=True)] = None

@@ -22,7 +22,7 @@ to forty values is that of 5 to 8 (simulated)."""
 TRIM_FROM_LAUNCHES = 5
 """Fewer launches are too few to leave the best and the worst out."""
 _MOST_STEPS = 200
-"""Of the quantile's series, which end after ten or so."""
+"""The series of the quantile stop here at the latest; they converge after about ten terms."""
 
 
 def deviations_of(values: Sequence[float]) -> list[float]:

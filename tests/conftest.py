@@ -77,7 +77,7 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return children.Asked(msgspec.json.decode(msgspec.json.encode(found), type=answer_type), "", "")
 
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(cache, "ask_child", answer)
+    monkeypatch.setattr(cache, "run_child", answer)
 
 
 @pytest.fixture

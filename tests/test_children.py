@@ -23,7 +23,7 @@ from gpubench.children import (
     TAIL_BYTES,
     TERMINATE_AFTER_S,
     ChildProcess,
-    ask_child,
+    run_child,
     text_of,
 )
 
@@ -191,7 +191,7 @@ def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
         "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"pathlib.Path({str(mark)!r}).write_text(str(child.pid))\nprint('done')"
     )
-    asked = ask_child(("-c", code), (), str, time_limit_s=60)
+    asked = run_child(("-c", code), (), str, time_limit_s=60)
     assert (asked.answer, asked.output) == (None, "done\n")
     assert asked.how.startswith("ended with status 0;")
     assert asked.how.endswith(": done")
@@ -202,12 +202,12 @@ def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
 GUARDLESS = """
 import os, pathlib, signal, sys, time
 import psutil
-from gpubench.children import ask_child
+from gpubench.children import run_child
 code = (
     "import os, sys, pathlib, time; from gpubench.parent import die_with_parent; die_with_parent(int(sys.argv[3]));"
     "pathlib.Path(sys.argv[4]).touch(); time.sleep(600)"
 )
-ask_child(("-c", code), [sys.argv[1]], str, time_limit_s=600)
+run_child(("-c", code), [sys.argv[1]], str, time_limit_s=600)
 """
 
 
@@ -236,7 +236,7 @@ def test_a_child_that_a_thread_started_goes_on_while_that_thread_waits_for_it():
     found = []
 
     def run() -> None:
-        found.append(ask_child(("-c", code), (), str, time_limit_s=60))
+        found.append(run_child(("-c", code), (), str, time_limit_s=60))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -285,7 +285,7 @@ HOSTILE = {
 def test_whatever_a_child_sends_instead_of_an_answer_is_named_and_it_is_ended(code, how):
     watch = Stopwatch()
     limit_s = 2.0 if "gave no answer" in how else 60.0
-    asked = ask_child(("-c", SAYS + code), (), str, time_limit_s=limit_s)
+    asked = run_child(("-c", SAYS + code), (), str, time_limit_s=limit_s)
     assert asked.answer is None
     assert how in asked.how
     assert watch.free_s() < 30
@@ -297,10 +297,10 @@ def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others()
     """One is asleep for longer than its CPU time; one works, and one lets another process work, forever."""
     asleep = "time.sleep(3)\nos.write(out, b'\"done\"\\n')\n"
     of_one = {"time_limit_s": 300, "cpu_limit_s": 2}
-    assert ask_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
+    assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
     busy = "while True: pass"
     for code in (busy, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\n"):
-        asked = ask_child(("-c", SAYS + code), (), str, **of_one)
+        asked = run_child(("-c", SAYS + code), (), str, **of_one)
         assert (asked.answer, "2.00 s of CPU time" in asked.how) == (None, True), asked.how
 
 
@@ -309,7 +309,7 @@ def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_end
         SAYS + """for part in (b'"', b'x' * 10**6, b'"', bytes([10])): os.write(out, part)\ntime.sleep(600)"""
     )
     watch = Stopwatch()
-    asked = ask_child(("-c", code), (), str, time_limit_s=300)
+    asked = run_child(("-c", code), (), str, time_limit_s=300)
     assert asked.answer == "x" * 10**6
     assert watch.free_s() < 30
     assert psutil.Process().children() == []
@@ -322,13 +322,13 @@ def test_no_process_that_a_child_starts_inherits_its_pipes():
         "command = [sys.executable, '-c', look, *sys.argv[1:3]]\n"
         "print(subprocess.run(command, close_fds=False, capture_output=True, text=True).stdout)"
     )
-    assert ask_child(("-c", code), (), str, time_limit_s=60).output.strip() == "[]"
+    assert run_child(("-c", code), (), str, time_limit_s=60).output.strip() == "[]"
 
 
 def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     before = psutil.Process().num_fds()
-    asked = ask_child(("-c", "pass"), (), str, time_limit_s=60)
+    asked = run_child(("-c", "pass"), (), str, time_limit_s=60)
     assert asked.answer is None
     assert asked.how.endswith(f": {os.strerror(errno.ENOENT)}")
     assert psutil.Process().num_fds() == before
@@ -346,7 +346,7 @@ def test_where_descriptors_run_out_a_child_is_there_in_whole_or_not_at_all():
                 os.close(descriptor)
             resource.setrlimit(resource.RLIMIT_NOFILE, (top, most))
             try:
-                hows.append(ask_child(("-c", ""), (), str, time_limit_s=60).how)
+                hows.append(run_child(("-c", ""), (), str, time_limit_s=60).how)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
             holes = holes[: len(holes) - left] + [os.open("/dev/null", os.O_RDONLY) for _ in range(left)]
@@ -422,7 +422,7 @@ while not pathlib.Path({mark!r}).exists():
 
 def test_a_daemon_that_left_the_group_of_its_child_is_ended_and_named(tmp_path):
     mark = tmp_path / "mark"
-    asked = ask_child(("-c", DAEMON.format(mark=str(mark))), [], str, time_limit_s=60)
+    asked = run_child(("-c", DAEMON.format(mark=str(mark))), [], str, time_limit_s=60)
     assert [words.split("process ")[1] for words in asked.swept] == [f"{mark.read_text()})"]
     assert is_gone(int(mark.read_text()))
 
@@ -430,8 +430,8 @@ def test_a_daemon_that_left_the_group_of_its_child_is_ended_and_named(tmp_path):
 def test_a_daemon_ends_with_a_killed_parent_too(tmp_path):
     mark = tmp_path / "mark"
     code = (
-        "from gpubench.children import ask_child\n"
-        f"ask_child(('-c', {DAEMON.format(mark=str(mark)) + 'time.sleep(600)'!r}), [], str, time_limit_s=600)"
+        "from gpubench.children import run_child\n"
+        f"run_child(('-c', {DAEMON.format(mark=str(mark)) + 'time.sleep(600)'!r}), [], str, time_limit_s=600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     wait_until(mark.exists, parent)
@@ -450,15 +450,15 @@ def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_n
         f"{CHANNEL}os.closerange(3, 100); files = [open({str(mine)!r}, 'w') for _ in range(20)]\n"
         "import msgspec\nparent.send(msgspec.defstruct('A', [('x', int)])(1)); time.sleep(600)"
     )
-    asked = ask_child(("-c", code), [], str, time_limit_s=60)
+    asked = run_child(("-c", code), [], str, time_limit_s=60)
     assert "not its own" in asked.how
     assert mine.read_text() == ""
 
 
 def test_a_model_that_leaves_its_folder_finds_the_way_back(tmp_path):
     code = f"{CHANNEL}os.chdir('/'); parent.return_home(); print(os.getcwd())"
-    ask = f"print(ask_child(('-c', {code!r}), [], str, time_limit_s=60).output)"
-    program = f"from gpubench.children import ask_child; {ask}"
+    ask = f"print(run_child(('-c', {code!r}), [], str, time_limit_s=60).output)"
+    program = f"from gpubench.children import run_child; {ask}"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )

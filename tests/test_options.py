@@ -22,7 +22,7 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
 from gpubench.offers.request import Format, OffersRequest, RefreshRequest
-from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
+from gpubench.options import Option, check_fields, options_of, request_from, spelled
 from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recipes import TaskKind
 from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
@@ -49,16 +49,16 @@ NEEDED = {PredictRequest: {"workload": "cnn"}, TRY: {"answer": Path("answer.json
 MOST_LINE = 300
 
 
-def numbers_with_limits() -> list[tuple[type, Parameter]]:
+def numbers_with_limits() -> list[tuple[type, Option]]:
     return [
         (request, each)
         for request in asked_of_verbs()
-        for each in parameters_of(request)
+        for each in options_of(request)
         if each.base in {int, float} and each.read is None
     ]
 
 
-def within(parameter: Parameter, value: float) -> bool:
+def within(parameter: Option, value: float) -> bool:
     limits = parameter.meta
     return (
         math.isfinite(value)
@@ -95,7 +95,7 @@ def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
 
 @pytest.mark.parametrize("request_type", asked_of_verbs())
 def test_every_field_says_what_it_is_for(request_type: type) -> None:
-    for each in parameters_of(request_type):
+    for each in options_of(request_type):
         assert each.help[-1] in ".)", each.field
         assert each.help[0].isupper(), each.field
         assert "[default" not in each.help, each.field
@@ -232,10 +232,10 @@ def test_a_run_is_told_which_options_were_given() -> None:
 def test_python_takes_no_name_that_its_signature_does_not_show(name: str, request_type: type) -> None:
     function = getattr(gpubench, name)
     shown = set(inspect.signature(function).parameters)
-    fields = {each.field for each in parameters_of(request_type)}
+    fields = {each.field for each in options_of(request_type)}
     assert "gpus" in fields - shown or name == "run"
     for field in fields - shown:
-        meant = " or ".join(each.name for each in parameters_of(request_type) if each.field == field)
+        meant = " or ".join(each.name for each in options_of(request_type) if each.field == field)
         words = rf"^{name}\(\) has no option {field}; did you mean {meant}\?$"
         with pytest.raises(WrongArgumentError, match=words):
             function(**{field: None})
@@ -261,7 +261,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize(
     ("request_type", "name"),
-    [(kind, each.name) for kind in (RankRequest, RunRequest) for each in parameters_of(kind)],
+    [(kind, each.name) for kind in (RankRequest, RunRequest) for each in options_of(kind)],
     ids=lambda value: getattr(value, "__name__", value),
 )
 @settings(max_examples=25)
@@ -319,7 +319,7 @@ def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
     """Every option of the request stands in both, under one name; Python alone has those that say so."""
     offered = {spelling for spelling, _ in spellings(name)}
     signature = inspect.signature(getattr(gpubench, name))
-    python_only = {each.name for each in parameters_of(REQUESTS[name]) if each.python_only}
+    python_only = {each.name for each in options_of(REQUESTS[name]) if each.python_only}
     assert {spelled(each) for each in signature.parameters if each not in python_only} <= offered
     assert not {spelled(each) for each in python_only} & offered
 
@@ -327,7 +327,7 @@ def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
 @pytest.mark.parametrize("name", [*VERBS, "report"])
 def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
     of_command_line = {"--json", "--help", "--report"} | {
-        spelled(each.name) for each in parameters_of(ShownRequest)
+        spelled(each.name) for each in options_of(ShownRequest)
     }
     signature = inspect.signature(getattr(gpubench, name))
     known = {spelled(each) for each in signature.parameters} | of_command_line

@@ -15,12 +15,12 @@ from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Finding, Measurement
+from gpubench.options import CLASSIC
 from gpubench.probe.identity import storable
 from gpubench.profile import run_names
 from gpubench.record.pytest_json import case_id
 from gpubench.record.pytest_json import machine_info as described
 from gpubench.session.session import Prepared, new_run, prepare
-from gpubench.shared_options import CLASSIC
 
 _DOUBTFUL = pytest.StashKey[dict[str, str]]()
 _PREPARED = pytest.StashKey[Prepared]()

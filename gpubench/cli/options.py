@@ -6,21 +6,18 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import Parameter, help_of, parameters_of, request_from, spelled
+from gpubench.options import Option, help_of, options_of, request_from, spelled
 from gpubench.units import plain
 
 Action: TypeAlias = Callable[..., int | None]
 
 _JSON = typer.Option("--json", help="Print one JSON document on stdout.", metavar="")
-_SHOWN: dict[Any, str] = {bool: "", int: "N", float: "NUMBER", Path: "PATH"}
-"""What the help shows for a value, where an option has no better word; a switch takes none."""
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -48,7 +45,7 @@ def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[...
     offered = {
         request.annotation: [
             each
-            for each in parameters_of(request.annotation)
+            for each in options_of(request.annotation)
             if not each.python_only and (not only or each.name in only)
         ]
         for request in asked
@@ -60,40 +57,47 @@ def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[...
         if code := action(*requests, as_json=as_json):
             raise typer.Exit(code)
 
-    laid_out = [made for each in chain(*offered.values()) for made in _laid_out(each, only)]
-    laid_out.append(_parameter("as_json", bool, _JSON, default=False))
+    options = [made for each in chain(*offered.values()) for made in _laid_out(each, only)]
+    laid_out = [*options, _parameter("as_json", bool, _JSON, default=False)]
     called.__doc__ = action.__doc__
     called.__signature__ = inspect.Signature(laid_out)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in laid_out}
     return called
 
 
-def _laid_out(each: Parameter, only: Mapping[str, str | None]) -> Iterator[inspect.Parameter]:
+def _laid_out(each: Option, only: Mapping[str, str | None]) -> Iterator[inspect.Parameter]:
     """Yield what the parser is told of an option: its place, its name, its earlier names."""
     kind = bool if each.base is bool else list[str] if each.many else str
     must_be = each.initial is msgspec.NODEFAULT
     by_place = each.bare or (each.place and (each.many or must_be))
     names = _names_for(each)
     if by_place:
-        argument = typer.Argument(
-            help=help_of(each),
-            metavar=each.metavar if each.bare else each.name.upper(),
-            show_default=False,
-            autocompletion=names,
+        yield _parameter(
+            f"place_{each.name}",
+            kind,
+            typer.Argument(
+                help=help_of(each),
+                metavar=each.metavar if each.bare else each.name.upper(),
+                show_default=False,
+                autocompletion=names,
+            ),
+            inspect.Parameter.empty if each.bare and must_be else None,
         )
-        required = each.bare and must_be
-        yield _parameter(f"place_{each.name}", kind, argument, inspect.Parameter.empty if required else None)
     if each.bare:
         return
-    named = typer.Option(
-        spelled(each.name),
-        *([each.short] if each.short else []),
-        help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
-        metavar=each.metavar or ("TEXT,..." if each.commas else _SHOWN.get(each.base, "TEXT")),
-        rich_help_panel=only.get(each.name, each.panel),
-        autocompletion=names,
+    yield _parameter(
+        f"name_{each.name}",
+        kind,
+        typer.Option(
+            spelled(each.name),
+            *([each.short] if each.short else []),
+            help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
+            metavar=each.metavar,
+            rich_help_panel=only.get(each.name, each.panel),
+            autocompletion=names,
+        ),
+        default=False if kind is bool else None,
     )
-    yield _parameter(f"name_{each.name}", kind, named, default=False if kind is bool else None)
     for old in each.old:
         yield _parameter(f"name_{old}", kind, typer.Option(spelled(old), hidden=True))
 
@@ -103,7 +107,7 @@ def _parameter(name: str, kind: Any, info: Any, default: Any = None) -> inspect.
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _given_of(offered: Iterable[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given of a request, by option; what was given by place joins what it stands for."""
     found: dict[str, Any] = {}
     for each in offered:
@@ -154,23 +158,15 @@ def read_plainly(command: Any) -> None:
 # --- completed by the shell -------------------------------------------------------------------------------
 
 
-def _names_for(each: Parameter) -> Callable[[str], Sequence[str]] | None:
+def _names_for(each: Option) -> Callable[[str], Sequence[str]] | None:
     """Return what completes a value of an option; it looks for names only where a shell asks."""
-    of_names = {
-        "workload": _workloads,
-        "gpu": _gpus_and_families,
-        "reference": _gpus,
-        "provider": _providers,
-    }.get(each.name)
-    if not (of_names or each.choices):
-        return None
+    names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
 
     def completions(incomplete: str) -> Sequence[str]:
-        known = of_names() if of_names else each.choices
-        typed = dict.fromkeys(_as_typed(choice, incomplete) for choice in known)
-        return [choice for choice in typed if choice.lower().startswith(incomplete.lower())]
+        typed = dict.fromkeys(_as_typed(name, incomplete) for name in (names() if names else ()))
+        return [name for name in typed if name.lower().startswith(incomplete.lower())]
 
-    return completions
+    return completions if names else None
 
 
 def _as_typed(choice: str, incomplete: str) -> str:
@@ -214,3 +210,12 @@ def _providers() -> Iterable[str]:
     from gpubench.offers.snapshot import load_offers
 
     return sorted({offer.provider for offer in load_offers().offers})
+
+
+_NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
+    "workload": _workloads,
+    "gpu": _gpus_and_families,
+    "reference": _gpus,
+    "provider": _providers,
+}
+"""What finds the names that an option takes."""

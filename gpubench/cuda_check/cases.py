@@ -32,11 +32,11 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
+from gpubench.options import CLASSIC
 from gpubench.precisions import TORCHAO
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.readings import h200_readings
-from gpubench.shared_options import CLASSIC
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import Seconds, format_bytes
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from gpubench import precisions
-from gpubench.children import ask_child
+from gpubench.children import run_child
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.folders import write_log
 from gpubench.installing import pip_install
@@ -313,7 +313,7 @@ def profiles_in(
 
 def _own_profile(reference: str, framework: Framework, device: DeviceProfile) -> WorkloadProfile:
     name = plain(reference.rpartition("/")[2])
-    answer = ask_child(
+    answer = run_child(
         ("-m", "gpubench.measure.keras_build"),
         [reference, framework.value],
         Answer,

@@ -9,9 +9,7 @@ import msgspec
 from gpubench import executions, precisions
 from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
-from gpubench.options import AtLeastOne, Option, Positive, with_help
-from gpubench.recipes import ParallelMode
-from gpubench.shared_options import (
+from gpubench.options import (
     BATCH,
     CLASSIC,
     EXECUTION,
@@ -19,10 +17,15 @@ from gpubench.shared_options import (
     JOBS,
     WORKLOAD,
     AnyTask,
+    AtLeastOne,
     Device,
+    Option,
+    Positive,
     RecipeRequest,
     Results,
+    with_help,
 )
+from gpubench.recipes import ParallelMode
 
 MicroWish = Literal["also", "only", "none"]
 MOST_SEED = 2**31 - 1

@@ -11,9 +11,8 @@ from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
 from gpubench.measure.request import RunRequest
 from gpubench.models import Framework
-from gpubench.options import check_fields, spelled
+from gpubench.options import CLASSIC, asked_recipe, check_fields, spelled
 from gpubench.probe.select import check_form
-from gpubench.shared_options import CLASSIC, asked_recipe
 from gpubench.units import plain
 
 RESUME_TAKES = frozenset(

@@ -13,7 +13,7 @@ from gpubench.models.run import DeviceProfile, Environment, MicroResult
 from gpubench.precisions import Precision
 
 CHECK_VERSION = 2
-"""Of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2."""
+"""Version of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""

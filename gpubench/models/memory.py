@@ -12,7 +12,7 @@ from gpubench.models.record import Record
 from gpubench.units import GIB, MIB, format_bytes, format_number
 
 MEMORY_VERSION = 2
-"""Of ``gpubench memory --json``."""
+"""Version of ``gpubench memory --json``."""
 
 
 class CardClass(StrEnum):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 RANKING_SCHEMA = "gpubench.ranking/3"
-"""Of ``gpubench rank --json``, apart from the version of every other document."""
+"""Schema of ``gpubench rank --json``, apart from the version of every other document."""
 
 SortedBy = Literal["value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""

@@ -17,7 +17,7 @@ MOST_REPR_CHARACTERS = 1_900
 
 _MOST_FIELD_CHARACTERS = 100
 LINES_IN_REPR, ROWS_IN_TABLE = 6, 20
-"""Of what has many parts, as a repr and as the table of a notebook."""
+"""A record of many parts shows so many lines as a repr, and rows as the table of a notebook."""
 
 ABOVE = {"views": "gpubench.report.views", "labels": "gpubench.labels"}
 """Rooms above this one by which a record shows itself; nothing else here reaches upwards by name."""

@@ -154,7 +154,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def latency_s(self) -> float | None:
-        """Of one batch on one GPU, for inference with a single workload."""
+        """Time of one batch on one GPU [s], for inference with a single workload."""
         case = self.estimate.case
         is_one_answer = case.task is TaskKind.INFER and not self.parts
         return case.batch_size / self.estimate.samples_per_s if is_one_answer else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 RUN_VERSION = 2
-"""Of a run and its file. Since 2 a case names the framework, weights and tokens that are not the default."""
+"""Version of a run and its file. Since 2 a case names a framework, weights and tokens other than usual."""
 
 
 # --- what it ran on --------------------------------------------------------------------------------------

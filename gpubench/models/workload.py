@@ -181,7 +181,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return max(1.0, max(peaks[place : place + 2]) / self.peak(batch_size).fixed_bytes)
 
     def _place(self, batch_size: int) -> int:
-        """Of the two points around a batch, the place of the lower; beyond the last, of the last but one."""
+        """Return the place of the lower point beside a batch; beyond the last point, the last but one."""
         batches = [point.batch_size for point in self.points]
         return min(bisect.bisect_left(batches, batch_size), len(batches) - 1) - 1
 

@@ -18,7 +18,7 @@ from gpubench.offers.dates import age_days, freshness
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED
-from gpubench.options import check_fields, unknown_name
+from gpubench.options import unknown_name
 from gpubench.specs import load_specs, matching_keys
 
 ANY_REGION = "any"
@@ -75,7 +75,6 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     Raises:
         MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside of its limits.
     """
-    check_fields(wanted)
     every = Offers.of(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
     providers = known_providers(wanted.providers, every.provider.present)

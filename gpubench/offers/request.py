@@ -8,9 +8,22 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import AtLeastOne, NotNegative, Option, shown_value, with_help
+from gpubench.options import (
+    DAY,
+    GPU,
+    GPU_COUNT,
+    MOST_USD_PER_HOUR,
+    PROVIDER,
+    REGION,
+    AtLeastOne,
+    Day,
+    NotNegative,
+    Option,
+    Results,
+    shown_value,
+    with_help,
+)
 from gpubench.pricings import Pricing
-from gpubench.shared_options import DAY, GPU, GPU_COUNT, MOST_USD_PER_HOUR, PROVIDER, REGION, Day, Results
 
 KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
 KIND_SYNONYMS = {

@@ -24,7 +24,7 @@ from gpubench.stats import Z90, Z95
 from gpubench.units import count, format_percent
 
 PREDICTION_VERSION = 2
-"""Of ``gpubench predict show --json``."""
+"""Version of ``gpubench predict show --json``."""
 
 
 class Predictions(dict[str, Estimate | Refusal]):
@@ -111,7 +111,7 @@ def evidence_on(estimate: Estimate) -> str:
 
 
 ROUNDING = 1e-9
-"""Of the ends of an interval, which are reckoned apart."""
+"""The two ends of an interval are computed apart, and may differ from its middle by this share."""
 
 
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:

@@ -123,7 +123,7 @@ class PowerAndClock(NamedTuple):
 
 
 UNLIMITED = PowerAndClock(power=inf, clock=0.0)
-"""Of a GPU whose own power is not known, such as one that shares its limit with a CPU."""
+"""Stands for a GPU whose own power is not known, such as one that shares its limit with a CPU."""
 
 
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:

@@ -21,8 +21,8 @@ from gpubench.specs import load_specs
 READINGS_FILE = "decode_readings.csv"
 VALIDATED_ENGINE = "llama.cpp"
 COMPUTE_SHARE = 0.5
-"""Of the dense tensor peak that products of few rows reach; it matters at large batches alone, and no row
-holds it."""
+"""Products of few rows reach this share of the dense tensor peak; it matters at large batches alone, and no
+measured row holds it."""
 
 
 class Decoder(NamedTuple):
@@ -57,7 +57,7 @@ class DecodeReading(NamedTuple):
 
 
 class DecodeFit(NamedTuple):
-    """Of ``token_s = bytes / (share x bandwidth) + fixed_s``.
+    """The fit of ``token_s = bytes / (share x bandwidth) + fixed_s``.
 
     Attributes:
         half_width: Log factor of the interval: the largest error of a GPU that was left out, each by the
@@ -72,7 +72,7 @@ class DecodeFit(NamedTuple):
 
 
 class TokenTime(NamedTuple):
-    """Of one token of every sequence in the batch [s], with the ends of its interval."""
+    """Time of one token of every sequence in the batch [s], with the ends of its interval."""
 
     value: float
     low: float

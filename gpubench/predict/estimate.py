@@ -19,7 +19,7 @@ from gpubench.models import (
     MemoryFit,
     Run,
 )
-from gpubench.options import check_fields, takes_options_of
+from gpubench.options import asked_recipe, takes_options_of
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
@@ -40,7 +40,6 @@ from gpubench.predict.question import (
 )
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.roofline import HOST_SHARE_LIMIT
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs, require_spec
 
 
@@ -57,7 +56,6 @@ def predict(request: PredictRequest) -> Predictions:
     from gpubench.profile.cache import profile_as_asked, profile_of
     from gpubench.record.store import own_runs, reference_runs
 
-    check_fields(request)
     workload, batch = request.workload, request.batch_size
     asked = asked_recipe(request)
     if isinstance(workload, str):

@@ -30,7 +30,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.record import Record, headed, html_table, shown
-from gpubench.options import check_fields, shown_value, takes_options_of
+from gpubench.options import LARGEST_NUMBER, asked_recipe, shown_value, takes_options_of
 from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
@@ -49,7 +49,6 @@ from gpubench.predict.question import (
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
 from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
-from gpubench.shared_options import LARGEST_NUMBER, asked_recipe
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import count, format_bytes, listing
 
@@ -403,7 +402,6 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     """
     from gpubench.record.store import own_runs
 
-    check_fields(request)
     asked = asked_recipe(request)
     specs = [require_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
     questions, own = _questions(request, asked), own_runs(request.results)

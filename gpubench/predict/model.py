@@ -157,7 +157,10 @@ def _work(question: Question, case: Case) -> Work:
 
 
 def _arithmetic(case: Case, n: int) -> Arithmetic:
-    """Of n steps of one case. Published rows say what compiling saves of a forward pass, of training none."""
+    """Return the arithmetic of n steps of one case.
+
+    Published rows say what compiling saves of a forward pass; none says it of training.
+    """
     fused = case.execution is Execution.COMPILE and case.task is TaskKind.INFER
     return arithmetic_of(case.precision, case.memory_format, n, compiled=fused)
 

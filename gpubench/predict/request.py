@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from gpubench.options import AtLeastOne, Option, with_help
-from gpubench.shared_options import (
+from gpubench.options import (
     GPU,
     JOBS,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
     AnyTask,
+    AtLeastOne,
     GpuBatch,
+    Option,
     RecipeRequest,
     Results,
+    with_help,
 )
 
 if TYPE_CHECKING:

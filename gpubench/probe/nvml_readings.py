@@ -31,7 +31,7 @@ from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, Hun
 T = TypeVar("T")
 
 READING_LIMIT_S = 5.0
-"""Of a driver that answers slowly a reading takes what comes in this time; the rest of it is unknown."""
+"""A reading takes what a slow driver answers in this time; the rest of it is unknown."""
 _ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
 _HELD = plausible.part(attrgetter("violationTime"), plausible.HELD.of("ns", divisor=10**9))
 _UNCORRECTED, _VOLATILE = 1, 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench.children import ask_child
+from gpubench.children import run_child
 from gpubench.errors import NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
@@ -47,7 +47,7 @@ def ask_listing() -> BackendReport:
     """List every device, CPUs too, in a child process; one that fails or hangs becomes a problem."""
     # numpy, which pyopencl brings, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    asked = ask_child(_PROGRAM, (), BackendReport, time_limit_s=_LIMIT_S, environment=environment)
+    asked = run_child(_PROGRAM, (), BackendReport, time_limit_s=_LIMIT_S, environment=environment)
     return asked.answer or _report([], [f"the process that lists OpenCL devices {asked.how}"])
 
 

@@ -21,7 +21,7 @@ from gpubench.units import GIB, MIB
 
 ALLOWANCE_FILE = "memory_allowance.json"
 GDDR_SHARE = 15 / 16
-"""Of GDDR memory error correction leaves this: a 48 GiB L40S shows 45.0, a 16 GiB T4 15.0."""
+"""Error correction leaves this share of GDDR memory: a 48 GiB L40S shows 45.0, a 16 GiB T4 15.0."""
 HBM_SHARE = 0.985
 """HBM corrects errors in bits of its own: 79.6 of 80 GiB on an H100, 140.4 of 141 on an H200, 15.8 of 16 on a
 V100."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.children import ask_child
+from gpubench.children import run_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes, write_log
@@ -295,7 +295,7 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
 
         check_own(reference, wanted.fields)
     with _notice(name, cpu_limit_s, time_limit_s):
-        asked = ask_child(
+        asked = run_child(
             ("-m", "gpubench.profile.child"),
             [reference, msgspec.json.encode(wanted).decode()],
             Answer,

@@ -1,4 +1,4 @@
-"""The child that imports and traces a model, run by ``ask_child``; its argument names the model.
+"""The child that imports and traces a model, run by ``run_child``; its argument names the model.
 
 On the meta device, where models are traced, no number has a value: so it looks at the loss of one real batch.
 """

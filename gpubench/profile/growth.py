@@ -20,13 +20,13 @@ from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKin
 BATCHES = (2, 4)
 """Not 1: at a batch of 1 some layouts coincide and copies vanish."""
 LARGE_BATCHES = (4096, 512, 64, 16)
-"""Of which the largest that can be traced tells whether the lines hold."""
+"""The largest of these that can be traced tells whether the lines hold."""
 LADDER = tuple(4**n for n in range(2, 11))
 """Traced where they do not, up to the largest batch that is searched."""
 TOLERANCE = 1e-3
-"""Of a peak off its line: far below what readings leave open, far above what a trace rounds."""
+"""A peak may be off its line by this: far below what readings leave open, far above what a trace rounds."""
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
-"""Of the gradients that one GPU of several holds."""
+"""Shares of the gradients that one GPU of several may hold."""
 
 
 class Moment(NamedTuple):
@@ -194,7 +194,7 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
 
 
 def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Of lines, those that are the highest at some batch with this share of their gradients, by slope."""
+    """Return the lines that are the highest at some batch with this share of their gradients, by slope."""
     found: dict[float, tuple[float, MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes

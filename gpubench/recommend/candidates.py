@@ -32,7 +32,7 @@ from gpubench.units import plural
 IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 IMAGENET_EPOCHS = 90
-"""Of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
+"""Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677)."""
 FINE_TUNING_TOKENS = 10_000_000
 REFERENCE_HOURS = 24.0
 """Hours of the reference GPU, where a workload has no job that everybody knows."""
@@ -149,8 +149,8 @@ def share_of(request: RankRequest, photographs: Collection[str]) -> float:
 class Candidates:
     """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
 
-    A rate is the lesser of what the GPUs do and what the vCPUs feed, ``fed``, infinite where nobody knows.
-    They must keep up with the GPUs while these work, so that of lost work both lose the same share.
+    A rate is the lesser of what the GPUs do and ``vcpu_limit``, what the vCPUs feed: infinite where nobody
+    knows. They must keep up with the GPUs while these work, so that of lost work both lose the same share.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
     work is lost, and part of every rate. ``pace`` is what each GPU of an instance does over one alone: the
@@ -173,7 +173,7 @@ class Candidates:
     pace: Floats
     delivered: Floats
     spread: Floats
-    fed: Floats
+    vcpu_limit: Floats
     rate: Floats
     rate_low: Floats
     rate_high: Floats
@@ -190,10 +190,10 @@ class Candidates:
     def kind(self) -> Indices:
         """What each is but for its price: offers of one kind are as fast, and as long in starting."""
         kinds = 4 * self.machine + 2 * (self.delivered < 1) + self.is_owned
-        if np.isinf(self.fed).all():
+        if np.isinf(self.vcpu_limit).all():
             return kinds
-        fed, hosts = np.unique(self.fed, return_inverse=True)
-        return kinds * len(fed) + hosts
+        vcpu_limit, hosts = np.unique(self.vcpu_limit, return_inverse=True)
+        return kinds * len(vcpu_limit) + hosts
 
     @property
     def gpus_rate(self) -> Floats:
@@ -203,9 +203,9 @@ class Candidates:
     @property
     def feed_limited(self) -> Flags:
         """Which have vCPUs that feed less than their GPUs do."""
-        return self.fed < self.gpus_rate
+        return self.vcpu_limit < self.gpus_rate
 
-    def alone(self, row: int, *, rate: float | None = None, price: float | None = None) -> Candidates:
+    def with_override(self, row: int, *, rate: float | None = None, price: float | None = None) -> Candidates:
         """Return one offer by itself, its ends with it, where any of these were other than they are.
 
         Args:
@@ -234,7 +234,7 @@ class Candidates:
         return self.scalings[int(self.machine[row])]
 
 
-_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "pace", "delivered", "spread", "fed")
+_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "pace", "delivered", "spread", "vcpu_limit")
 _RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 
@@ -263,9 +263,9 @@ def candidates_of(
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
     lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
-    fed = np.full(len(offers), np.inf)  # where no limit is known
+    vcpu_limit = np.full(len(offers), np.inf)  # where no limit is known
     if photograph_share:
-        fed = delivered * offers.vcpus.figures(
+        vcpu_limit = delivered * offers.vcpus.figures(
             lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / photograph_share
         )
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
@@ -283,15 +283,15 @@ def candidates_of(
         pace=pace,
         delivered=delivered,
         spread=half_width / Z90,
-        fed=fed,
-        **_rates(speeds, request.reference_gpu, gpu, rate=rate, half_width=half_width, fed=fed),
+        vcpu_limit=vcpu_limit,
+        **_rates(speeds, request.reference_gpu, gpu, rate=rate, half_width=half_width, vcpu_limit=vcpu_limit),
         prices=prices,
         work=work,
     )
 
 
 def _rates(
-    speeds: Speeds, reference_gpu: str, gpu: Indices, *, rate: Floats, half_width: Floats, fed: Floats
+    speeds: Speeds, reference_gpu: str, gpu: Indices, *, rate: Floats, half_width: Floats, vcpu_limit: Floats
 ) -> dict[str, Floats]:
     """Return rates of instances with the ends of them, and of their ratios to the reference GPU."""
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
@@ -300,11 +300,13 @@ def _rates(
         np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
     )
     return {
-        "rate": np.minimum(rate, fed),
-        "rate_low": np.minimum(rate * np.exp(-below), fed / FEED_FACTOR),
-        "rate_high": np.minimum(rate * np.exp(above), fed * FEED_FACTOR),
-        "ratio_low": np.minimum(rate * np.exp(-ratio_below), fed / _both(1 / certain_low, FEED_FACTOR)),
-        "ratio_high": np.minimum(rate * np.exp(ratio_above), fed * _both(certain_high, FEED_FACTOR)),
+        "rate": np.minimum(rate, vcpu_limit),
+        "rate_low": np.minimum(rate * np.exp(-below), vcpu_limit / FEED_FACTOR),
+        "rate_high": np.minimum(rate * np.exp(above), vcpu_limit * FEED_FACTOR),
+        "ratio_low": np.minimum(
+            rate * np.exp(-ratio_below), vcpu_limit / _both(1 / certain_low, FEED_FACTOR)
+        ),
+        "ratio_high": np.minimum(rate * np.exp(ratio_above), vcpu_limit * _both(certain_high, FEED_FACTOR)),
     }
 
 
@@ -348,10 +350,12 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
         error = random_of(request.seed, "scaling", pool.speeds.keys[gpu]).standard_normal(request.draws)
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(error * spread[scaled][:, None])
-    fed = pool.fed[rows]
-    bound = np.flatnonzero(np.isfinite(fed))
+    vcpu_limit = pool.vcpu_limit[rows]
+    bound = np.flatnonzero(np.isfinite(vcpu_limit))
     if len(bound):
-        rate[bound] = np.minimum(rate[bound], fed[bound][:, None] * feed_errors(request.seed, request.draws))
+        rate[bound] = np.minimum(
+            rate[bound], vcpu_limit[bound][:, None] * feed_errors(request.seed, request.draws)
+        )
     return rate
 
 

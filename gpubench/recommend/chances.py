@@ -271,7 +271,7 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))
-    instance, fed = (pool.count * pool.pace * pool.delivered)[order], pool.fed[order]
+    instance, vcpu_limit = (pool.count * pool.pace * pool.delivered)[order], pool.vcpu_limit[order]
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
@@ -281,9 +281,17 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
         ratios = work.samples / work.drawn
         less, more = float(ratios.min()), float(ratios.max())
     at_best = merit(
-        request, pool, np.minimum(fast * instance * error, fed * feed_error) * more, order, price / move
+        request,
+        pool,
+        np.minimum(fast * instance * error, vcpu_limit * feed_error) * more,
+        order,
+        price / move,
     )
     at_worst = merit(
-        request, pool, np.minimum(slow * instance / error, fed / feed_error) * less, order, price * move
+        request,
+        pool,
+        np.minimum(slow * instance / error, vcpu_limit / feed_error) * less,
+        order,
+        price * move,
     )
     return np.asarray(at_best >= at_worst.max())

@@ -38,18 +38,18 @@ def change_of(found: Eligible) -> Change | None:
         return None
 
     def is_better(**other: float) -> bool:
-        mine = pool.alone(first, **other)
+        mine = pool.with_override(first, **other)
         return standing(request, mine, 0) > theirs and meets(request, mine)
 
     price, rate = float(pool.price[first]), float(pool.rate[first])
     by_price = sorted_by(request) in {"cost", "value"} or limits_price(request)
-    if by_price and (dearest := turn(lambda usd: is_better(price=usd), price, 2.0)) is not None:
+    if by_price and (dearest := find_threshold(lambda usd: is_better(price=usd), price, 2.0)) is not None:
         return Change(kind="price", value=price, threshold=dearest)
-    slowest = turn(lambda speed: is_better(rate=speed), rate, 0.5)
+    slowest = find_threshold(lambda speed: is_better(rate=speed), rate, 0.5)
     return None if slowest is None else Change(kind="throughput", value=rate, threshold=slowest)
 
 
-def turn(is_better: Callable[[float], bool], start: float, factor: float) -> float | None:
+def find_threshold(is_better: Callable[[float], bool], start: float, factor: float) -> float | None:
     """Return the figure from which on it is no longer the better; None where it always is.
 
     Bisected, not solved: by billing increments a cost has steps, and equal costs go by the time.

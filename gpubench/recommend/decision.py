@@ -50,8 +50,8 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         row: One of its rows, or one that stands beside the ranking.
         among: Where else the same GPU is.
     """
-    offer, left = row.offer, found.left
-    machine = left.machines.get(offer)
+    offer, filtered, market = row.offer, found.filtered, found.filtered.market
+    machine = filtered.machines.get(offer)
     same = among.by_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
     there = among.offers.take(same)
     alike = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
@@ -65,8 +65,8 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         condition=condition,
         **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
         price_note=offer.note if machine is None or condition is PriceCondition.QUOTED else machine.source,
-        price_doubt=left.doubts.get(offer_key(offer)),
-        asks=left.market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
+        price_doubt=filtered.doubts.get(offer_key(offer)),
+        asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
         p_best_of_gpu=_p_best_of_gpu(found, offer) if row.rank else None,
@@ -92,10 +92,10 @@ def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
 
 def _photographs_per_s(found: Eligible, row: Row) -> float | None:
     """Return how many its GPUs take at work, of spot before any work is lost; None of other data."""
-    if not found.able.photograph_share:
+    if not found.finder.photograph_share:
         return None
     lost = found.request.spot_lost if row.offer.pricing is Pricing.SPOT else 0.0
-    return row.gpus_samples_per_s / delivered_share(lost) * found.able.photograph_share
+    return row.gpus_samples_per_s / delivered_share(lost) * found.finder.photograph_share
 
 
 def _memory_margin(row: Row, spec: GpuSpec | None) -> int | None:
@@ -139,7 +139,7 @@ def decide(
     by_gpu = tuple(choice_of(found, made[place], found) for place in best_places(found))
     first = by_gpu[0]
     other = None if second is None else choice_of(found, made[second], found)
-    to_rent = _to_rent(found, priced) if found.left.owned else []
+    to_rent = _to_rent(found, priced) if found.filtered.owned else []
     best_of = _best_of_each_source(found)
 
     def best(source: Source) -> Choice | None:
@@ -189,7 +189,7 @@ _UNFITTED = "speeds of inference are predicted from few published measurements"
 
 def _best_to_own(found: Eligible) -> Row | None:
     """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
-    pool = found.able.within_limits(found.able.runnable(found.left.for_sale)[0])[0]
+    pool = found.finder.within_limits(found.finder.runnable(found.filtered.for_sale)[0])[0]
     if not len(pool):
         return None
     return _first_row(_in_order(found, pool, objective.order(found.request, pool)[:1]))
@@ -198,7 +198,7 @@ def _best_to_own(found: Eligible) -> Row | None:
 def _to_rent(found: Eligible, priced: Candidates) -> list[Choice]:
     """Return the best rent on demand of a cloud and of a marketplace, the better one first."""
     by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
-    pool = found.able.within_limits(by_the_hour)[0]
+    pool = found.finder.within_limits(by_the_hour)[0]
     order = objective.order(found.request, pool)
     on_marketplace = pool.offers.kind.equals("marketplace")[order]
     best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())

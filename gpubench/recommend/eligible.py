@@ -22,7 +22,7 @@ from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.table import OfferKey, offer_key
-from gpubench.options import words_of
+from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
 from gpubench.predict.question import never_predicted
@@ -44,7 +44,6 @@ from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine, gpus_needed
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_usd, plain, plural
 
@@ -136,7 +135,7 @@ def sift(
 
 
 @dataclass(frozen=True)
-class Able:
+class CandidateFinder:
     """What is known of the offers that are left: which of them run the job, and how fast.
 
     Attributes:
@@ -148,7 +147,7 @@ class Able:
     """
 
     request: RankRequest
-    left: FilterResult
+    filtered: FilterResult
     evidence: Evidence
     speeds: Speeds
     without_room: Refuser | None
@@ -164,7 +163,7 @@ class Able:
 
     @property
     def photograph_share(self) -> float:
-        """Of the samples, which the vCPUs of a host must prepare."""
+        """Share of the samples that the vCPUs of a host must prepare."""
         return share_of(self.request, self.evidence.photographs)
 
     def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:
@@ -208,7 +207,7 @@ class Able:
             offers,
             self.speeds,
             scaling_of=self.scalings,
-            market=self.left.market,
+            market=self.filtered.market,
             photograph_share=self.photograph_share,
             work=self.work,
         )
@@ -229,12 +228,12 @@ class Eligible:
     """Offers that can do the job, in order. A place is a position in that order: the best offer is at 0.
 
     Attributes:
-        able: What is known of these offers, and of others.
+        finder: What is known of these offers, and of others.
         order: The rows of the pool, best first.
         excluded: What was left out, and why.
     """
 
-    able: Able
+    finder: CandidateFinder
     pool: Candidates
     order: Indices
     chances: Chances
@@ -247,12 +246,12 @@ class Eligible:
     @property
     def request(self) -> RankRequest:
         """What was asked; where no job can be assumed, of relative units."""
-        return self.able.request
+        return self.finder.request
 
     @property
-    def left(self) -> FilterResult:
+    def filtered(self) -> FilterResult:
         """What the filters leave."""
-        return self.able.left
+        return self.finder.filtered
 
     @cached_property
     def offers(self) -> Offers:
@@ -285,7 +284,7 @@ def alike(kinds: Indices) -> Mapping[int, Indices]:
 
 def eligible(
     request: RankRequest,
-    left: FilterResult,
+    filtered: FilterResult,
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
     *,
@@ -295,7 +294,7 @@ def eligible(
 
     Args:
         request: A checked request.
-        left: What the same request leaves.
+        filtered: What the same request leaves.
         evidence_for: GPU keys to what is known of them.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
         first_only: Whether the chances of the first row are all that is asked.
@@ -303,27 +302,27 @@ def eligible(
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
-    keys = {*left.possible.gpu_key.present, *left.for_sale.gpu_key.present}
+    keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
     without_room = evidence.without_room if request.one_job_over_all_gpus else None
-    able = Able(request, left, evidence, speeds, without_room)
-    kept, unknown = able.runnable(left.kept)
-    kept, dear = within_the_sum(request, kept, left.machines)
+    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
+    kept, unknown = finder.runnable(filtered.kept)
+    kept, dear = within_the_sum(request, kept, filtered.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
-    excluded = [*left.excluded, *unknown, *dear]
-    _require(kept, left.every, excluded)
+    excluded = [*filtered.excluded, *unknown, *dear]
+    _require(kept, filtered.every, excluded)
     work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
-    able = replace(able, request=request, work=work)
-    pool, missed = able.within_limits(kept)
+    finder = replace(finder, request=request, work=work)
+    pool, missed = finder.within_limits(kept)
     excluded += missed
-    _require(pool.offers, left.every, excluded)
+    _require(pool.offers, filtered.every, excluded)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
-    return Eligible(able, pool, order, chances, excluded)
+    return Eligible(finder, pool, order, chances, excluded)
 
 
 def unit_of(speeds: Speeds) -> str:

@@ -25,6 +25,7 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.options import asked_recipe
 from gpubench.precisions import AMP
 from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
@@ -45,7 +46,6 @@ from gpubench.recommend.scaling import (
 )
 from gpubench.recommend.speeds import Answers
 from gpubench.recommend.tokens import generation_times
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.units import count, format_duration
 

@@ -17,7 +17,6 @@ from gpubench.measure.feeding import (
     tensor_bytes,
 )
 from gpubench.models.workload import PHOTOGRAPH_SHAPE
-from gpubench.options import check_fields
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
 from gpubench.probe.select import select_device
@@ -87,7 +86,7 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
         MisuseError: If a GPU is unknown or kornia is missing.
         NoDeviceError: If a device was named that is not there.
     """
-    request = check_fields(request or FeedRequest())
+    request = request or FeedRequest()
     device, remark = select_device(request.device)
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here

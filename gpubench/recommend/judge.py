@@ -28,7 +28,7 @@ from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
 
 def judge_offers(
     request: RankRequest,
-    left: FilterResult,
+    filtered: FilterResult,
     evidence_for: Callable[[Sequence[str]], Evidence],
     *,
     drawer: Drawer | None = None,
@@ -40,7 +40,7 @@ def judge_offers(
 
     Args:
         request: A checked request.
-        left: What the same request leaves.
+        filtered: What the same request leaves.
         evidence_for: GPU keys to what is known of them.
         drawer: Joint draws of estimates; None is ``predict.answers.draw``.
         notes: What the reader should know about the evidence.
@@ -50,12 +50,12 @@ def judge_offers(
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
-    found = eligible(request, left, evidence_for, drawer)
+    found = eligible(request, filtered, evidence_for, drawer)
     request, priced = found.request, found.pool
-    if left.owned:  # held against all that is for rent, whose prices count too
-        possible = found.able.runnable(left.possible)[0]
+    if filtered.owned:  # held against all that is for rent, whose prices count too
+        possible = found.finder.runnable(filtered.possible)[0]
         others = possible.where(~possible.places(priced.offers))
-        priced = found.able.pool_of(Offers.joined(priced.offers, others))
+        priced = found.finder.pool_of(Offers.joined(priced.offers, others))
     asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
     shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
     made = _rows_by_place(found, shown)
@@ -101,19 +101,19 @@ def _answers(found: Eligible) -> dict[str, int]:
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
     """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
-    request, left, speeds = found.request, found.left, found.pool.speeds
+    request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     offers = (found.offers[place] for place in owned(found).tolist())
-    machines = {offer: left.owned[offer] for offer in offers if offer in left.owned}
+    machines = {offer: filtered.owned[offer] for offer in offers if offer in filtered.owned}
     beside_rent: tuple[BuyOrRent, ...] = ()
     if machines:
-        beside_rent = against_rent(request, found.able.within_limits(priced.offers)[0], machines)
+        beside_rent = against_rent(request, found.finder.within_limits(priced.offers)[0], machines)
     unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
     decision = decide(found, made, priced, beside_rent)
     answers = {name: made[place] for name, place in _answers(found).items()}
     return Ranking(
-        as_of=left.market.today.isoformat(),
+        as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),
         sorted_by=objective.sorted_by(request),
         cases=tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts)),
@@ -131,14 +131,14 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
             "fastest": Answer(row=answers["fastest"], p_best=answers["fastest"].p_fastest),
         },
         question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
-        best_to_own_use=likely_use(decision.best_to_own, left.machines),
+        best_to_own_use=likely_use(decision.best_to_own, filtered.machines),
         buy_or_rent=beside_rent,
         max_purchase_usd=request.max_purchase_usd,
     )
 
 
 def first_choice(
-    request: RankRequest, left: FilterResult, evidence_for: Callable[[Sequence[str]], Evidence]
+    request: RankRequest, filtered: FilterResult, evidence_for: Callable[[Sequence[str]], Evidence]
 ) -> tuple[Job, Choice] | None:
     """Return the job and what to pay for, and nothing beside it; None where no job can be assumed.
 
@@ -148,7 +148,7 @@ def first_choice(
         MisuseError: As ``judge_offers`` does.
     """
     quick = msgspec.structs.replace(request, draws=1)  # no chance is said
-    found = eligible(quick, left, evidence_for, first_only=True)
+    found = eligible(quick, filtered, evidence_for, first_only=True)
     if found.pool.work is None:
         return None
     (row,) = rows_of(found, [0])

@@ -37,21 +37,21 @@ def decisive_notes(found: Eligible, priced: Candidates) -> Iterator[str]:
         found: What can do the job.
         priced: The same, and all rent that owned hardware is held against.
     """
-    left, offers = found.left, found.pool.offers
-    yield from _left_out_as_outliers(left.doubted_as_asked)
+    filtered, offers = found.filtered, found.pool.offers
+    yield from _left_out_as_outliers(filtered.doubted_as_asked)
     yield from _on_builds(offers)
     yield from _far_from_others(
-        left.asked, left.accepted.where(left.accepted.by_user & left.accepted.places(offers))
+        filtered.asked, filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(offers))
     )
     yield from _not_as_asked(found.request, found.pool)
-    yield from _on_ages(priced, left.market.today)
+    yield from _on_ages(priced, filtered.market.today)
 
 
 def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
     """Yield the other notes that apply to a ranking. Args as ``decisive_notes``."""
     request, pool, total = found.request, found.pool, len(found)
     yield from _on_workloads(request)
-    yield from _without_kernels(found.left.excluded)
+    yield from _without_kernels(found.filtered.excluded)
     yield from _on_scaling(pool)
     yield from _on_checkpointing(request, pool)
     yield from _on_payment(request, pool)
@@ -66,8 +66,8 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
         )
     if total > IN_DETAIL:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
-    yield from _on_expected_prices(found.left.market, priced)
-    yield from _free_beside(request, found.left)
+    yield from _on_expected_prices(found.filtered.market, priced)
+    yield from _free_beside(request, found.filtered)
     untold = {gpu_name(each.offer.gpu_key) for each in found.excluded if SPEED_UNTOLD in each.reason}
     if untold:
         yield f"Not ranked, having no BF16 hardware: {listing(sorted(untold))}. Of each {SPEED_UNTOLD}."
@@ -165,11 +165,11 @@ def _on_vcpus(choice: Choice) -> Iterator[str]:
     )
 
 
-def _free_beside(request: RankRequest, left: FilterResult) -> Iterator[str]:
+def _free_beside(request: RankRequest, filtered: FilterResult) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
     if request.buys or request.gpus or request.providers:
         return
-    for offer in left.every.where(left.every.kind.equals("free")):
+    for offer in filtered.every.where(filtered.every.kind.equals("free")):
         spec = load_specs().get(offer.gpu_key)
         if spec is not None and spec.not_ranked_because is None:
             limits = f": {plain(offer.note)}" if offer.note else ""

@@ -102,7 +102,7 @@ class Drawn(NamedTuple):
 
 def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
     """Draw what the merits of these rows rest on."""
-    columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.fed, pool.is_owned)
+    columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.vcpu_limit, pool.is_owned)
     kinds = np.stack([column[rows] for column in columns], axis=1)  # all that parts rows but their price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
@@ -323,7 +323,7 @@ def _in_runs(*columns: Floats) -> Flags:
 _DOUBLINGS = 64
 """After which no larger share is looked for."""
 _HALVINGS = 40
-"""Of the bracket around a share: to a trillionth of it."""
+"""The bracket around a share is halved so often: to a trillionth of it."""
 
 
 def spot_break_even(request: RankRequest, pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:

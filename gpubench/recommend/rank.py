@@ -74,7 +74,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     runs, problems = _runs(request)
     machines, for_sale = _machines(request, runs, today)
 
-    def left(asked: RankRequest) -> FilterResult:
+    def filtered(asked: RankRequest) -> FilterResult:
         owned = {offer_of(machine): machine for machine in machines}
         offers = Offers.joined(Offers.of(table.offers), Offers.of(owned))
         drift = drift_of(table.changes)
@@ -89,11 +89,11 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             max_purchase_usd=None,
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
-        first = judge_offers(asked, left(asked), partial(gather, asked, runs=runs))
+        first = judge_offers(asked, filtered(asked), partial(gather, asked, runs=runs))
         if first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
-    sifted = left(request)
+    sifted = filtered(request)
     notes = (*table.notes, *_set_aside(table), *problems)
     evidence_for = partial(gather, request, runs=runs)
     ranking = judge_offers(request, sifted, evidence_for, notes=notes, clock=clock, only=only)

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import AtLeastOne, NotNegative, Option, Positive, is_number, parameters_of, with_help
-from gpubench.recipes import ParallelMode
-from gpubench.shared_options import (
+from gpubench.options import (
     CLASSIC,
     DAY,
     GPU,
@@ -24,12 +22,20 @@ from gpubench.shared_options import (
     AnyExecution,
     AnyPrecision,
     AnyTask,
+    AtLeastOne,
     Day,
     Device,
     GpuBatch,
+    NotNegative,
+    Option,
+    Positive,
     RecipeRequest,
     Results,
+    is_number,
+    options_of,
+    with_help,
 )
+from gpubench.recipes import ParallelMode
 from gpubench.units import figure_in, plain
 
 if TYPE_CHECKING:
@@ -324,7 +330,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     one_a_gpu: Annotated[
         bool,
         Option(
-            "Of each GPU to rent the best offer alone; of what is owned all.",
+            "Only the best offer of each GPU to rent, and all hardware that is owned.",
             OUTPUT,
             python_only=True,
         ),
@@ -344,14 +350,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     def was_given(self, field: str) -> bool:
         """Whether a field holds what somebody gave, be it the default, and not what was assumed."""
-        names = {each.name for each in parameters_of(RankRequest) if each.field == field}
+        names = {each.name for each in options_of(RankRequest) if each.field == field}
         return not names.isdisjoint(self.asked) or getattr(self, field) != getattr(RankRequest(), field)
 
     @property
     def question(self) -> dict[str, Any]:
         """What was given, by option; ``options.request_from`` makes the same request of it."""
         found: dict[str, Any] = {}
-        for each in parameters_of(RankRequest):
+        for each in options_of(RankRequest):
             value = getattr(self, each.field)
             if self.was_given(each.field) and (not each.sets or value == each.sets):
                 found[each.name] = True if each.sets else value

@@ -89,7 +89,7 @@ def leading(found: Eligible) -> range:
 def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]:
     """Return the rows at these places."""
     chosen = np.fromiter(places, np.int64)
-    columns = _known(found, chosen) | _figures(found, chosen) | _pareto(found, chosen)
+    columns = _static_columns(found, chosen) | _figures(found, chosen) | _pareto(found, chosen)
     names = tuple(columns)
     rows = (Row(**dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True))
     costs = ((row, token_cost(row)) for row in rows)
@@ -99,9 +99,9 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
     )
 
 
-def _known(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
+def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     """Return what is known of rows before any arithmetic: the offer, its GPU, the age of its price."""
-    pool, today = found.pool, found.left.market.today
+    pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
     ages_of = {day: age_days(day, today) for day in {offer.price_date for offer in offers}}
@@ -110,7 +110,7 @@ def _known(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     kinds = zip(pool.gpu[rows].tolist(), pool.machine[rows].tolist(), strict=True)
     both = [estimates(gpu, machine) for gpu, machine in kinds]
     scalings = [pool.scaling(row) for row in rows]
-    fed_of = zip(pool.gpus_rate[rows].tolist(), pool.fed[rows].tolist(), strict=True)
+    limits = zip(pool.gpus_rate[rows].tolist(), pool.vcpu_limit[rows].tolist(), strict=True)
     return {
         "offer": offers,
         "estimate": [estimate for estimate, _ in both],
@@ -124,16 +124,16 @@ def _known(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
         "findings": [
             estimate.findings
             + _stale(age)
-            + _feed_bound(offer.vcpus, takes, fed)
+            + _feed_bound(offer.vcpus, takes, vcpu_limit)
             + _torch_build(offer.gpu_key)
-            for (estimate, _), offer, age, (takes, fed) in zip(both, offers, ages, fed_of, strict=True)
+            for (estimate, _), offer, age, (takes, vcpu_limit) in zip(both, offers, ages, limits, strict=True)
         ],
     }
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
     """Return an offer with why its price is doubted first in its note."""
-    doubt = found.left.doubts.get(offer_key(offer)) if found.left.doubts else None
+    doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
     if doubt is None:
         return offer
     note = f"price {doubt}"
@@ -156,10 +156,10 @@ def _link(gpu_key: str) -> str | None:
     return None if spec is None else link_of(spec)
 
 
-def _feed_bound(vcpus: float | None, takes: float, fed: float) -> tuple[Finding, ...]:
-    if vcpus is None or takes <= fed:
+def _feed_bound(vcpus: float | None, takes: float, vcpu_limit: float) -> tuple[Finding, ...]:
+    if vcpus is None or takes <= vcpu_limit:
         return ()
-    return (Finding(kind=FindingKind.FEED_BOUND, value=vcpus * takes / fed, limit=vcpus),)
+    return (Finding(kind=FindingKind.FEED_BOUND, value=vcpus * takes / vcpu_limit, limit=vcpus),)
 
 
 @cache
@@ -182,7 +182,7 @@ def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[in
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
         return shares
-    on_demand = _on_demand(found.left.possible, found.left.market)
+    on_demand = _on_demand(found.filtered.possible, found.filtered.market)
     known = {at: usd for at in spots if (usd := on_demand.get(_machine(offers[at]))) is not None}
     if known:
         asked = np.array(rows)[list(known)], np.array(list(known.values()))

@@ -13,7 +13,7 @@ MILLION = 1e6
 
 
 class GenerationTimes(NamedTuple):
-    """Of one static batch, as predicted or measured.
+    """The times of one static batch, as predicted or measured.
 
     Attributes:
         first_token_s: From the prompts to their first ids.

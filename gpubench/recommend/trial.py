@@ -28,11 +28,10 @@ from gpubench.installing import DISTRIBUTION
 from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
 from gpubench.models import RANKING_SCHEMA, ParallelMode, Pricing
-from gpubench.options import check_fields, request_from, words_of
+from gpubench.options import JOB_MODES, asked_recipe, request_from, words_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import RankRequest
-from gpubench.shared_options import JOB_MODES, asked_recipe
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
 from gpubench.units import format_usd, plain
@@ -123,7 +122,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
         StorageError: If the folder cannot be written.
     """
     known = read_answer(answer)
-    request = check_fields(request_from(RankRequest, known.question.asked, "gpubench.rank"))
+    request = request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     package, files = package_to_install()
     references = {name: carried(name, files) for name in request.workload_names}

@@ -16,9 +16,8 @@ from gpubench import stats
 from gpubench.executions import Execution
 from gpubench.folders import results_root
 from gpubench.models import Case, Measurement, Run
-from gpubench.options import takes_options_of
+from gpubench.options import ResultsRequest, takes_options_of
 from gpubench.record.store import read_runs, say_problems
-from gpubench.shared_options import ResultsRequest
 
 if TYPE_CHECKING:
     import pandas as pd

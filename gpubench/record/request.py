@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, is_number
-from gpubench.shared_options import Results
+from gpubench.options import Option, Results, is_number
 from gpubench.units import plain
 
 

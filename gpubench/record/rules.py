@@ -26,7 +26,7 @@ _POSITIVE = (
     "peak_flops_per_s",
     "gemm_flops_per_s",
 )
-"""Of a measurement, where they are known."""
+"""Fields of a measurement that stay positive where they are known."""
 
 
 def refuse_later(version: int, name: str) -> None:

@@ -90,7 +90,7 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
 
 
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
-"""Of a micro-benchmark beside measured rows: no row rests on its last percent."""
+"""Findings of a micro-benchmark that are notes beside measured rows: no row rests on its last percent."""
 
 
 def _of(finding: Finding, case: Case | None = None) -> Issue:

@@ -18,7 +18,7 @@ from gpubench.sections.data import ReportData
 from gpubench.units import plain
 
 REPORT_VERSION = 2
-"""Of the report's own keys; the runs and the ranking within it have versions of their own."""
+"""Version of the report's own keys; the runs and the ranking within it have versions of their own."""
 MOST_SAMPLES = 1_000
 """Telemetry samples that a page carries, about 0.1 MB when packed; the result files hold every one."""
 

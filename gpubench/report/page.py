@@ -18,7 +18,7 @@ from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
 from gpubench.folders import package_text
-from gpubench.options import check_fields, parameters_of, takes_options_of
+from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
@@ -53,12 +53,11 @@ def report(request: ReportRequest) -> str:
     """
     from gpubench.folders import results_root
 
-    check_fields(request)
     path, folder = request.output, request.results
     kind = request.format or format_of(path)
     whole = kind in {"json", "csv"}  # they are of all that is stored, and all that is ranked
     # What the ranking is asked beyond its defaults; the place and the day are asked of both.
-    asked = {each.field: getattr(request, each.field) for each in parameters_of(RankRequest)}
+    asked = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     given = {field: value for field, value in asked.items() if value != getattr(RankRequest(), field)}
     data = request.data or gather(
         folder,

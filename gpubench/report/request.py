@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, with_help
+from gpubench.options import RESULTS, WORKLOAD, Option, with_help
 from gpubench.recommend.request import RankRequest
-from gpubench.shared_options import RESULTS, WORKLOAD
 from gpubench.units import plain
 
 FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}

@@ -26,9 +26,8 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.models.run import newest_first
-from gpubench.options import parameters_of
+from gpubench.options import asked_recipe, options_of
 from gpubench.profile import load_profiles, profiles_of, traced_once
-from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 from gpubench.today import day_of
 
@@ -218,7 +217,7 @@ def gather(
     stored = read_runs(root) if every_run else newest_runs(root)
     chosen = None if run is None else read_run(find_run(root, run))
     answer: dict[str, Any] = {}
-    asked = tuple(each.name for each in parameters_of(RankRequest) if each.field in question)
+    asked = tuple(each.name for each in options_of(RankRequest) if each.field in question)
     try:
         answer = _answer(RankRequest(**place | question, asked=asked), most_rows)
     except GpuBenchError as error:

@@ -49,7 +49,7 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
-from gpubench.options import takes_options_of
+from gpubench.options import asked_recipe, takes_options_of
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
@@ -58,7 +58,6 @@ from gpubench.record.adding import stored_alike
 from gpubench.record.rules import broken_rule
 from gpubench.record.run_file import read_run
 from gpubench.session import resume
-from gpubench.shared_options import asked_recipe
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.children import ask_child
+from gpubench.children import run_child
 from gpubench.effects import Result, framework_effects
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
@@ -207,7 +207,7 @@ def test_a_model_whose_output_does_not_fit_fails_with_both_shapes(tmp_path: Path
     (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile")["ends"]
     assert end["status"] == "failed"
     assert "an output of shape (4, 2) and targets of shape (4, 1)" in end["reason"]
-    asked = ask_child(
+    asked = run_child(
         ("-m", "gpubench.measure.keras_build"),
         (str(model), Framework.KERAS_JAX),
         Answer,
@@ -302,7 +302,7 @@ def test_a_model_that_leaves_its_folder_is_found_all_the_same(
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    asked = ask_child(
+    asked = run_child(
         ("-m", "gpubench.measure.keras_build"),
         ("leaving.py:build", Framework.KERAS_JAX),
         Answer,

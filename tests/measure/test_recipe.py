@@ -14,8 +14,8 @@ from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.measure.step import built, move
 from gpubench.models import Checkpointing, Execution, Precision, Trainable, WeightType
+from gpubench.options import asked_recipe
 from gpubench.profile import classic_names, profile_of, profiles_of
-from gpubench.shared_options import asked_recipe
 
 
 def planned(device, **asked):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.recommend.changes import turn
+from gpubench.recommend.changes import find_threshold
 
 from .builders import A100, H100, offer, rank_of
 
@@ -137,6 +137,6 @@ def test_a_bill_by_the_hour_turns_where_the_next_hour_begins():
 
 
 def test_what_is_free_stays_the_better_at_any_speed():
-    assert turn(lambda figure: True, 3.0, 0.5) is None
-    assert turn(lambda figure: False, 3.0, 0.5) == 3.0
-    assert turn(lambda usd: usd < 4.5, 0.0, 2.0) == pytest.approx(4.5)
+    assert find_threshold(lambda figure: True, 3.0, 0.5) is None
+    assert find_threshold(lambda figure: False, 3.0, 0.5) == 3.0
+    assert find_threshold(lambda usd: usd < 4.5, 0.0, 2.0) == pytest.approx(4.5)

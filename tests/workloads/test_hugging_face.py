@@ -262,13 +262,13 @@ def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
 def test_what_the_file_itself_rules_out_is_told_before_a_process_is_started(
     config, monkeypatch, fields, asked, words
 ):
-    monkeypatch.setattr(cache, "ask_child", None)  # calling it would be a TypeError
+    monkeypatch.setattr(cache, "run_child", None)  # calling it would be a TypeError
     with pytest.raises(MisuseError, match=words):
         profile_of(config(LLAMA | fields), asked)
 
 
 def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, monkeypatch):
-    monkeypatch.setattr(cache, "ask_child", None)
+    monkeypatch.setattr(cache, "run_child", None)
     whole = {"model_type": "llava", "max_position_embeddings": 9, "text_config": LLAMA}
     with pytest.raises(MisuseError, match=r"65 tokens: .* 64 tokens"):
         profile_of(config(whole), {"context_tokens": 65})
@@ -325,13 +325,13 @@ def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 0.0)
     cache._say_once.cache_clear()
     started = []
-    ask_child = cache.ask_child
+    run_child = cache.run_child
 
     def counted(*arguments, **how):
         started.append(arguments)
-        return ask_child(*arguments, **how)
+        return run_child(*arguments, **how)
 
-    monkeypatch.setattr(cache, "ask_child", counted)
+    monkeypatch.setattr(cache, "run_child", counted)
     asked = {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}
     profile = profile_of(config(), asked, gpu_count=2)
     assert profile.recipe == load_workload(config()).recipe.changed(asked)

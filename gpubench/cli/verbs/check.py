@@ -11,8 +11,7 @@ import msgspec
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
-from gpubench.options import Option
-from gpubench.shared_options import Results
+from gpubench.options import Option, Results
 from gpubench.units import count, format_duration, plain
 
 if TYPE_CHECKING:

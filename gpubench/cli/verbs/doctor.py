@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer
 from gpubench.errors import ExitCode, StorageError
-from gpubench.shared_options import ResultsRequest
+from gpubench.options import ResultsRequest
 from gpubench.units import format_bytes
 
 if TYPE_CHECKING:

@@ -157,7 +157,7 @@ _FIELDS = (
 )  # fmt: skip
 """What JSON says of an offer: what it is, and what follows from it on the day."""
 LIST_VERSION = 2
-"""Of ``gpubench offers list --json``."""
+"""Version of ``gpubench offers list --json``."""
 
 
 def _document(rows: tuple[ListedOffer, ...], dated: Dated) -> dict[str, object]:

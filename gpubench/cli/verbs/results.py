@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, print_json, print_path, say
 from gpubench.errors import MisuseError, StorageError
+from gpubench.options import ResultsRequest
 from gpubench.record.request import AddRequest
-from gpubench.shared_options import ResultsRequest
 from gpubench.units import count
 
 if TYPE_CHECKING:
