@@ -46,10 +46,10 @@ def check_backend(framework: Framework) -> None:
     Raises:
         MisuseError: Naming both.
     """
-    wanted, found = KERAS[framework].backend, keras.backend.backend()
-    chosen = os.environ.get("KERAS_BACKEND", wanted)
-    if found != wanted or chosen != wanted:
-        other = chosen if found == wanted else found
+    wanted = KERAS[framework].backend
+    backends = keras.backend.backend(), os.environ.get("KERAS_BACKEND", wanted)
+    other = next((name for name in backends if name != wanted), None)
+    if other is not None:
         raise MisuseError(
             f"{framework} was asked for, and the model's code sets Keras's backend to {other}: a process has "
             f"one backend; ask for --framework keras-{other}, or leave KERAS_BACKEND to gpubench"
