@@ -311,16 +311,6 @@ def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ..
     return check_same_device(profile, name=name, uuid=None, sm_count=None, pci_bus_id=None)
 
 
-def release(framework: Framework) -> None:
-    """Let go of what Keras keeps of earlier models, and hand cached memory back."""
-    keras.utils.clear_session(free_memory=True)
-    if framework is Framework.KERAS_TORCH:
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
 @dataclass(kw_only=True)
 class KerasBench(Bench):
     """What the child of a Keras backend keeps from case to case."""
@@ -328,8 +318,12 @@ class KerasBench(Bench):
     framework: Framework
 
     def is_spent(self, status: Status) -> bool:
-        """Let go of a case; whether this process must not measure another."""
-        release(self.framework)
+        """Hand back what Keras keeps of a case; whether this process must not measure another."""
+        keras.utils.clear_session(free_memory=True)
+        if self.framework is Framework.KERAS_TORCH:
+            import torch
+
+            torch.cuda.empty_cache()  # nothing where CUDA was not opened
         return super().is_spent(status)
 
 
@@ -432,8 +426,7 @@ def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, task: 
         seed_all(bench.seed)
         again = build(order.case.batch_size, bench.seed)
         again.model.set_weights(weights)
-        expected = first_loss(again)
-    return relative_difference(found, expected)
+        return relative_difference(found, first_loss(again))
 
 
 def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
