@@ -33,12 +33,23 @@ DRAWN = 64
 """Different images that are prepared over and over."""
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
-TENSOR_BYTES = 4
-"""An element as float32 [B]."""
 
 
-class PreparationRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Images that the workers of a DataLoader prepare per second, with the 95 % interval.
+class ImageRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second with their 95 % interval, whose ends are None where they are unknown."""
+
+    images_per_s: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """The rate with its interval [images/s]."""
+        return Interval(self.images_per_s, self.low, self.high)
+
+
+class PreparationRate(ImageRate, frozen=True, kw_only=True):
+    """Images that the workers of a DataLoader prepare per second.
 
     Attributes:
         workers: Processes that prepare, each on one thread.
@@ -46,17 +57,9 @@ class PreparationRate(msgspec.Struct, frozen=True, kw_only=True):
         rounds: How many timed rounds, of a batch from each worker, the figure rests on.
     """
 
-    images_per_s: float
-    low: float | None
-    high: float | None
     workers: int
     frames: int
     rounds: int
-
-    @property
-    def interval(self) -> Interval:
-        """The rate with its interval [images/s]."""
-        return Interval(self.images_per_s, self.low, self.high)
 
 
 def measure_preparation(
@@ -126,7 +129,7 @@ def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:
 
 def tensor_bytes(sample_shape: Sequence[int]) -> int:
     """Bytes of one prepared sample, as float32."""
-    return TENSOR_BYTES * math.prod(sample_shape)
+    return 4 * math.prod(sample_shape)
 
 
 def eight_bit_bytes(sample_shape: Sequence[int]) -> int:

@@ -46,10 +46,10 @@ def check_backend(framework: Framework) -> None:
     Raises:
         MisuseError: Naming both.
     """
-    wanted, found = KERAS[framework].backend, keras.backend.backend()
-    chosen = os.environ.get("KERAS_BACKEND", wanted)
-    if found != wanted or chosen != wanted:
-        other = chosen if found == wanted else found
+    wanted = KERAS[framework].backend
+    backends = keras.backend.backend(), os.environ.get("KERAS_BACKEND", wanted)
+    other = next((name for name in backends if name != wanted), None)
+    if other is not None:
         raise MisuseError(
             f"{framework} was asked for, and the model's code sets Keras's backend to {other}: a process has "
             f"one backend; ask for --framework keras-{other}, or leave KERAS_BACKEND to gpubench"
@@ -99,12 +99,11 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
             f"{name}: build({batch_size}) gave inputs of shape {inputs.shape}; the first dimension must be "
             "the batch"
         )
-    optimizer = parts[4] if len(parts) == 5 else keras.optimizers.Adam(1e-4)
     return KerasTask(
         model=model,
         batches=((inputs, targets),),
         loss=loss_of(parts[3]),
-        optimizer=keras.optimizers.get(optimizer),
+        optimizer=keras.optimizers.get(parts[4]) if len(parts) == 5 else keras.optimizers.Adam(1e-4),
     )
 
 
@@ -134,9 +133,12 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
             inputs = draw.standard_normal(shape, dtype=np.float32)
         return inputs, draw_targets(loss, output_shape, batch_size, draw)
 
-    batches = tuple(batch() for _ in range(BATCH_COUNT))
-    optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
-    return KerasTask(model=model, batches=batches, loss=loss, optimizer=optimizer)
+    return KerasTask(
+        model=model,
+        batches=tuple(batch() for _ in range(BATCH_COUNT)),
+        loss=loss,
+        optimizer=type(model.optimizer).from_config(model.optimizer.get_config()),
+    )
 
 
 def profile_of_own(reference: str, framework: Framework, return_home: Callable[[], None]) -> WorkloadProfile:
@@ -258,8 +260,7 @@ def main() -> None:
         sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
         answer = Answer(profile=sound)
     except MisuseError as error:
-        theirs = None if error.__cause__ is None else traceback_of(error)
-        answer = Answer(error=str(error), traceback=theirs)
+        answer = Answer(error=str(error), traceback=traceback_of(error) if error.__cause__ else None)
     parent.send(answer)
 
 

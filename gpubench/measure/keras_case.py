@@ -1,20 +1,29 @@
-"""The child that measures in Keras: a case is built, checked and prepared; the rounds are those of all.
+"""The child that measures in Keras, on one backend: its steps (eager, traced, compiled), its proofs, a case.
 
-It speaks as ``worker`` does, and has one backend.
+The step is Keras's own ``train_step``, which ``fit`` runs too, on batches that lie on the device:
+what feeding costs is another question. Its loss is the mean since it was last read, as Keras keeps it.
+The rounds are those of every framework. Keras is imported here.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any
 
-from gpubench.measure import keras_steps, messages
-from gpubench.measure.budget import CURVE_SHARE
-from gpubench.measure.capability import NotHereError, versions
-from gpubench.measure.keras_build import Build, build_of, check_backend
-from gpubench.measure.keras_steps import Steps, check_gpu
+import keras
+import numpy as np
+
+from gpubench.foreign_code import import_foreign, one_line
+from gpubench.measure import messages
+from gpubench.measure.budget import CURVE_SHARE, REFERENCE_SAMPLES
+from gpubench.measure.capability import KERAS, NotHereError, versions
+from gpubench.measure.keras_build import Build, build_of, check_backend, check_fit
 from gpubench.measure.launch import (
     Bench,
     Job,
@@ -28,14 +37,278 @@ from gpubench.measure.launch import (
 )
 from gpubench.measure.loop import CallLoop
 from gpubench.measure.messages import CaseDone, MeasureCase
-from gpubench.models import Case, Execution, Framework, Precision, Status
+from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Status, Switches
 from gpubench.parent import ParentChannel
+from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
+from gpubench.probe.identity import check_same_device
 from gpubench.probe.telemetry import open_telemetry
 from gpubench.units import Seconds
 from gpubench.workload import KerasTask
 
 CHECKED_STEPS = 2
 """Of an execution, held against eager ones: the second loss depends on the update of the first."""
+
+Values = list[Any]
+"""Copies of every variable on the host, in the model's order."""
+
+
+@contextmanager
+def policy_of(precision: Precision) -> Iterator[None]:
+    """Build and run under the types of a precision that Keras has, and leave its policy as it was."""
+    before = keras.config.dtype_policy()
+    keras.config.set_image_data_format("channels_last")
+    keras.config.set_dtype_policy(precision.facts.keras_policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@contextmanager
+def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
+    """Set what a backend does with fp32 products, give it as read back, and restore what was found."""
+    on = precision.facts.tf32
+    match framework:
+        case Framework.KERAS_TENSORFLOW:
+            import tensorflow as tf
+
+            config = tf.config.experimental
+            before = config.tensor_float_32_execution_enabled()
+            config.enable_tensor_float_32_execution(on)
+            try:
+                yield _switches(is_on=bool(config.tensor_float_32_execution_enabled()))
+            finally:
+                config.enable_tensor_float_32_execution(before)
+        case Framework.KERAS_JAX:
+            import jax
+
+            with jax.default_matmul_precision("tensorfloat32" if on else "highest"):
+                set_to = jax.config.values["jax_default_matmul_precision"]
+                yield _switches(is_on=set_to != "highest")
+        case _:
+            from gpubench.measure.precision import switches_for
+
+            with switches_for(precision) as found:
+                yield found
+
+
+def _switches(*, is_on: bool) -> Switches:
+    """The one switch of a backend, which stands for products and convolutions alike."""
+    return Switches(
+        cudnn_allow_tf32=is_on,
+        matmul_allow_tf32=is_on,
+        conv_fp32_precision=None,
+        rnn_fp32_precision=None,
+        matmul_fp32_precision=None,
+    )
+
+
+def product_errors() -> dict[str, float | None]:
+    """Return the relative error of a matrix product and a convolution in float32 against float64.
+
+    The proof of TF32 off, of the backend as it stands.
+    """
+    draw = np.random.default_rng(0)
+    a, b = (draw.standard_normal((PROOF_SIZE, PROOF_SIZE)).astype(np.float32) for _ in range(2))
+    image = draw.standard_normal((1, PROOF_IMAGE, PROOF_IMAGE, PROOF_CHANNELS)).astype(np.float32)
+    kernel = draw.standard_normal((3, 3, PROOF_CHANNELS, PROOF_CHANNELS)).astype(np.float32)
+    wide, weights = image.astype(np.float64), kernel.astype(np.float64)
+    side, places = PROOF_IMAGE - 2, product(range(3), repeat=2)
+    exact = sum(wide[:, y : y + side, x : x + side] @ weights[y, x] for y, x in places)
+    ops = keras.ops
+    multiplied = _host(ops.matmul(ops.convert_to_tensor(a), ops.convert_to_tensor(b)))
+    convolved = _host(ops.conv(ops.convert_to_tensor(image), ops.convert_to_tensor(kernel), padding="valid"))
+    return {
+        "matmul": _error(multiplied, a.astype(np.float64) @ b.astype(np.float64)),
+        "conv": _error(convolved, exact),
+    }
+
+
+def _error(found: Any, exact: Any) -> float | None:
+    error = float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+    return error if math.isfinite(error) else None
+
+
+def _host(value: Any) -> Any:
+    return keras.ops.convert_to_numpy(value)
+
+
+class Steps:
+    """A built model on its device, and what a step of it needs: batches, optimizer and metrics.
+
+    On jax the model's state is handed from step to step, and goes back into the model with each loss that is
+    read; the other backends keep it there. Whatever the execution, a step goes on from where the last one
+    left the weights.
+    """
+
+    def __init__(self, name: str, task: KerasTask, framework: Framework) -> None:
+        self.framework = framework
+        self.model = task.model
+        self.batches = [tuple(map(keras.ops.convert_to_tensor, batch)) for batch in task.batches]
+        self._state: tuple[list[Any], ...] = ()
+        import_foreign(name, lambda: self._compile(name, task))
+
+    def _compile(self, name: str, task: KerasTask) -> None:
+        """Compile and build all that a step creates when it is first taken."""
+        inputs, targets = self.batches[0]
+        outputs = self.model(inputs, training=False)
+        check_fit(name, task.loss, targets, outputs)
+        self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
+        self.model._symbolic_build(data_batch=(inputs, targets))  # noqa: SLF001 - what fit does before its first step
+        if not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+
+    def _groups(self) -> tuple[Sequence[Any], ...]:
+        model = self.model
+        return (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+
+    def advance(self, execution: Execution) -> Callable[[int], Any]:
+        """Return the function that issues a step; its result is the loss on the device.
+
+        Raises:
+            NotHereError: Naming a layer that XLA does not compile and Keras would run without it, as cuDNN's
+                LSTM in TensorFlow.
+        """
+        step: Any = self.model.train_step
+        layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - Keras's own way
+        for layer in layers:
+            if not layer.supports_jit:
+                kind = type(layer).__name__
+                raise NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
+        match self.framework:
+            case Framework.KERAS_JAX:
+                if execution is not Execution.EAGER:
+                    import jax
+
+                    step = jax.jit(step, donate_argnums=0)
+
+                def advance(index: int) -> Any:
+                    state = self._state or tuple([v.value for v in group] for group in self._groups())
+                    logs, self._state = step(state, self.batches[index % len(self.batches)])
+                    return logs["loss"]
+
+                return advance
+            case Framework.KERAS_TENSORFLOW if execution is not Execution.EAGER:
+                import tensorflow as tf
+
+                is_compiled = execution is Execution.COMPILE
+                step = tf.function(step, jit_compile=is_compiled, reduce_retracing=True)
+            case Framework.KERAS_TORCH if execution is not Execution.EAGER:
+                import torch
+
+                step = torch.compile(step)
+            case _:
+                pass
+        return lambda index: step(self.batches[index % len(self.batches)])["loss"]
+
+    def edge_loss(self, result: Any, _index: int) -> float:
+        """Copy a loss to the host, and begin a new mean."""
+        loss = float(_host(result))
+        self.restore([value for group in self._state for value in group])
+        self._state = ()
+        self.model.reset_metrics()
+        return loss
+
+    def values(self) -> Values:
+        """Copy every variable to the host, after a loss was read."""
+        return [_copy(variable.value) for group in self._groups() for variable in group]
+
+    def restore(self, values: Values) -> None:
+        """Write values back, none or all."""
+        variables = chain.from_iterable(self._groups())
+        for variable, value in zip(variables, values, strict=False):
+            variable.assign(value)
+
+    def fingerprint(self) -> Values:
+        """Copy the start of every trained variable, after a loss was read."""
+        return [_copy(keras.ops.reshape(v.value, (-1,))[:1024]) for v in self.model.trainable_variables]
+
+
+def first_loss(task: KerasTask) -> float:
+    """Return the loss of the first samples with dropout off, before any step."""
+    inputs, targets = (keras.ops.convert_to_tensor(part[:REFERENCE_SAMPLES]) for part in task.batches[0])
+    return float(_host(task.loss(targets, task.model(inputs, training=False))))
+
+
+def _copy(value: Any) -> Any:
+    return np.array(_host(value))
+
+
+def seed_all(seed: int) -> None:
+    """Fix every generator that Keras draws the seeds of weights and of dropout from.
+
+    ``keras.utils.set_random_seed`` would load TensorFlow, wherever it is installed, into a process of jax.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the one that Keras and models of others draw from
+
+
+def on_device(framework: Framework, *, is_cpu: bool) -> Any:
+    """Return the context in which a backend places what it makes on the device that is measured.
+
+    Raises:
+        NotHereError: If the backend sees no GPU where one is to be measured.
+    """
+    if not is_cpu:
+        name_of_gpu(framework)
+        return keras.device("gpu:0")
+    # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
+    return keras.device("cpu" if framework is Framework.KERAS_TORCH else "cpu:0")
+
+
+def name_of_gpu(framework: Framework) -> str | None:
+    """Return what a backend calls the GPU that it computes on; None where it has no name for it.
+
+    Raises:
+        NotHereError: If it sees none, with the reason.
+    """
+    facts = KERAS[framework]
+    match framework:
+        case Framework.KERAS_TENSORFLOW:
+            import tensorflow as tf
+
+            if gpus := tf.config.list_physical_devices("GPU"):
+                details: dict[str, str] = tf.config.experimental.get_device_details(gpus[0])
+                return details.get("device_name")
+        case Framework.KERAS_JAX:
+            import jax
+
+            try:
+                device = jax.devices()[0]
+            except RuntimeError as error:  # of a build for GPUs, where the driver is absent or too old
+                raise NotHereError(f"jax cannot open the GPU: {one_line(error)}") from error
+            if device.platform == "gpu":
+                return str(device.device_kind)
+        case _:
+            import torch
+
+            if torch.cuda.is_available():
+                return torch.cuda.get_device_name()
+    raise NotHereError(f"this build of {facts.module} sees no GPU: {facts.on_cuda}")
+
+
+def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ...]:
+    """Make sure that a backend has opened the GPU that was probed, by what it tells of it.
+
+    Raises:
+        NoDeviceError: If it is another one: telemetry would be of a neighbor.
+    """
+    if profile.is_cpu:
+        return ()
+    try:
+        name = name_of_gpu(framework)
+    except NotHereError:  # each case says it
+        return ()
+    if framework is Framework.KERAS_TORCH:
+        from gpubench.measure.hardware import check_device
+
+        return check_device(profile)
+    return check_same_device(profile, name=name, uuid=None, sm_count=None, pci_bus_id=None)
 
 
 @dataclass(kw_only=True)
@@ -45,8 +318,12 @@ class KerasBench(Bench):
     framework: Framework
 
     def is_spent(self, status: Status) -> bool:
-        """Let go of a case; whether this process must not measure another."""
-        keras_steps.release(self.framework)
+        """Hand back what Keras keeps of a case; whether this process must not measure another."""
+        keras.utils.clear_session(free_memory=True)
+        if self.framework is Framework.KERAS_TORCH:
+            import torch
+
+            torch.cuda.empty_cache()  # nothing where CUDA was not opened
         return super().is_spent(status)
 
 
@@ -56,11 +333,10 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
     case, framework = order.case, bench.framework
 
     def measure(deadline_s: Seconds) -> None:
-        place = keras_steps.on_device(framework, is_cpu=bench.profile.is_cpu)
         with (
-            place,
-            keras_steps.policy_of(case.precision),
-            keras_steps.switches_of(framework, case.precision) as seen.switches,
+            on_device(framework, is_cpu=bench.profile.is_cpu),
+            policy_of(case.precision),
+            switches_of(framework, case.precision) as seen.switches,
         ):
             time_job(order, bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
@@ -71,18 +347,19 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
     case, build = order.case, build_of(order.reference, bench.framework)
     bench.phase("build")
     with seen.timing("build"):
-        task = keras_steps.built(build, case, bench.seed)
+        seed_all(bench.seed)
+        task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
         seen.batch_count = len(steps.batches)
     in_time(deadline_s)
     bench.phase("check")
-    seen.precision_errors = keras_steps.product_errors()
+    seen.precision_errors = product_errors()
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
         seen.reference_error = _reference_error(order, bench, build, task)
     before = steps.fingerprint()
 
     def prove_again() -> None:  # code of the model's own may have set a switch meanwhile
-        seen.precision_errors = worse(seen.precision_errors, keras_steps.product_errors())
+        seen.precision_errors = worse(seen.precision_errors, product_errors())
 
     in_time(deadline_s)
     return Job(
@@ -123,7 +400,6 @@ def _first_steps(
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
         steps.restore(start)
         seen.graph_error = largest_difference(prepared, eager)
-    del start
     bench.phase("first steps")
     began_s = time.perf_counter()
     for index in range(max(bench.budget.curve_steps, 1)):
@@ -140,18 +416,17 @@ def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[
 
 def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, task: KerasTask) -> float | None:
     """Hold the first loss against the same model in float32 on the CPU, from the same weights."""
-    found = keras_steps.first_loss(task)
-    place: AbstractContextManager[object] = keras_steps.on_device(bench.framework, is_cpu=True)
+    found = first_loss(task)
     weights = task.model.get_weights()
     with (
-        place,
-        keras_steps.policy_of(Precision.FP32),
-        keras_steps.switches_of(bench.framework, Precision.FP32),
+        on_device(bench.framework, is_cpu=True),
+        policy_of(Precision.FP32),
+        switches_of(bench.framework, Precision.FP32),
     ):
-        again = keras_steps.built(build, order.case, bench.seed, Precision.FP32)
+        seed_all(bench.seed)
+        again = build(order.case.batch_size, bench.seed)
         again.model.set_weights(weights)
-        expected = keras_steps.first_loss(again)
-    return relative_difference(found, expected)
+        return relative_difference(found, first_loss(again))
 
 
 def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
@@ -163,12 +438,11 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
         began_s: When the import of the framework began, on ``time.perf_counter`` [s].
     """
     check_backend(setup.framework)
-    findings = check_gpu(setup.device, setup.framework)
     telemetry = open_telemetry(setup.device)
     line.send(
         messages.Ready(
             cold_s={"import": time.perf_counter() - began_s},
-            findings=findings,
+            findings=check_gpu(setup.device, setup.framework),
             packages=versions(setup.framework),
         )
     )

@@ -86,8 +86,8 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     held_out = torch.arange(len(samples)) % HELD_OUT == 0
     kept = torch.nonzero(~held_out).flatten()
     order_of = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
-    whole = len(order_of) // goal.batch_size * goal.batch_size
-    batches = tuple((samples[part], labels[part]) for part in order_of[:whole].split(goal.batch_size))
+    parts = (part for part in order_of.split(goal.batch_size) if len(part) == goal.batch_size)
+    batches = tuple((samples[part], labels[part]) for part in parts)
     optimizer = partial(torch.optim.Adam, lr=goal.learning_rate)
     return dataclasses.replace(task, batches=batches, optimizer=optimizer), (
         samples[held_out],

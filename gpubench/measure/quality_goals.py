@@ -55,10 +55,8 @@ def digits() -> Arrays:
     """
     import numpy as np
 
-    lines = (
-        gzip.decompress(read_bytes(package_path("data/digits.csv.gz"), TABLE_BYTES)).decode("ascii").split()
-    )
-    rows = np.array([line.split(",") for line in lines], dtype=np.uint8)
+    table = gzip.decompress(read_bytes(package_path("data/digits.csv.gz"), TABLE_BYTES)).decode("ascii")
+    rows = np.array([line.split(",") for line in table.split()], dtype=np.uint8)
     return np.ascontiguousarray(rows[:, :-1].reshape(-1, 8, 8)), np.ascontiguousarray(rows[:, -1])
 
 

@@ -93,22 +93,19 @@ class AmdReadings(NoReadings):
 
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization and memory."""
-        kinds, now, places = (
-            self.smi.AmdSmiClkType,
-            self.smi.AmdSmiTemperatureMetric.CURRENT,
-            self.smi.AmdSmiTemperatureType,
-        )
-        temperature_c = None
-        for place in (places.EDGE, places.HOTSPOT):  # Instinct cards have the hot spot alone
-            if temperature_c is None:
-                temperature_c = self.get(
-                    "temperature_c", plausible.TEMPERATURE, "temp_metric", None, place, now
-                )
+        kinds, now = self.smi.AmdSmiClkType, self.smi.AmdSmiTemperatureMetric.CURRENT
+
+        def temperature_c(place: Any) -> float | None:
+            return self.get("temperature_c", plausible.TEMPERATURE, "temp_metric", None, place, now)
+
+        places = self.smi.AmdSmiTemperatureType
+        edge_c = temperature_c(places.EDGE)
         return Reading(
             sm_clock_hz=self.get("sm_clock_hz", _CLOCK, "clock_info", "clk", kinds.GFX),
             memory_clock_hz=self.get("memory_clock_hz", _MEMORY_CLOCK, "clock_info", "clk", kinds.MEM),
             power_w=self.get("power_w", plausible.POWER, "power_info", _power),
-            temperature_c=temperature_c,
+            # Instinct cards have the hot spot alone
+            temperature_c=temperature_c(places.HOTSPOT) if edge_c is None else edge_c,
             utilization=self.get(
                 "utilization", plausible.UTILIZATION_PERCENT, "gpu_activity", "gfx_activity"
             ),
@@ -244,12 +241,10 @@ BACKEND = AmdBackend()
 def open_readings(bus_id: str) -> NoReadings:
     """Return the readings of a GPU; unknown throughout without the library, or where it shows no such GPU."""
     smi = open_library()
-    if smi is None:
-        return NoReadings()
-    try:
-        return AmdReadings(smi, bus_id)
-    except smi.AmdSmiException:
-        return NoReadings()
+    if smi is not None:
+        with contextlib.suppress(smi.AmdSmiException):
+            return AmdReadings(smi, bus_id)
+    return NoReadings()
 
 
 def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[DeviceProfile, DeviceState | None]:
@@ -257,7 +252,7 @@ def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[Device
     version = node.get("gfx_target_version", 0)  # 90010 is gfx90a, 110000 is gfx1100
     architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
     units, unique = node["simd_count"] // (node.get("simd_per_cu") or 4), node.get("unique_id")
-    refused = {"memory_bandwidth_bytes_per_s": "AMD's library does not tell the memory's transfer rate"}
+    unavailable = {"memory_bandwidth_bytes_per_s": "AMD's library does not tell the memory's transfer rate"}
     clock_mhz = node.get("max_engine_clk_fcompute", 0)
     profile = DeviceProfile(
         backend="rocm",
@@ -266,34 +261,21 @@ def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[Device
         index=index,
         pci_bus_id=bus_id,
         architecture=architecture,
-        sm_count=plausible.taken(plausible.SMS, units, "sm_count", refused, _TOPOLOGY),
-        sm_clock_max_hz=plausible.taken(_HIGHEST_CLOCK, clock_mhz, "sm_clock_max_hz", refused, _TOPOLOGY),
+        sm_count=plausible.taken(plausible.SMS, units, "sm_count", unavailable, _TOPOLOGY),
+        sm_clock_max_hz=plausible.taken(_HIGHEST_CLOCK, clock_mhz, "sm_clock_max_hz", unavailable, _TOPOLOGY),
         tensor_core_precisions=next((f for a, f in _FORMATS.items() if architecture.startswith(a)), ()),
-        unavailable=refused,
+        unavailable=unavailable,
     )
     of = open_readings(bus_id)
     if not isinstance(of, AmdReadings):
-        refused |= dict.fromkeys(("name", "gpu_key", "memory_bytes", "power_limit_w"), "amdsmi is missing")
+        fields = ("name", "gpu_key", "memory_bytes", "power_limit_w")
+        unavailable |= dict.fromkeys(fields, "amdsmi is missing")
         return profile, None
-    return _told(profile, of)
-
-
-def _told(profile: DeviceProfile, of: AmdReadings) -> tuple[DeviceProfile, DeviceState]:
-    """Add what the library tells."""
     name = of.get("name", plausible.text, "gpu_asic_info", "market_name")
     vram = of.smi.AmdSmiMemoryType.VRAM
     memory_bytes = of.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
     limits, now = of.power_limits(), of.sample()
     spec = None if name is None else find_spec(name, memory_bytes)
-
-    state = DeviceState(
-        temperature_c=now.temperature_c,
-        power_w=now.power_w,
-        utilization=now.utilization,
-        memory_used_bytes=now.memory_used_bytes,
-        memory_in_use_bytes=now.memory_used_bytes,
-        idle=None if now.utilization is None else now.utilization == 0,
-    )
     described = replace(
         profile,
         name=name,
@@ -304,7 +286,14 @@ def _told(profile: DeviceProfile, of: AmdReadings) -> tuple[DeviceProfile, Devic
         power_limit_default_w=limits.default_w,
         driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
     )
-    refused = {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
+    unavailable |= {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
     if spec is None:
-        refused["gpu_key"] = f"{NO_SPEC} and memory"
-    return replace(described, unavailable=profile.unavailable | refused), state
+        unavailable["gpu_key"] = f"{NO_SPEC} and memory"
+    return described, DeviceState(
+        temperature_c=now.temperature_c,
+        power_w=now.power_w,
+        utilization=now.utilization,
+        memory_used_bytes=now.memory_used_bytes,
+        memory_in_use_bytes=now.memory_used_bytes,
+        idle=None if now.utilization is None else now.utilization == 0,
+    )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.interval import Interval
 from gpubench.measure.feeding import (
     CLIP_FRAMES,
+    ImageRate,
     PreparationRate,
     eight_bit_bytes,
     measure_preparation,
@@ -32,21 +32,13 @@ EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
 """GPUs to answer for where there is none here and none is named."""
 
 
-class Consumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second that a GPU trains on, with its interval (None is unknown), and what it rests on."""
+class Consumption(ImageRate, frozen=True, kw_only=True):
+    """Images per second that a GPU trains on, and what they rest on."""
 
     workload: str
     gpu: str
     case: str
     basis: str
-    images_per_s: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def interval(self) -> Interval:
-        """The rate with its interval [images/s]."""
-        return Interval(self.images_per_s, self.low, self.high)
 
 
 class Feeding(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,22 +132,27 @@ def consumed_by(
     """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
     own, reference = own_runs(results), reference_runs()
     specs = [require_spec(key) for key in gpu_keys]
-    found, refused = [], []
-    for name in CONSUMERS:
-        answers = estimate(Question(profile=profile_of(name)), specs, own=own, reference=reference)
-        for key, answer in answers.items():
-            if isinstance(answer, Refusal):
-                refused.append(f"{name} on {key}: {answer.reason}")
-            else:
-                found.append(
-                    Consumption(
-                        workload=name,
-                        gpu=key,
-                        case=answer.case.label,
-                        basis=answer.basis,
-                        images_per_s=answer.samples_per_s,
-                        low=answer.low,
-                        high=answer.high,
-                    )
-                )
-    return tuple(found), tuple(refused)
+    answers = [
+        (name, key, answer)
+        for name in CONSUMERS
+        for key, answer in estimate(
+            Question(profile=profile_of(name)), specs, own=own, reference=reference
+        ).items()
+    ]
+    found = tuple(
+        Consumption(
+            workload=name,
+            gpu=key,
+            case=answer.case.label,
+            basis=answer.basis,
+            images_per_s=answer.samples_per_s,
+            low=answer.low,
+            high=answer.high,
+        )
+        for name, key, answer in answers
+        if not isinstance(answer, Refusal)
+    )
+    refused = (
+        f"{name} on {key}: {answer.reason}" for name, key, answer in answers if isinstance(answer, Refusal)
+    )
+    return found, tuple(refused)

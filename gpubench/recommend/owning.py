@@ -120,8 +120,9 @@ def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -
     21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
     """
     useful = economics.useful_hours(owned.years, utilization)
-    power_w = owned.power_w + owned.host_w
-    energy = economics.energy_usd_per_hour(power_w, owned.pue, tariff, owned.idle_w, utilization)
+    energy = economics.energy_usd_per_hour(
+        owned.power_w + owned.host_w, owned.pue, tariff, owned.idle_w, utilization
+    )
     capital = economics.capital_usd_per_hour(owned.purchase_usd, resale, useful)
     return capital, energy + owned.upkeep_usd_per_hour
 
@@ -207,8 +208,10 @@ def ownerships(
     quoted = {gpu_key for gpu_key, *_ in quotes}
     for each in (price for price in card_prices() if request.buys and price.gpu_key not in quoted):
         is_kit = is_a_computer(load_specs()[each.gpu_key])
-        given = {"host_usd": 0.0} if is_kit else {}
-        found += [_machine(request, power_w, each, count, given) for count in ((1,) if is_kit else counts)]
+        found += [
+            _machine(request, power_w, each, count, {"host_usd": 0.0} if is_kit else {})
+            for count in ((1,) if is_kit else counts)
+        ]
     return found
 
 
@@ -275,19 +278,20 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
         rows: Their ranking, with the hours of one job.
         request: The jobs of a month.
     """
-    assert request.jobs_per_month is not None  # what is bought is compared at so many jobs
+    jobs_per_month = request.jobs_per_month
+    assert jobs_per_month is not None  # what is bought is compared at so many jobs
     job_hours = {row.offer: row.hours.value for row in rows}
-    found = []
-    for machine in machines:
+
+    def used(machine: Ownership) -> Ownership:
         one_job_hours = job_hours.get(offer_of(machine))
         if one_job_hours is None:
-            found.append(machine)
-            continue
+            return machine
         at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
-        use = Range.of(request.jobs_per_month * one_job_hours / HOURS_PER_MONTH / at_once)
-        told = tuple(name for name in machine.assumed if name != "utilization")
-        found.append(replace(machine, utilization=use, assumed=told))
-    return found
+        use = jobs_per_month * one_job_hours / HOURS_PER_MONTH / at_once
+        assumed = tuple(name for name in machine.assumed if name != "utilization")
+        return replace(machine, utilization=Range.of(use), assumed=assumed)
+
+    return list(map(used, machines))
 
 
 # --- buy or rent -----------------------------------------------------------------------------------------
@@ -335,9 +339,8 @@ def _session(request: RankRequest, pool: Candidates, machine: int) -> tuple[Rank
     if work is None or many <= 1:
         return request, pool
     drawn = None if work.drawn is None else work.drawn * many
-    work = replace(work, samples=work.samples * many, drawn=drawn)
-    together = msgspec.structs.replace(request, egress_usd=request.egress_usd * many)
-    return together, replace(pool, work=work)
+    together = replace(pool, work=replace(work, samples=work.samples * many, drawn=drawn))
+    return msgspec.structs.replace(request, egress_usd=request.egress_usd * many), together
 
 
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
@@ -402,7 +405,7 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
         at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
         return np.asarray(at_once * usd / job_hours[0])
 
-    low, high = (float(x) for x in np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL))
+    low, high = np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL).tolist()
     likely = float(rent(pool.rate[pair][:, None])[0])
     return Range(min(low, likely), likely, max(high, likely))
 

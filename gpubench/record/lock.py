@@ -87,24 +87,17 @@ def _take(path: Path) -> int | None:
         descriptor, is_new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644), True
     except FileExistsError:
         try:
-            _require_regular(path)
+            if not stat.S_ISREG((facts := path.lstat()).st_mode):
+                raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
             descriptor, is_new = os.open(path, os.O_RDWR | _FLAGS), False
         except FileNotFoundError:  # its holder has just removed it
             return None
-    try:
+    with contextlib.ExitStack() as unless_locked:
+        unless_locked.callback(os.close, descriptor)
         if _is_locked(descriptor, is_new=is_new) and _is_at(path, descriptor):
+            unless_locked.pop_all()
             return descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
     return None
-
-
-def _require_regular(path: Path) -> None:
-    facts = path.lstat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise StorageError(f"cannot lock run {path.stem[1:]}: {path} is {kind_of(facts)}: remove it")
 
 
 def _is_locked(descriptor: int, *, is_new: bool) -> bool:
@@ -123,8 +116,6 @@ def _is_locked(descriptor: int, *, is_new: bool) -> bool:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        there = path.lstat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    return False

@@ -36,13 +36,13 @@ def merged(run: Run, other: Run) -> Run:
         part = None if mine is None else finished_part(mine)
         if part is None or (_is_measured(row) and not _is_measured(part)):
             rows[row.case] = row
-        elif _indices(row.launches) - _indices(part.launches):
+        elif {launch.index for launch in row.launches} - {launch.index for launch in part.launches}:
             launches = _together(row.launches, part.launches)
             rows[row.case] = msgspec.structs.replace(part, status=Status.OK, reason=None, launches=launches)
             gained.append(row.case)
-    if gained:
-        from gpubench.measure import checks  # a reader of finished runs judges nothing
     for case in gained:
+        from gpubench.measure import checks  # a reader of finished runs judges nothing
+
         rows[case] = checks.judge_measurement(rows[case], run.launch_count or 1, tuple(rows.values()))
     micro = {(result.name, result.precision, result.size): result for result in (*other.micro, *run.micro)}
     trained = {row.case: row for row in run.quality}
@@ -68,7 +68,3 @@ def _together(first: Iterable[Launch], second: Iterable[Launch]) -> tuple[Launch
         if launch.index not in launches or launches[launch.index].stopped or not launch.stopped:
             launches[launch.index] = launch
     return tuple(launches[index] for index in sorted(launches))
-
-
-def _indices(launches: Iterable[Launch]) -> set[int]:
-    return {launch.index for launch in launches}

@@ -19,21 +19,16 @@ from gpubench.units import UNKNOWN, format_percent, format_si, plain
 if TYPE_CHECKING:
     from gpubench.recommend.feed import FeedReport
 
-_PER_FRAME = (
-    "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of an "
-    "image classifier"
-)
-
 
 def _render(data: ReportData) -> Block | None:
-    cases: dict[str, list[Result]] = {}  # of each image workload, those of training
-    for result in () if data.is_cpu else data.results:
-        profile = load_profiles().get(result.case.workload)
-        if profile is not None and profile.is_image and result.case.task is TaskKind.TRAIN:
-            cases.setdefault(result.case.workload, []).append(result)
-    shown = [max(at_named_batches(cases[name]), key=pace) for name in sorted(cases)]
-    if not shown:
+    images = {name for name, profile in load_profiles().items() if profile.is_image}
+    trained = [r for r in data.results if r.case.task is TaskKind.TRAIN and r.case.workload in images]
+    if data.is_cpu or not trained:
         return None
+    shown = [
+        max(at_named_batches([r for r in trained if r.case.workload == name]), key=pace)
+        for name in sorted({r.case.workload for r in trained})
+    ]
     micro = (m for run in data.device_runs for m in run.micro)
     link = next((m for m in micro if m.name == "host to device pinned"), None)
     return Block(
@@ -95,8 +90,12 @@ def prepared(report: FeedReport) -> list[Part]:
     rate = report.prepared
     clips = rate.frames > 1
     what = f"clips of {rate.frames} frames of 340 x 256" if clips else "500 x 375 photographs"
+    per_frame = (
+        "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of "
+        "an image classifier"
+    )
     lines = [
-        *((_PER_FRAME,) if clips else ()),
+        *((per_frame,) if clips else ()),
         *(
             f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
             f"{format_si(f.tensors_bytes_per_s, 'B/s')} of tensors, "

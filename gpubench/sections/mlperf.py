@@ -42,23 +42,24 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
         offers: Prices; marketplace hosts, spot and reserved ones are passed over: a published system is a
             whole machine that stays.
     """
-    clouds: dict[str, list[Offer]] = {}
-    for offer in offers:
-        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.price_usd_per_hour > 0:
-            clouds.setdefault(offer.gpu_key, []).append(offer)
-    found = []
-    for run in runs:
+    clouds = [
+        offer
+        for offer in offers
+        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.price_usd_per_hour > 0
+    ]
+    clouds.sort(key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""), reverse=True)
+    cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
+
+    def one(run: PublishedRun) -> PricedRun:
         # GPUs that worked as one machine are priced as one; more than a machine holds, as several full ones
-        size = min(run.gpus, MOST_GPUS_OF_A_MACHINE)
-        fitting = [offer for offer in clouds.get(run.gpu_key, ()) if offer.gpu_count == size]
-        if not fitting or run.gpus % size:
-            found.append(PricedRun(run=run))
-            continue
-        offer = min(fitting, key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""))
-        machines = run.gpus // size
+        machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
+        offer = cheapest.get((run.gpu_key, run.gpus // machines))
+        if offer is None or rest:
+            return PricedRun(run=run)
         usd = float(offer.price_usd_per_hour) * machines * run.minutes / MINUTES_PER_HOUR
-        found.append(PricedRun(run=run, offer=offer, machines=machines, usd=usd))
-    return tuple(found)
+        return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
+
+    return tuple(map(one, runs))
 
 
 def what() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Look, Mark, dots, two_lines
-from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpus_of
 from gpubench.models import BuyOrRent, PriceCondition, Pricing
@@ -30,7 +30,6 @@ def _render(data: ReportData) -> Block | None:
     if not decisions:
         return None
     assumed, best = listing(assumed_of(decisions)), _best(data)
-    said = Paragraph(text=" ".join((*best, *_verdicts(decisions))))
     note = Paragraph(text=f"Assumed, because it was not given: {assumed}. {_OWN}", tone="note")
     caption = (
         "Below 1 owning is the cheaper. The line spans resale, the share of hours at work, the price of "
@@ -38,9 +37,20 @@ def _render(data: ReportData) -> Block | None:
         "handed back."
     )
     shown, notes = _table(decisions), (note,) if assumed else ()
-    chart = Charts(figures=(_figure(decisions),), twin=shown, caption=caption)
+    figure = dots(
+        [_mark(each) for each in decisions],
+        {None: Look(name="owned", color=BLUE)},
+        "cost of owning over renting the same work",
+        "Dot chart of the cost of an hour of work, owned against rented",
+        line_at=1.0,
+    )
+    chart = Charts(figures=(figure,), twin=shown, caption=caption)
     brief = (shown, *(Paragraph(text=each) for each in best), *notes)
-    return Block(title="Buy or rent", brief=brief, parts=(said, chart, *notes))
+    return Block(
+        title="Buy or rent",
+        brief=brief,
+        parts=(Paragraph(text=" ".join((*best, *_verdicts(decisions)))), chart, *notes),
+    )
 
 
 def _best(data: ReportData) -> list[str]:
@@ -65,16 +75,6 @@ def _verdicts(decisions: Sequence[BuyOrRent]) -> Iterator[str]:
         names = dict.fromkeys(gpus_of(each) for each in by_the_hour if each.verdict == verdict)
         if names:
             yield f"{listing(names, most=3)}: {words}"
-
-
-def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
-    return dots(
-        [_mark(each) for each in decisions],
-        {None: Look(name="owned", color=BLUE)},
-        "cost of owning over renting the same work",
-        "Dot chart of the cost of an hour of work, owned against rented",
-        line_at=1.0,
-    )
 
 
 def _mark(each: BuyOrRent) -> Mark:

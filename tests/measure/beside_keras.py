@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from paired import EXIT_CODES, WARM_S, ratio_of, verdict_of, warm_count, words_of
 
 if TYPE_CHECKING:
-    from gpubench.measure.keras_steps import Steps
+    from gpubench.measure.keras_case import Steps
     from gpubench.measure.loop import CallLoop
     from gpubench.models import Execution, Framework
 
@@ -121,7 +121,7 @@ def torch_step() -> Callable[[int], object]:
 def keras_steps_of(framework: Framework) -> Steps:
     """Return the digit network in Keras, as it is measured."""
     from gpubench.discovery import keras_models
-    from gpubench.measure.keras_steps import Steps, policy_of, seed_all
+    from gpubench.measure.keras_case import Steps, policy_of, seed_all
     from gpubench.models import Precision
 
     with policy_of(Precision.FP32):
