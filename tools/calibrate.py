@@ -40,22 +40,22 @@ from gpubench.profile import load_profiles
 from gpubench.record.store import read_runs
 from gpubench.specs import load_specs
 from gpubench.today import day_of
-from tools.conformal import (
+from tools.fit import (
     COMMON_SHARE,
+    LEVEL,
+    Fit,
     errors_without,
     factor_of,
     fit_scale,
+    fit_table,
     level_errors_without,
     level_weights,
     of_task,
     pairs_of,
     usual_errors,
 )
-from tools.fit import LEVEL, Fit, fit_table
-from tools.published import fitted_on, shipped
+from tools.published import PUBLISHED, Table, fitted_on, join, published_bytes, shipped, table_with
 from tools.scaling_fit import fit_scaling, jobs
-from tools.table import Table, join, table_with
-from tools.tables import PUBLISHED, published_bytes
 
 KINDS = {"known": "harness", "stranger": "stranger"}
 """What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""

@@ -26,39 +26,36 @@ from gpubench.predict.roofline import Times, deviations_of, take
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
 from gpubench.stats import Z90
-from tools.conformal import (
+from tools.fit import (
     COMMON_SHARE,
     COVERAGE,
     HOLD_OUTS,
+    LEVEL,
+    RATIO,
+    Aim,
+    Fit,
     Pairs,
+    batch_spread,
+    coefficients_of,
     errors_without,
     factor_of,
     fit_scale,
+    fit_table,
     geometric_mean_errors,
     gpu_bound,
+    host_prior_s,
     level_errors_without,
     level_rows,
     level_weights,
     log_errors,
     of_task,
     pairs_of,
+    predict_rows,
     usual_errors,
     widened,
 )
-from tools.fit import (
-    LEVEL,
-    RATIO,
-    Aim,
-    Fit,
-    batch_spread,
-    coefficients_of,
-    fit_table,
-    host_prior_s,
-    predict_rows,
-)
-from tools.published import fitted_on, read_csv
+from tools.published import Table, fitted_on, read_csv
 from tools.scaling_fit import scaling_figures
-from tools.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)

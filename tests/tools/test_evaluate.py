@@ -15,20 +15,20 @@ from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
 from tools import make_prediction as page
-from tools.conformal import (
+from tools.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
+from tools.fit import (
     HOLD_OUTS,
     errors_without,
     factor_of,
     fit_scale,
+    fit_table,
     held_out,
     log_errors,
     pairs_of,
+    times_of,
     usual_errors,
 )
-from tools.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
-from tools.fit import fit_table, times_of
-from tools.published import fitted_on
-from tools.table import base_model
+from tools.published import base_model, fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method

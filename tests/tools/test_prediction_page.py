@@ -31,13 +31,10 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB
-from tools.conformal import level_weights
 from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_median
-from tools.fit import batch_spread
-from tools.published import fitted_on, shipped
+from tools.fit import batch_spread, level_weights
+from tools.published import DATA, Table, fitted_on, model_profiles, published_rows, shipped
 from tools.scaling_fit import scaling_figures
-from tools.table import Table, model_profiles
-from tools.tables import DATA, published_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction.md"
