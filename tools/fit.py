@@ -98,54 +98,13 @@ LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Where each kind of unknown stands in the vector, after the coefficients.
-
-    Attributes:
-        host: First host term; there is one of each source.
-        deviation: First deviation: the first kind of all architectures, then the second, then the third.
-        source, model: First offset of a source, and of a model.
-        size: Number of unknowns, cells apart.
-    """
-
-    sources: tuple[str, ...]
-    architectures: tuple[str, ...]
-    models: tuple[str, ...]
-    host: int
-    deviation: int
-    source: int
-    model: int
-    size: int
-
-    def deviations(self, z: Floats) -> Floats:
-        """Those of the unknowns, (kinds, architectures): what is written there changes them."""
-        return z[self.deviation : self.source].reshape(len(DEVIATIONS), len(self.architectures))
-
-
-def layout_of(table: Table) -> Layout:
-    """The unknowns of a fit to any rows of a table."""
-    names = [tuple(sorted(set(each))) for each in (table.source, table.architecture, table.base_model)]
-    sources, architectures, models = names
-    sizes = [len(NAMES), len(sources), len(DEVIATIONS) * len(architectures), len(sources), len(models)]
-    host, deviation, source, model, size = map(int, np.cumsum(sizes))
-    return Layout(
-        sources=sources,
-        architectures=architectures,
-        models=models,
-        host=host,
-        deviation=deviation,
-        source=source,
-        model=model,
-        size=size,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fit:
     """A fit: unknowns ``z``, and the linearized problem around them.
 
     Attributes:
-        z: (size,) see ``Layout``.
+        unknowns: (size,) kind and name of each: the coefficients, then those of ``_labels``.
+        places: (n, 6) which unknowns each row of the table has, in the order of ``_labels``.
+        z: (size,) their values.
         rows: Row numbers of the table that were used.
         jacobian, residual, weight: Of those rows.
         precision, prior: Of the unknowns before any row was seen.
@@ -153,7 +112,8 @@ class Fit:
 
     table: Table
     aim: Aim
-    layout: Layout
+    unknowns: Sequence[tuple[str, str]]
+    places: Indices
     z: Floats
     rows: Indices
     jacobian: Floats
@@ -163,21 +123,24 @@ class Fit:
     precision: Floats
     prior: Floats
 
-    @cached_property
+    @property
     def coefficients(self) -> Coefficients:
         """The coefficients of the roofline."""
         return coefficients_of(self.z)
 
-    @cached_property
+    @property
     def host_s_per_operator(self) -> dict[str, float]:
         """Host seconds per operator of each source."""
-        first = self.layout.host
-        return {s: float(np.exp(self.z[first + i])) for i, s in enumerate(self.layout.sources)}
+        found = zip(self.unknowns, np.exp(self.z).tolist(), strict=True)
+        return {name: seconds for (kind, name), seconds in found if kind == "host"}
 
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Deviations of each architecture, from these or other unknowns."""
-        block = self.layout.deviations(self.z if z is None else z)
-        return dict(zip(self.layout.architectures, block.T.tolist(), strict=True))
+        found: dict[str, list[float]] = {}
+        for (kind, name), value in zip(self.unknowns, (self.z if z is None else z).tolist(), strict=True):
+            if kind in DEVIATIONS:
+                found.setdefault(name, []).append(value)
+        return found
 
     def without(self, dropped: Flags) -> Floats:
         """The unknowns that one Gauss-Newton step finds without some rows of the table.
@@ -189,12 +152,12 @@ class Fit:
         before, after = (self._sums(touched), self._sums(touched & ~lost))
         left, right = (a - b + c for a, b, c in zip(self._everything, before, after, strict=True))
         z = self.z + _step(left, right, self)
-        seen, names = set(self.table.architecture[self.rows][~lost]), self.layout.architectures
-        block = self.layout.deviations(z)
-        for i, name in enumerate(names):  # one that lost all of its rows has what its predecessor has
-            older = None if name in seen else predecessor(name, seen)
+        seen = set(self.table.architecture[self.rows][~lost])
+        for at, (kind, name) in enumerate(self.unknowns):
+            # an architecture that lost all of its rows has what its predecessor has
+            older = predecessor(name, seen) if kind in DEVIATIONS and name not in seen else None
             if older is not None:
-                block[:, i] = block[:, names.index(older)]
+                z[at] = z[self.unknowns.index((kind, older))]
         return z
 
     @cached_property
@@ -204,6 +167,12 @@ class Fit:
     def _sums(self, chosen: Flags) -> tuple[Floats, Floats]:
         cell = self.table.cell[self.rows][chosen]
         return _normal(self.jacobian[chosen], self.residual[chosen], self.weight[chosen], cell, self.cell_sd)
+
+
+def _labels(table: Table) -> dict[str, NDArray[Any]]:
+    """Kinds of unknowns beside the coefficients, and which of a kind each row has."""
+    deviations = dict.fromkeys(DEVIATIONS, table.architecture)
+    return {"host": table.source, **deviations, "source": table.source, "model": table.base_model}
 
 
 def coefficients_of(z: Floats) -> Coefficients:
@@ -230,7 +199,7 @@ def predict_rows(
 
 def times_of(fit: Fit, z: Floats | None = None) -> Times:
     """The roofline of every row of the fit's own table, with these or other unknowns."""
-    return _times(fit.table, fit.layout, fit.z if z is None else z)
+    return _times(fit.table, fit.places, fit.z if z is None else z)
 
 
 def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
@@ -241,8 +210,14 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         chosen: Which rows to learn from.
         aim: Ratios between GPUs, or levels.
     """
-    layout = layout_of(table)
-    precision, prior = _prior(layout, aim, table)
+    labels = _labels(table)
+    named = [(kind, name) for kind, names in labels.items() for name in sorted(set(names))]
+    unknowns = [*(("coefficient", name) for name in NAMES), *named]
+    number = {unknown: at for at, unknown in enumerate(unknowns)}
+    host = dict(zip(table.source, np.log(host_prior_s(table)), strict=True))  # a source has one execution
+    prior = np.array([*_PRIOR_MEAN, *(host[name] if kind == "host" else 0.0 for kind, name in named)])
+    sds = {"host": _HOST_LOG_SD, "source": aim.source, "model": aim.model}
+    each = [*(sd for _, sd in PRIORS.values()), *(sds.get(kind, _DEVIATION_SD) for kind, _ in named)]
     rows = np.flatnonzero(chosen)
     noise = np.hypot(aim.noise, batch_spread(table)[rows])
     alike = pd.DataFrame({"weight": 1.0}, index=rows).groupby(
@@ -255,14 +230,15 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     fit = Fit(
         table=table,
         aim=aim,
-        layout=layout,
-        z=prior.copy(),
+        unknowns=unknowns,
+        places=np.array([[number[kind, name] for name in names] for kind, names in labels.items()]).T,
+        z=prior,
         rows=rows,
-        jacobian=np.empty((0, layout.size)),
+        jacobian=np.empty((0, len(prior))),
         residual=np.empty(0),
         weight=full,
         cell_sd=cell_sd,
-        precision=precision,
+        precision=np.diag(np.array(each) ** -2.0),
         prior=prior,
     )
     for _ in range(_MOST_STEPS):
@@ -277,34 +253,14 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
     """The problem around the unknowns of a fit; a row far off its cell, as that alone has it, weighs less."""
-    table, layout, z, cell_sd = take(fit.table, fit.rows), fit.layout, fit.z, fit.cell_sd
-    offset = (
-        z[layout.source + _numbers(table.source, layout.sources)]
-        + z[layout.model + _numbers(table.base_model, layout.models)]
-    )
-    residual = table.log_seconds - np.log(_times(table, layout, z).step_s) - offset
+    table, places, z, cell_sd = take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
+    offset = z[places[:, 4]] + z[places[:, 5]]
+    residual = table.log_seconds - np.log(_times(table, places, z).step_s) - offset
     total = np.bincount(table.cell, weights=full, minlength=len(cell_sd)) + cell_sd**-2
     mean = np.bincount(table.cell, weights=full * residual, minlength=len(cell_sd)) / total
     spread = residual - mean[table.cell]
     weight = full / (1 + (spread / (_ROBUST_SCALE * fit.aim.noise)) ** 2)
-    return replace(fit, jacobian=_jacobian(table, layout, z), residual=residual, weight=weight)
-
-
-def _prior(layout: Layout, aim: Aim, table: Table) -> tuple[Floats, Floats]:
-    mean = np.zeros(layout.size)
-    mean[: len(NAMES)] = _PRIOR_MEAN
-    precision = np.diag([*(sd**-2 for _, sd in PRIORS.values()), *[0.0] * (layout.size - len(NAMES))])
-    hosts = slice(layout.host, layout.deviation)
-    usual = dict(zip(table.source, host_prior_s(table), strict=True))  # a source has one execution
-    mean[hosts] = np.log([usual[source] for source in layout.sources])
-    for first, last, sd in (
-        (layout.host, layout.deviation, _HOST_LOG_SD),
-        (layout.deviation, layout.source, _DEVIATION_SD),
-        (layout.source, layout.model, aim.source),
-        (layout.model, layout.size, aim.model),
-    ):
-        precision[range(first, last), range(first, last)] = sd**-2
-    return precision, mean
+    return replace(fit, jacobian=_jacobian(table, places, z), residual=residual, weight=weight)
 
 
 def host_prior_s(table: Table) -> Floats:
@@ -334,39 +290,25 @@ def batch_spread(table: Table) -> Floats:
     return result
 
 
-def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:
-    index = {value: i for i, value in enumerate(known)}
-    return np.array([index[value] for value in values], dtype=np.int64)
+def _times(table: Table, places: Indices, z: Floats) -> Times:
+    return predict_rows(table, coefficients_of(z), np.exp(z[places[:, 0]]), z[places[:, 1:4]])
 
 
-def _times(table: Table, layout: Layout, z: Floats) -> Times:
-    kind = _numbers(table.architecture, layout.architectures)
-    host = np.exp(z[layout.host + _numbers(table.source, layout.sources)])
-    return predict_rows(table, coefficients_of(z), host, layout.deviations(z)[:, kind].T)
-
-
-def _jacobian(table: Table, layout: Layout, z: Floats) -> Floats:
+def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
     """Derivative of log seconds: coefficients by differences, everything else in closed form."""
-    n, each = len(table), np.arange(len(table))
-    times = _times(table, layout, z)
-    jacobian = np.zeros((n, layout.size))
+    times = _times(table, places, z)
+    jacobian = np.zeros((len(table), len(z)))
     for k in range(len(NAMES)):
         moved = z.copy()
         moved[k] += _STEP
-        jacobian[:, k] = np.log(_times(table, layout, moved).step_s / times.step_s) / _STEP
+        jacobian[:, k] = np.log(_times(table, places, moved).step_s / times.step_s) / _STEP
     of_gpu = (times.gpu_s / times.step_s) ** HARNESS_POWER
-    source = _numbers(table.source, layout.sources)
-    kind = _numbers(table.architecture, layout.architectures)
-    jacobian[each, layout.host + source] = 1 - of_gpu
-    on_tensor = np.take_along_axis(
-        table.chips.tensor, np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1), axis=1
-    ).any(axis=1)
-    compute = -times.compute_s / times.gpu_s * of_gpu
-    shares = (compute, compute * on_tensor, -times.memory_s / times.gpu_s * of_gpu)
-    for k, share in enumerate(shares):
-        jacobian[each, layout.deviation + k * len(layout.architectures) + kind] = share
-    jacobian[each, layout.source + source] = 1.0
-    jacobian[each, layout.model + _numbers(table.base_model, layout.models)] = 1.0
+    modes = np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1)
+    on_tensor = np.take_along_axis(table.chips.tensor, modes, axis=1).any(axis=1)
+    compute, memory = (-each / times.gpu_s * of_gpu for each in (times.compute_s, times.memory_s))
+    ones = np.ones(len(table))
+    shares = np.stack([1 - of_gpu, compute, compute * on_tensor, memory, ones, ones], axis=1)
+    np.put_along_axis(jacobian, places, shares, axis=1)
     return jacobian
 
 
