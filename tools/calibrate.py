@@ -178,10 +178,10 @@ def _by_ratio(fit: Fit, seen: Flags) -> Learned:
 def _by_level(fit: Fit, seen: Flags) -> Learned:
     factor = {}
     for name, hold_out in KINDS.items():
-        error = level_errors_without(fit, hold_out, seen)
+        error = np.where(seen, level_errors_without(fit, hold_out), np.nan)
         scored = np.isfinite(error)
         factor[name] = factor_of(np.abs(error[scored]), level_weights(fit.table, error)[scored])
-    error = level_errors_without(fit, "vendor", ~seen)
+    error = np.where(seen, np.nan, level_errors_without(fit, "vendor"))
     others = _others(fit, error, np.arange(len(error)), level_weights(fit.table, error))
     return _learned(fit, None, factor, others)
 

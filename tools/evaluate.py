@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest, spearmanr
 
 from gpubench.arrays import Flags, Floats
 from gpubench.cli.output import answer
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import Times, deviations_of, take
+from gpubench.predict.roofline import deviations_of, take
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
 from gpubench.stats import Z90
@@ -34,6 +35,7 @@ from tools.fit import (
     RATIO,
     Aim,
     Fit,
+    Judged,
     Pairs,
     batch_spread,
     coefficients_of,
@@ -42,16 +44,16 @@ from tools.fit import (
     fit_scale,
     fit_table,
     geometric_mean_errors,
-    gpu_bound,
     host_prior_s,
+    level_errors,
     level_errors_without,
-    level_rows,
     level_weights,
-    log_errors,
     of_task,
     pairs_of,
     predict_rows,
+    ratio_errors,
     usual_errors,
+    weighted_quantile,
     widened,
 )
 from tools.published import Table, fitted_on, read_csv
@@ -168,33 +170,30 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
     learned = load_calibration().of(task)
-    n = len(pairs)
-    error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
-    level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
     assert learned.ratio.scale is not None  # only levels are without one
-    scale = usual_errors(table, pairs, learned.ratio.scale) if n else np.empty(0)
-    unsure = batch_spread(table)
-    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
-        rows = (table.harness == harness) & (table.gpu_key == gpu)
-        mine = rows[pairs.y]
-        times = _times(table, _fitted(RATIO, task), harness, gpu)
-        error[mine] = log_errors(table, pairs, times)[mine]
-        bound[mine] = gpu_bound(pairs, times)[mine]
-        spec = load_specs()[gpu]
-        width[mine] = learned.ratio.half_width(spec) * scale[mine]
-        times = _times(table, _fitted(LEVEL, task), harness, gpu)
-        rows &= level_rows(table, times)
-        level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        level_width[rows] = widened(learned.level.half_width(spec), unsure[rows])
+    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs) else np.empty(0)
+    specs = [load_specs()[gpu] for gpu in table.gpu_key]
+    ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
+    log_error, bound = ratio_errors(table, pairs, _without_own(table, RATIO, task))
     return Outcome(
         table=table,
         pairs=pairs,
-        log_error=error,
-        half_width=width,
+        log_error=log_error,
+        half_width=ratio[pairs.y] * usual,
         bound=bound,
-        level_error=level_error,
-        level_half_width=level_width,
+        level_error=level_errors(table, _without_own(table, LEVEL, task)),
+        level_half_width=widened(level, batch_spread(table)),
     )
+
+
+def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
+    """Each harness and GPU of a table, and its roofline by the shipped rows without either."""
+    fit = _fitted(aim, task)
+    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
+        z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
+        own = deviations_of(fit.deviations(z), list(table.gpu_key))
+        rows = (table.harness == harness) & (table.gpu_key == gpu)
+        yield rows, predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
 @cache
@@ -202,13 +201,6 @@ def _fitted(aim: Aim, task: TaskKind) -> Fit:
     """The fit of the shipped rows for one aim and task."""
     table = fitted_on(task)
     return fit_table(table, np.ones(len(table), dtype=bool), aim=aim)
-
-
-def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
-    """The roofline of every row of the file, by the shipped rows without one harness and one GPU."""
-    z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
-    own = deviations_of(fit.deviations(z), list(table.gpu_key))
-    return predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
 # --- what held-out predictions are worth -------------------------------------------------------------------
@@ -270,26 +262,22 @@ def rejected(outcome: Outcome) -> dict[str, list[str]]:
 
     A two-sided binomial test with targets as n, for each that has ``FEWEST_VOTES`` or more.
     """
-    from scipy.stats import binomtest
-
-    found: dict[str, list[str]] = {}
+    found = {}
     for kind in ("architecture", "harness"):
         tested = sorted(
-            (float(binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue), label)
+            (binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue, label)
             for label, shares in votes(outcome, kind).items()
             if len(shares) >= FEWEST_VOTES
         )
-        found[kind] = []
-        for i, (p, label) in enumerate(tested):
-            if p > TEST_LEVEL / (len(tested) - i):
-                break
-            found[kind].append(label)
+        held = (p > TEST_LEVEL / (len(tested) - i) for i, (p, _) in enumerate(tested))
+        count = next((i for i, is_held in enumerate(held) if is_held), len(tested))
+        found[kind] = [label for _, label in tested[:count]]
     return found
 
 
 def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
     ape = np.abs(np.expm1(error))
-    middle = _round(weighted_median(ape, weight)) if len(ape) else None
+    middle = _round(weighted_quantile(ape, weight)) if len(ape) else None
     return {"mape": _mean(ape, weight), "median_ape": middle}
 
 
@@ -299,7 +287,7 @@ def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | N
     error, width, weight = error[known], width[known], weight[known]
     return {
         "coverage_90": _mean(np.abs(error) <= width, weight),
-        "half_width_factor": _round(np.exp(weighted_median(width, weight))) if len(width) else None,
+        "half_width_factor": _round(np.exp(weighted_quantile(width, weight))) if len(width) else None,
     }
 
 
@@ -369,13 +357,6 @@ def model_class(name: str) -> str:
     return next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
 
 
-def weighted_median(values: Floats, weights: Floats) -> float:
-    """The value below which half of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
-
-
 def _mean(values: Floats | Flags | list[float], weights: Floats | None = None) -> float | None:
     return _round(np.average(values, weights=weights)) if len(values) else None
 
@@ -393,8 +374,6 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     Regret is the share of throughput lost by taking the first of the predicted ranking; P(best) is what is
     predicted of that first, and how often it was the best.
     """
-    from scipy.stats import spearmanr
-
     random = np.random.default_rng(_SEED)
     found = []
     for measured, predicted, deviation in _settings(outcome):

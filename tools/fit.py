@@ -15,10 +15,10 @@ interval is never set by the votes of its own harness, nor of its own architectu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -358,6 +358,10 @@ GPU's whole architecture besides. The others leave out one thing and keep the re
 """
 
 
+Judged: TypeAlias = Iterable[tuple[Flags, Times]]
+"""Groups of targets, (n,) which rows of a table, and the roofline of every row that they are judged by."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
     """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
@@ -382,21 +386,16 @@ class Pairs:
 
 def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
     """All pairs of rows, or of chosen ones, on two GPUs of one cell; x is the row of the nearest batch."""
-    xs, ys = [], []
+    found = [np.empty((2, 0), np.int64)]
     usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
     for cell in np.unique(table.cell[usable]):
         rows = usable[table.cell[usable] == cell]
         for gpu in np.unique(table.gpu_key[rows].astype(str)):
-            own = rows[table.gpu_key[rows] == gpu]
-            others = rows[table.gpu_key[rows] != gpu]
+            own, others = rows[table.gpu_key[rows] == gpu], rows[table.gpu_key[rows] != gpu]
             gap = np.abs(np.log(table.batch[others][:, None] / table.batch[own][None]))
-            if len(others):
-                xs.append(own[np.argmin(gap, axis=1)])
-                ys.append(others)
-    x = np.concatenate(xs) if xs else np.empty(0, np.int64)
-    y = np.concatenate(ys) if ys else np.empty(0, np.int64)
-    order = np.lexsort((x, y))
-    x, y = x[order], y[order]
+            found.append(np.stack([own[np.argmin(gap, axis=1)], others]))
+    x, y = np.concatenate(found, axis=1)
+    x, y = np.stack([x, y])[:, np.lexsort((x, y))]
     unsure = batch_spread(table)
     spread = np.hypot(unsure[x], unsure[y])
     partners = np.bincount(y, minlength=len(table))
@@ -469,40 +468,42 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> S
 
 
 def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Floats, Flags]:
-    """Log error of every pair, found without what is held out with its target; whether the GPU set the pace.
+    """``ratio_errors`` where the fit never saw what is held out with the target."""
+    return ratio_errors(fit.table, pairs, _without_each(fit, hold_out))
 
-    Each group is taken out of the fit by one Gauss-Newton step, no refit; the host of a harness that is left
-    out is the prior's.
-    """
-    table = fit.table
+
+def level_errors_without(fit: Fit, hold_out: str) -> Floats:
+    """``level_errors`` where the fit never saw what is held out with the target."""
+    return level_errors(fit.table, _without_each(fit, hold_out))
+
+
+def _without_each(fit: Fit, hold_out: str) -> Judged:
+    """Take each group out of the fit by one Gauss-Newton step, no refit; a host left out is the prior's."""
+    for targets, dropped in held_out(fit.table, hold_out):
+        if not dropped[fit.rows].all():
+            yield targets, times_of(fit, fit.without(dropped))
+
+
+def ratio_errors(table: Table, pairs: Pairs, judged: Judged) -> tuple[Floats, Flags]:
+    """Log error of every pair, by the roofline that its target is judged by; whether the GPU set the pace."""
     error, bound = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=bool)
-    for targets, times in _without_each(fit, hold_out, np.bincount(pairs.y, minlength=len(table)) > 0):
+    for targets, times in judged:
         mine = targets[pairs.y]
         error[mine] = log_errors(table, pairs, times)[mine]
         bound[mine] = gpu_bound(pairs, times)[mine]
     return error, bound
 
 
-def level_errors_without(fit: Fit, hold_out: str, wanted: Flags | None = None) -> Floats:
-    """Log of predicted over measured time of every wanted row whose level means seconds; NaN for others."""
-    table = fit.table
+def level_errors(table: Table, judged: Judged) -> Floats:
+    """Log of predicted over measured time of every row whose level means seconds; NaN for others.
+
+    Of those, rows that are GPU-bound, and no score or approximate profile.
+    """
     error = np.full(len(table), np.nan)
-    known = table.level_known if wanted is None else table.level_known & wanted
-    for targets, times in _without_each(fit, hold_out, known):
-        rows = targets & known & level_rows(table, times)
+    for targets, times in judged:
+        rows = targets & table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
         error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
     return error
-
-
-def _without_each(fit: Fit, hold_out: str, wanted: Flags) -> Iterator[tuple[Flags, Times]]:
-    for targets, dropped in held_out(fit.table, hold_out):
-        if (targets & wanted).any() and not dropped[fit.rows].all():
-            yield targets, times_of(fit, fit.without(dropped))
-
-
-def level_rows(table: Table, times: Times) -> Flags:
-    """GPU-bound rows whose level means seconds, and not a score or an approximate profile."""
-    return np.asarray(table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT))
 
 
 def level_weights(table: Table, error: Floats) -> Floats:
@@ -525,8 +526,13 @@ def factor_of(scores: Floats, weight: Floats) -> float:
     votes = float(weight.sum())
     if votes <= 0:
         return float("nan")
-    order = np.argsort(scores, kind="stable")
-    cumulative = np.cumsum(weight[order])
     share = min(1.0, COVERAGE * (votes + 1) / votes)
-    at = np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12))
-    return float(scores[order][min(len(scores) - 1, int(at))])
+    return weighted_quantile(scores, weight, share * (1 - 1e-12))
+
+
+def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> float:
+    """The value below which a share of the weight lies; by default the median."""
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    at = int(np.searchsorted(cumulative, share * cumulative[-1]))
+    return float(values[order][min(len(values) - 1, at)])

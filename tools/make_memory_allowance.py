@@ -172,16 +172,17 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
     rows = pd.DataFrame(cells, columns=["kind", "model", "read", "traced"])
     place, kinds = pd.factorize(rows.kind, sort=True)
     # each model counts once, however many of its batches were read
-    weight = 1 / rows.groupby("model").model.transform("size")
+    weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()
 
-    def errors(found: Floats) -> pd.Series[float]:
-        return np.log((found[place] * MIB + found[-1] * rows.traced) / rows.read)
+    def errors(found: Floats) -> Floats:
+        return np.asarray(np.log((found[place] * MIB + found[-1] * rows.traced) / rows.read), dtype=float)
+
+    def weighted(found: Floats) -> Floats:
+        return np.asarray(errors(found) * np.sqrt(weight))
 
     start = np.array([_START[0] / MIB] * len(kinds) + [_START[1]])
-    found = optimize.least_squares(
-        lambda found: errors(found) * np.sqrt(weight), start, loss="soft_l1", f_scale=_ROBUST_SCALE
-    ).x
-    left = errors(found)
+    found = optimize.least_squares(weighted, start, loss="soft_l1", f_scale=_ROBUST_SCALE).x
+    left = pd.Series(errors(found))
     spread = math.sqrt(np.average(left**2, weights=weight))
     within = (left - left.groupby(rows.model).transform("median")).abs().quantile(LEVEL)
     by_kind = rows.groupby(place).model.agg(["size", "nunique"])

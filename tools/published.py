@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,34 +69,19 @@ CELL = ["source", "model", "precision", "task"]
 """What the rows of a cell have in common."""
 
 
-class SourceFacts(NamedTuple):
-    """What no single row of a source can say: one line of data/sources.csv.
-
-    Attributes:
-        harness: Sources that share their benchmark's code share one.
-        fp32_conv, fp32_matmul: Arithmetic of "fp32" on Ampere and newer, of a row that states none.
-    """
-
-    harness: str
-    fp32_conv: Mode
-    fp32_matmul: Mode
-
-
-@cache
-def _source_rows() -> list[dict[str, str]]:
-    return sorted(published_rows("sources.csv"), key=lambda row: -len(row["prefix"]))
-
-
 @lru_cache(maxsize=4096)
-def facts_of(source: str) -> SourceFacts:
-    """What is known of a source, by the longest beginning of its name that is listed.
+def facts_of(source: str) -> tuple[str, str]:
+    """Harness of a source, and the math mode of its "fp32" on Ampere and newer where a row states none.
 
-    A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in convolutions
-    only.
+    By the longest beginning of its name that is listed; sources that share their benchmark's code share a
+    harness. A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in
+    convolutions only.
     """
-    row = next(row for row in _source_rows() if source.startswith(row["prefix"]))
+    rows = sorted(published_rows("sources.csv"), key=lambda row: -len(row["prefix"]))
+    row = next(row for row in rows if source.startswith(row["prefix"]))
+    modes = {pair: name for name, pair in MATH_MODES.items() if pair[0] is not Mode.HALF}
     conv, matmul = (Mode[row[name].upper()] for name in ("fp32_conv", "fp32_matmul"))
-    return SourceFacts(row["harness"] if row["prefix"] else source, conv, matmul)
+    return row["harness"] if row["prefix"] else source, modes[conv, matmul]
 
 
 @cache
@@ -181,7 +166,7 @@ def table_with(rows: pd.DataFrame, **arrays: Work | Arithmetic) -> Table:
     """
     specs = [load_specs()[key] for key in rows.gpu_key]
     told = rows.assign(
-        harness=[facts_of(source).harness for source in rows.source],
+        harness=[facts_of(source)[0] for source in rows.source],
         base_model=rows.model.map(base_model),
         architecture=[architecture_of(spec.key) for spec in specs],
         family=[chip_of(spec.key) for spec in specs],
@@ -269,16 +254,6 @@ _ORDER = [
 """Of rows alike in all else, so that no answer depends on the order of a file."""
 
 
-class SetAside(NamedTuple):
-    """Why a row is not used: the kind of reason, and what it was in this row."""
-
-    kind: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.detail}" if self.detail else self.kind
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """A file as read: the usable rows, and why others were left out, by reason.
@@ -326,8 +301,7 @@ def read_csv(path: Path) -> Reading:
     """
     header, lines = csv_lines(read_bytes(path, TABLE_BYTES, follow_links=True))
     names = [plain(name.strip().casefold(), 60) for name in header]
-    usual = {"source": path.stem, **_USUAL}
-    missing = {name: said for name, said in usual.items() if name not in names}
+    missing = {name: said for name, said in ({"source": path.stem} | _USUAL).items() if name not in names}
     rows: list[Mapping[str, str]] = []
     broken: dict[str, list[int]] = {}
     for number, cells in lines:
@@ -335,9 +309,9 @@ def read_csv(path: Path) -> Reading:
             broken.setdefault(cells, []).append(number)
         else:
             rows.append(missing | dict(zip(names, cells, strict=False)))
-    needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
-    lacking = [name for name in needed if name not in names]
-    lacks = f" (no column {', '.join(lacking)}; needed: {', '.join(needed)})" if lacking else ""
+    needed = [name for name in COLUMNS if name not in {"source", *_USUAL}]
+    lacking = ", ".join(name for name in needed if name not in names)
+    lacks = f" (no column {lacking}; needed: {', '.join(needed)})" if lacking else ""
     return replace(
         _read(rows, f"{path}{lacks}", (FITTED_VENDOR,), broken),
         assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
@@ -358,33 +332,28 @@ def _read(
     alike = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
     number = alike.ngroup()
     rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
-    reasons = rows.loc[rows.kind != "", ["kind", "detail"]]
-    skipped = Counter(SetAside(*reason) for reason in reasons.itertuples(index=False))
-    skipped.update({SetAside(reason, f"({_places(at)})"): len(at) for reason, at in broken.items()})
+    reasons = list(rows.loc[rows.kind != "", ["kind", "detail"]].itertuples(index=False, name=None))
+    reasons += ((why, f"({_places(lines)})") for why, lines in broken.items() for _ in lines)
+    skipped = Counter(" ".join(filter(None, reason)) for reason in reasons).most_common()
     count = len(rows) + sum(map(len, broken.values()))
     if usable.empty:
-        said = "; ".join(f"{n} x {plain(str(reason))}" for reason, n in skipped.most_common(3))
+        said = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped[:3])
         raise MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
     usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
     merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
-    by_kind: Counter[str] = Counter()
-    for reason, n in skipped.most_common():
-        by_kind[reason.kind] += n
     return Reading(
         table=table_of(merged.sort_values([*CELL, "gpu_key", "batch", *_ORDER])),
         rows=count,
-        skipped={str(reason): n for reason, n in skipped.most_common()},
-        skipped_by_kind=dict(by_kind.most_common()),
+        skipped=dict(skipped),
+        skipped_by_kind=dict(Counter(kind for kind, _ in reasons).most_common()),
     )
 
 
 def _places(numbers: Sequence[int]) -> str:
     """Which lines of a file these are, the first by number."""
-    if len(numbers) == 1:
-        return f"line {numbers[0]}"
     named = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    more = len(numbers) - _MOST_NAMED
-    return f"lines {named} and {more:,} more" if more > 0 else f"lines {named}"
+    more = f" and {len(numbers) - _MOST_NAMED:,} more" if len(numbers) > _MOST_NAMED else ""
+    return f"line{'s' if len(numbers) > 1 else ''} {named}{more}"
 
 
 def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
@@ -449,9 +418,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     ``batch`` is the middle of the plausible ones, on a log scale, where a row does not state its own.
     """
     ends = rows[["batch_low", "batch_high"]].astype(int)
-    usual = [
-        _usual().get(source) or _usual().get(facts_of(source).harness) or ("", "") for source in rows.source
-    ]
+    usual = [_usual().get(source) or _usual().get(facts_of(source)[0]) or ("", "") for source in rows.source]
     execution, optimizer = (pd.Series([each[i] for each in usual], rows.index, object) for i in (0, 1))
     given = zip(rows.math_mode, rows.source, rows.precision, rows.gpu_key, strict=True)
     return rows.assign(
@@ -478,7 +445,7 @@ def _usual() -> Mapping[str, tuple[str, str]]:
     for name in MEASUREMENTS:
         for line in published_rows(name):
             said = line.get("execution") or "", line.get("optimizer_in_step") or ""
-            for owner in {line["source"], facts_of(line["source"]).harness}:
+            for owner in {line["source"], facts_of(line["source"])[0]}:
                 counts.setdefault(owner, Counter())[said] += 1
     return {owner: said.most_common(1)[0][0] for owner, said in counts.items()}
 
@@ -493,9 +460,7 @@ def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
         return "fp32"
     if precision == "tf32":
         return "tf32"
-    facts = facts_of(source)
-    modes = {v: k for k, v in MATH_MODES.items() if v[0] is not Mode.HALF}
-    return modes[facts.fp32_conv, facts.fp32_matmul]
+    return facts_of(source)[1]
 
 
 # --- the lines of a file -----------------------------------------------------------------------------------

@@ -165,9 +165,9 @@ def scaling_figures() -> dict[str, Any]:
     def figures(chosen: Flags) -> dict[str, Any]:
         off, votes, wide = error[chosen], weight[chosen], width[chosen]
         means = {"mape": np.abs(np.expm1(off)), "bias": off, "coverage_90": np.abs(off) <= wide}
-        said = {name: round(float(np.average(each, weights=votes)), 4) for name, each in means.items()}
-        said |= {"jobs": int(chosen.sum()), "targets": round(float(votes.sum()))}
-        said |= {"half_width_factor": round(float(np.exp(np.median(wide))), 4)}
+        said: dict[str, Any] = {"jobs": int(chosen.sum()), "targets": round(float(votes.sum()))}
+        said |= {name: round(float(np.average(each, weights=votes)), 4) for name, each in means.items()}
+        said["half_width_factor"] = round(float(np.exp(np.median(wide))), 4)
         return said | ({} if np.isfinite(wide).all() else {"coverage_90": None, "half_width_factor": None})
 
     links = np.array([job.exchange.link for job in rows])
