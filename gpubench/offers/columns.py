@@ -212,7 +212,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """Of each as listed, for one of its GPUs."""
-        return self.price / self.gpu_count.figures(float)
+        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
     @property
     def by_user(self) -> Flags:

@@ -44,7 +44,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     """
     clouds: dict[str, list[Offer]] = {}
     for offer in offers:
-        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.price_usd_per_hour > 0:
+        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.usd_per_gpu_hour > 0:
             clouds.setdefault(offer.gpu_key, []).append(offer)
     found = []
     for run in runs:
@@ -54,10 +54,9 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
         if not fitting or run.gpus % size:
             found.append(PricedRun(run=run))
             continue
-        offer = min(fitting, key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""))
-        machines = run.gpus // size
-        usd = float(offer.price_usd_per_hour) * machines * run.minutes / MINUTES_PER_HOUR
-        found.append(PricedRun(run=run, offer=offer, machines=machines, usd=usd))
+        offer = min(fitting, key=lambda o: (o.usd_per_gpu_hour, o.provider, o.instance, o.region or ""))
+        usd = offer.usd_per_gpu_hour * run.gpus * run.minutes / MINUTES_PER_HOUR
+        found.append(PricedRun(run=run, offer=offer, machines=run.gpus // size, usd=usd))
     return tuple(found)
 
 
