@@ -5,9 +5,9 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
-from gpubench.offers.plausible import check_coverage, check_offer, check_stamp
+from gpubench.offers.plausible import check, check_stamp
 from gpubench.offers.table import (
     Coverage,
     OfferKey,
@@ -31,7 +31,7 @@ from gpubench.offers.table import (
 from gpubench.today import today
 from gpubench.units import plain
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", Offer, Coverage)
 
 SNAPSHOT_VERSION = 2
 """Of a snapshot of prices, here and as published."""
@@ -289,7 +289,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
         if source.retrieved_at is not None:
             check_stamp(source.retrieved_at, latest)
         table, named = _believed_offers(source.offers, name, latest)
-        covers, bad = _believed(source.covers, Coverage, partial(check_coverage, latest=latest))
+        covers, bad = _believed(source.covers, Coverage, latest)
         no_claims = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
         sources[name] = SourceOffers(
             state=source.state,
@@ -308,7 +308,7 @@ def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
     """Return the offers that keep every rule, and which the others are; None where that cannot be told."""
-    offers, bad = _believed(rows, Offer, partial(check_offer, latest=latest))
+    offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
     for at, reason in bad.items():
@@ -322,16 +322,14 @@ def _believed_offers(
     return OfferTable(offers=tuple(offers), set_aside=tuple(set_aside)), identities
 
 
-def _believed(
-    rows: Iterable[msgspec.Raw], shape: type[_T], check: Callable[[_T], None]
-) -> tuple[list[_T], dict[int, str]]:
-    """Return the rows that have a shape and pass a check, and by their places why the others do not."""
+def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
+    """Return the rows that have a shape and keep its rules, and by their places why the others do not."""
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):
         try:
             value = msgspec.json.decode(row, type=shape)
-            check(value)
+            check(value, latest)
         except (ValueError, *NOT_JSON) as reason:
             bad[at] = plain(str(reason))
         else:
