@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -186,11 +186,8 @@ def _by_level(fit: Fit, seen: Flags) -> Learned:
     return _learned(fit, None, factor, others)
 
 
-class Others(NamedTuple):
-    """Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by group (logs)."""
-
-    deviations: dict[str, list[float]]
-    half_width: dict[str, float]
+Others: TypeAlias = tuple[dict[str, list[float]], dict[str, float]]
+"""Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by group (logs)."""
 
 
 def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
@@ -223,7 +220,7 @@ def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
                 others = mine & (keys != card)
                 left[mine & (keys == card)] -= _shift(error[others], weight[others])
             widths |= _widths(group_names(load_specs()[cards[0]])[0], left, weight, mine, half)
-    return Others(deviations, widths)
+    return deviations, widths
 
 
 def _widths(name: str, error: Floats, weight: Floats, mine: Flags, half: Flags) -> dict[str, float]:
@@ -246,10 +243,10 @@ def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Ot
     return Learned(
         coefficients=fit.coefficients,
         host_s_per_operator={s: v for s, v in fit.host_s_per_operator.items() if s in sources},
-        deviations=deviations | others.deviations,
+        deviations=deviations | others[0],
         scale=scale,
         factor=factor,
-        other_vendors=others.half_width,
+        other_vendors=others[1],
     )
 
 

@@ -8,7 +8,7 @@ nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.stats import binomtest, spearmanr
 
 from gpubench.arrays import Flags, Floats
@@ -94,8 +95,20 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     level_error = level_errors_without(fit_table(table, seen, aim=LEVEL), hold_out)
     scored = np.isfinite(log_error)
     pairs, log_error, bound = take(pairs, scored), log_error[scored], bound[scored]
-    half_width = _half_widths(table, pairs, log_error, bound)
-    level_half_width = _level_half_widths(table, level_error)
+
+    def usual_of(others: Flags) -> Floats:
+        return usual_errors(table, pairs, fit_scale(table, pairs, log_error, others))
+
+    kinds = np.stack([table.harness[pairs.y], table.architecture[pairs.y]])
+    half_width = _half_widths(kinds, log_error, pairs.weight, bound, usual_of)
+    kinds = np.stack([table.harness, table.base_model])
+    level = _half_widths(
+        kinds,
+        level_error,
+        level_weights(table, level_error),
+        np.isfinite(level_error),
+        lambda _: np.ones(len(table)),
+    )
     rows = of_task(table, task)
     mine = rows[pairs.y]
     return Outcome(
@@ -105,7 +118,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         half_width=half_width[mine],
         bound=bound[mine],
         level_error=np.where(rows, level_error, np.nan),
-        level_half_width=level_half_width,
+        level_half_width=widened(level, batch_spread(table)),
     )
 
 
@@ -114,32 +127,27 @@ def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
     return fitted_on(task, (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ())))
 
 
-def _half_widths(table: Table, pairs: Pairs, log_error: Floats, bound: Flags) -> Floats:
-    """Half-widths whose scale and factor come from pairs of other harnesses and other architectures alone."""
-    harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
-    result = np.full(len(pairs), np.nan)
-    for h, a in sorted(set(zip(harness, architecture, strict=True))):
-        mine = (harness == h) & (architecture == a)
-        others = bound & (harness != h) & (architecture != a)
-        if not others.any():
-            continue
-        scale = fit_scale(table, pairs, log_error, others)
-        usual = usual_errors(table, pairs, scale)
-        scores = np.abs(log_error[others]) / usual[others]
-        result[mine] = factor_of(scores, pairs.weight[others]) * usual[mine]
+def _half_widths(
+    kinds: NDArray[Any], error: Floats, weight: Floats, scored: Flags, usual_of: Callable[[Flags], Floats]
+) -> Floats:
+    """Half-widths from the errors of others alone: of another kind in both respects.
+
+    Args:
+        kinds: (2, n) harness and architecture of each pair, or harness and model of each row.
+        error: (n,) log errors.
+        weight: (n,) votes.
+        scored: (n,) whose errors count.
+        usual_of: The usual errors (n,) that the errors of the others teach, which a factor multiplies.
+    """
+    result = np.full(len(error), np.nan)
+    for first, second in sorted(set(zip(*kinds, strict=True))):
+        alike = kinds == np.array([[first], [second]], dtype=object)
+        mine, others = alike.all(axis=0), scored & ~alike.any(axis=0)
+        if others.any():
+            usual = usual_of(others)
+            factor = factor_of(np.abs(error[others]) / usual[others], weight[others])
+            result[mine] = factor * usual[mine]
     return result
-
-
-def _level_half_widths(table: Table, error: Floats) -> Floats:
-    """The same of levels: from other harnesses and other models."""
-    scored = np.isfinite(error)
-    weight = level_weights(table, error)
-    result = np.full(len(table), np.nan)
-    for h, m in sorted(set(zip(table.harness[scored], table.base_model[scored], strict=True))):
-        mine = (table.harness == h) & (table.base_model == m)
-        others = scored & (table.harness != h) & (table.base_model != m)
-        result[mine] = factor_of(np.abs(error[others]), weight[others])
-    return widened(result, batch_spread(table))
 
 
 def score(path: Path) -> dict[str, Any]:
