@@ -103,7 +103,6 @@ class Offers(Sequence[Offer]):
     """Rows of a table of offers, and its columns at these rows."""
 
     provider = _Cells[str]()
-    instance = _Cells[str]()
     region = _Cells[str | None]()
     gpu_key = _Cells[str]()
     gpu_count = _Cells[int]()
