@@ -21,8 +21,7 @@ from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot
 from gpubench.parent import Lines
 from gpubench.predict.calibration import read_calibration
 from gpubench.record import store
-from tools.published import read_csv
-from tools.tables import published_bytes
+from tools.published import published_bytes, read_csv
 
 HERE = Path(__file__).parent
 RUN = next((HERE / "golden" / "data" / "results" / "runs" / "cpu").glob("*.json"))

@@ -14,7 +14,7 @@ import pytest
 
 import gpubench.specs
 from gpubench.specs import load_specs
-from tools.tables import DATA as PUBLISHED
+from tools.published import DATA as PUBLISHED
 
 DATA = Path(gpubench.specs.__file__).parent / "data"
 TESTS = Path(__file__).parent

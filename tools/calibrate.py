@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -40,22 +40,22 @@ from gpubench.profile import load_profiles
 from gpubench.record.store import read_runs
 from gpubench.specs import load_specs
 from gpubench.today import day_of
-from tools.conformal import (
+from tools.fit import (
     COMMON_SHARE,
+    LEVEL,
+    Fit,
     errors_without,
     factor_of,
     fit_scale,
+    fit_table,
     level_errors_without,
     level_weights,
     of_task,
     pairs_of,
     usual_errors,
 )
-from tools.fit import LEVEL, Fit, fit_table
-from tools.published import fitted_on, shipped
+from tools.published import PUBLISHED, Table, fitted_on, join, published_bytes, shipped, table_with
 from tools.scaling_fit import fit_scaling, jobs
-from tools.table import Table, join, table_with
-from tools.tables import PUBLISHED, published_bytes
 
 KINDS = {"known": "harness", "stranger": "stranger"}
 """What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
@@ -178,19 +178,16 @@ def _by_ratio(fit: Fit, seen: Flags) -> Learned:
 def _by_level(fit: Fit, seen: Flags) -> Learned:
     factor = {}
     for name, hold_out in KINDS.items():
-        error = level_errors_without(fit, hold_out, seen)
+        error = np.where(seen, level_errors_without(fit, hold_out), np.nan)
         scored = np.isfinite(error)
         factor[name] = factor_of(np.abs(error[scored]), level_weights(fit.table, error)[scored])
-    error = level_errors_without(fit, "vendor", ~seen)
+    error = np.where(seen, np.nan, level_errors_without(fit, "vendor"))
     others = _others(fit, error, np.arange(len(error)), level_weights(fit.table, error))
     return _learned(fit, None, factor, others)
 
 
-class Others(NamedTuple):
-    """Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by group (logs)."""
-
-    deviations: dict[str, list[float]]
-    half_width: dict[str, float]
+Others: TypeAlias = tuple[dict[str, list[float]], dict[str, float]]
+"""Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by group (logs)."""
 
 
 def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
@@ -223,7 +220,7 @@ def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
                 others = mine & (keys != card)
                 left[mine & (keys == card)] -= _shift(error[others], weight[others])
             widths |= _widths(group_names(load_specs()[cards[0]])[0], left, weight, mine, half)
-    return Others(deviations, widths)
+    return deviations, widths
 
 
 def _widths(name: str, error: Floats, weight: Floats, mine: Flags, half: Flags) -> dict[str, float]:
@@ -246,10 +243,10 @@ def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Ot
     return Learned(
         coefficients=fit.coefficients,
         host_s_per_operator={s: v for s, v in fit.host_s_per_operator.items() if s in sources},
-        deviations=deviations | others.deviations,
+        deviations=deviations | others[0],
         scale=scale,
         factor=factor,
-        other_vendors=others.half_width,
+        other_vendors=others[1],
     )
 
 

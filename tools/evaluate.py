@@ -8,7 +8,7 @@ nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,49 +16,49 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import binomtest, spearmanr
 
 from gpubench.arrays import Flags, Floats
 from gpubench.cli.output import answer
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
-from gpubench.predict.roofline import Times, deviations_of, take
+from gpubench.predict.roofline import deviations_of, take
 from gpubench.sections.prediction import scored
 from gpubench.specs import load_specs
 from gpubench.stats import Z90
-from tools.conformal import (
+from tools.fit import (
     COMMON_SHARE,
     COVERAGE,
     HOLD_OUTS,
-    Pairs,
-    errors_without,
-    factor_of,
-    fit_scale,
-    geometric_mean_errors,
-    gpu_bound,
-    level_errors_without,
-    level_rows,
-    level_weights,
-    log_errors,
-    of_task,
-    pairs_of,
-    usual_errors,
-    widened,
-)
-from tools.fit import (
     LEVEL,
     RATIO,
     Aim,
     Fit,
+    Judged,
+    Pairs,
     batch_spread,
     coefficients_of,
+    errors_without,
+    factor_of,
+    fit_scale,
     fit_table,
+    geometric_mean_errors,
     host_prior_s,
+    level_errors,
+    level_errors_without,
+    level_weights,
+    of_task,
+    pairs_of,
     predict_rows,
+    ratio_errors,
+    usual_errors,
+    weighted_quantile,
+    widened,
 )
-from tools.published import fitted_on, read_csv
+from tools.published import Table, fitted_on, read_csv
 from tools.scaling_fit import scaling_figures
-from tools.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,20 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     level_error = level_errors_without(fit_table(table, seen, aim=LEVEL), hold_out)
     scored = np.isfinite(log_error)
     pairs, log_error, bound = take(pairs, scored), log_error[scored], bound[scored]
-    half_width = _half_widths(table, pairs, log_error, bound)
-    level_half_width = _level_half_widths(table, level_error)
+
+    def usual_of(others: Flags) -> Floats:
+        return usual_errors(table, pairs, fit_scale(table, pairs, log_error, others))
+
+    kinds = np.stack([table.harness[pairs.y], table.architecture[pairs.y]])
+    half_width = _half_widths(kinds, log_error, pairs.weight, bound, usual_of)
+    kinds = np.stack([table.harness, table.base_model])
+    level = _half_widths(
+        kinds,
+        level_error,
+        level_weights(table, level_error),
+        np.isfinite(level_error),
+        lambda _: np.ones(len(table)),
+    )
     rows = of_task(table, task)
     mine = rows[pairs.y]
     return Outcome(
@@ -106,7 +118,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         half_width=half_width[mine],
         bound=bound[mine],
         level_error=np.where(rows, level_error, np.nan),
-        level_half_width=level_half_width,
+        level_half_width=widened(level, batch_spread(table)),
     )
 
 
@@ -115,32 +127,27 @@ def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
     return fitted_on(task, (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ())))
 
 
-def _half_widths(table: Table, pairs: Pairs, log_error: Floats, bound: Flags) -> Floats:
-    """Half-widths whose scale and factor come from pairs of other harnesses and other architectures alone."""
-    harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
-    result = np.full(len(pairs), np.nan)
-    for h, a in sorted(set(zip(harness, architecture, strict=True))):
-        mine = (harness == h) & (architecture == a)
-        others = bound & (harness != h) & (architecture != a)
-        if not others.any():
-            continue
-        scale = fit_scale(table, pairs, log_error, others)
-        usual = usual_errors(table, pairs, scale)
-        scores = np.abs(log_error[others]) / usual[others]
-        result[mine] = factor_of(scores, pairs.weight[others]) * usual[mine]
+def _half_widths(
+    kinds: NDArray[Any], error: Floats, weight: Floats, scored: Flags, usual_of: Callable[[Flags], Floats]
+) -> Floats:
+    """Half-widths from the errors of others alone: of another kind in both respects.
+
+    Args:
+        kinds: (2, n) harness and architecture of each pair, or harness and model of each row.
+        error: (n,) log errors.
+        weight: (n,) votes.
+        scored: (n,) whose errors count.
+        usual_of: The usual errors (n,) that the errors of the others teach, which a factor multiplies.
+    """
+    result = np.full(len(error), np.nan)
+    for first, second in sorted(set(zip(*kinds, strict=True))):
+        alike = kinds == np.array([[first], [second]], dtype=object)
+        mine, others = alike.all(axis=0), scored & ~alike.any(axis=0)
+        if others.any():
+            usual = usual_of(others)
+            factor = factor_of(np.abs(error[others]) / usual[others], weight[others])
+            result[mine] = factor * usual[mine]
     return result
-
-
-def _level_half_widths(table: Table, error: Floats) -> Floats:
-    """The same of levels: from other harnesses and other models."""
-    scored = np.isfinite(error)
-    weight = level_weights(table, error)
-    result = np.full(len(table), np.nan)
-    for h, m in sorted(set(zip(table.harness[scored], table.base_model[scored], strict=True))):
-        mine = (table.harness == h) & (table.base_model == m)
-        others = scored & (table.harness != h) & (table.base_model != m)
-        result[mine] = factor_of(np.abs(error[others]), weight[others])
-    return widened(result, batch_spread(table))
 
 
 def score(path: Path) -> dict[str, Any]:
@@ -171,33 +178,30 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
     learned = load_calibration().of(task)
-    n = len(pairs)
-    error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
-    level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
     assert learned.ratio.scale is not None  # only levels are without one
-    scale = usual_errors(table, pairs, learned.ratio.scale) if n else np.empty(0)
-    unsure = batch_spread(table)
-    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
-        rows = (table.harness == harness) & (table.gpu_key == gpu)
-        mine = rows[pairs.y]
-        times = _times(table, _fitted(RATIO, task), harness, gpu)
-        error[mine] = log_errors(table, pairs, times)[mine]
-        bound[mine] = gpu_bound(pairs, times)[mine]
-        spec = load_specs()[gpu]
-        width[mine] = learned.ratio.half_width(spec) * scale[mine]
-        times = _times(table, _fitted(LEVEL, task), harness, gpu)
-        rows &= level_rows(table, times)
-        level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        level_width[rows] = widened(learned.level.half_width(spec), unsure[rows])
+    usual = usual_errors(table, pairs, learned.ratio.scale) if len(pairs) else np.empty(0)
+    specs = [load_specs()[gpu] for gpu in table.gpu_key]
+    ratio, level = (np.array([each.half_width(s) for s in specs]) for each in (learned.ratio, learned.level))
+    log_error, bound = ratio_errors(table, pairs, _without_own(table, RATIO, task))
     return Outcome(
         table=table,
         pairs=pairs,
-        log_error=error,
-        half_width=width,
+        log_error=log_error,
+        half_width=ratio[pairs.y] * usual,
         bound=bound,
-        level_error=level_error,
-        level_half_width=level_width,
+        level_error=level_errors(table, _without_own(table, LEVEL, task)),
+        level_half_width=widened(level, batch_spread(table)),
     )
+
+
+def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
+    """Each harness and GPU of a table, and its roofline by the shipped rows without either."""
+    fit = _fitted(aim, task)
+    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
+        z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
+        own = deviations_of(fit.deviations(z), list(table.gpu_key))
+        rows = (table.harness == harness) & (table.gpu_key == gpu)
+        yield rows, predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
 @cache
@@ -205,13 +209,6 @@ def _fitted(aim: Aim, task: TaskKind) -> Fit:
     """The fit of the shipped rows for one aim and task."""
     table = fitted_on(task)
     return fit_table(table, np.ones(len(table), dtype=bool), aim=aim)
-
-
-def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
-    """The roofline of every row of the file, by the shipped rows without one harness and one GPU."""
-    z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
-    own = deviations_of(fit.deviations(z), list(table.gpu_key))
-    return predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
 # --- what held-out predictions are worth -------------------------------------------------------------------
@@ -273,26 +270,22 @@ def rejected(outcome: Outcome) -> dict[str, list[str]]:
 
     A two-sided binomial test with targets as n, for each that has ``FEWEST_VOTES`` or more.
     """
-    from scipy.stats import binomtest
-
-    found: dict[str, list[str]] = {}
+    found = {}
     for kind in ("architecture", "harness"):
         tested = sorted(
-            (float(binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue), label)
+            (binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue, label)
             for label, shares in votes(outcome, kind).items()
             if len(shares) >= FEWEST_VOTES
         )
-        found[kind] = []
-        for i, (p, label) in enumerate(tested):
-            if p > TEST_LEVEL / (len(tested) - i):
-                break
-            found[kind].append(label)
+        held = (p > TEST_LEVEL / (len(tested) - i) for i, (p, _) in enumerate(tested))
+        count = next((i for i, is_held in enumerate(held) if is_held), len(tested))
+        found[kind] = [label for _, label in tested[:count]]
     return found
 
 
 def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
     ape = np.abs(np.expm1(error))
-    middle = _round(weighted_median(ape, weight)) if len(ape) else None
+    middle = _round(weighted_quantile(ape, weight)) if len(ape) else None
     return {"mape": _mean(ape, weight), "median_ape": middle}
 
 
@@ -302,7 +295,7 @@ def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | N
     error, width, weight = error[known], width[known], weight[known]
     return {
         "coverage_90": _mean(np.abs(error) <= width, weight),
-        "half_width_factor": _round(np.exp(weighted_median(width, weight))) if len(width) else None,
+        "half_width_factor": _round(np.exp(weighted_quantile(width, weight))) if len(width) else None,
     }
 
 
@@ -372,13 +365,6 @@ def model_class(name: str) -> str:
     return next((kind for kind, beginnings in _CLASSES.items() if name.startswith(beginnings)), "CNN")
 
 
-def weighted_median(values: Floats, weights: Floats) -> float:
-    """The value below which half of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
-
-
 def _mean(values: Floats | Flags | list[float], weights: Floats | None = None) -> float | None:
     return _round(np.average(values, weights=weights)) if len(values) else None
 
@@ -396,8 +382,6 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     Regret is the share of throughput lost by taking the first of the predicted ranking; P(best) is what is
     predicted of that first, and how often it was the best.
     """
-    from scipy.stats import spearmanr
-
     random = np.random.default_rng(_SEED)
     found = []
     for measured, predicted, deviation in _settings(outcome):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from statistics import fmean, stdev
 
 import msgspec
 import numpy as np
+import pandas as pd
 from scipy import optimize, stats
 
 from gpubench.arrays import Floats
@@ -30,7 +30,7 @@ from gpubench.profile.allowance import (
 from gpubench.specs import load_specs
 from gpubench.today import today
 from gpubench.units import MIB
-from tools.tables import published_rows
+from tools.published import published_rows
 
 READINGS_FILE = "memory_readings.csv"
 CENSORED_SHARE = 0.9
@@ -116,11 +116,8 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_readings() -> tuple[MemoryReading, ...]:
     """Read the shipped readings."""
-    rows = published_rows(READINGS_FILE)
-    return tuple(
-        msgspec.convert({name: text for name, text in row.items() if text}, MemoryReading, strict=False)
-        for row in rows
-    )
+    told = [{name: text for name, text in row.items() if text} for row in published_rows(READINGS_FILE)]
+    return msgspec.convert(told, tuple[MemoryReading, ...], strict=False)
 
 
 def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowance:
@@ -135,18 +132,13 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowanc
         fitted: Date to write into it.
     """
     usable = [r for r in readings if r.is_fitted]
-    apart = [r.card_class is CardClass.OTHER and r.convolves for r in usable]
-    classes = _fit([r for r, is_apart in zip(usable, apart, strict=True) if not is_apart])
-    alone = [r for r, is_apart in zip(usable, apart, strict=True) if is_apart]
-    convolving = _fit(alone)[CardClass.OTHER] if alone else None
-    ran = tuple(
-        Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
-    )
+    apart = [r for r in usable if r.card_class is CardClass.OTHER and r.convolves]
+    ran = (r for r in readings if r.kind is ReadingKind.RAN)
     return Allowance(
         fitted=fitted,
-        classes=classes,
-        convolving=convolving,
-        ran=ran,
+        classes=_fit([r for r in usable if r not in apart]),
+        convolving=_fit(apart)[CardClass.OTHER] if apart else None,
+        ran=tuple(Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in ran),
         compiled_loss=fit_compiled_loss([r for r in readings if r.compiles_loss]),
     )
 
@@ -157,57 +149,53 @@ def fit_compiled_loss(readings: Sequence[MemoryReading]) -> CompiledLoss | None:
     Within a card they differ by a hundredth, from card to card by 1.4 times: each card counts once, and the
     interval is for one never read.
     """
-    by_card: dict[str, list[float]] = {}
-    for reading in readings:
-        by_card.setdefault(reading.gpu_key, []).append(math.log(reading.memory_bytes / reading.traced_bytes))
-    logs = [fmean(each) for each in by_card.values()]
-    if not logs:
+    if not readings:
         return None
+    shares = pd.Series([math.log(r.memory_bytes / r.traced_bytes) for r in readings], dtype=float)
+    by_card = shares.groupby([r.gpu_key for r in readings]).mean()
     return CompiledLoss(
-        share=round(math.exp(fmean(logs)), _DIGITS),
-        half_width=_half_width(stdev(logs), len(logs)) if len(logs) > 1 else None,
+        share=round(math.exp(by_card.mean()), _DIGITS),
+        half_width=_half_width(by_card.std(), len(by_card)) if len(by_card) > 1 else None,
         readings=len(readings),
-        cards=len(logs),
+        cards=len(by_card),
     )
 
 
 def _half_width(spread: float, count: int) -> float:
     """Of the interval for a new one: Student's t over ``count`` that spread so."""
     t = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
-    return round(t * spread * math.sqrt(1 + 1 / count), _DIGITS)
+    return round(t * float(spread) * math.sqrt(1 + 1 / count), _DIGITS)
 
 
 def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
-    classes = sorted({r.card_class for r in readings})
-    place = np.array([classes.index(r.card_class) for r in readings])
-    read = np.array([r.memory_bytes for r in readings])
-    traced = np.array([r.traced_bytes for r in readings])
-    models = np.array([r.model for r in readings])
-    _, model, batches = np.unique(models, return_inverse=True, return_counts=True)
-    weights = 1 / batches[model]  # each model counts once, however many of its batches were read
+    cells = [(r.card_class, r.model, r.memory_bytes, r.traced_bytes) for r in readings]
+    rows = pd.DataFrame(cells, columns=["kind", "model", "read", "traced"])
+    place, kinds = pd.factorize(rows.kind, sort=True)
+    # each model counts once, however many of its batches were read
+    weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()
 
     def errors(found: Floats) -> Floats:
-        return np.asarray(np.log((found[place] * MIB + found[-1] * traced) / read))
+        return np.asarray(np.log((found[place] * MIB + found[-1] * rows.traced) / rows.read), dtype=float)
 
     def weighted(found: Floats) -> Floats:
-        return errors(found) * np.sqrt(weights)
+        return np.asarray(errors(found) * np.sqrt(weight))
 
-    start = np.array([_START[0] / MIB] * len(classes) + [_START[1]])
+    start = np.array([_START[0] / MIB] * len(kinds) + [_START[1]])
     found = optimize.least_squares(weighted, start, loss="soft_l1", f_scale=_ROBUST_SCALE).x
-    left = -errors(found)
-    count = len(set(models))
-    spread = float(np.sqrt(np.average(left**2, weights=weights)))
-    inner = np.array([abs(v - np.median(left[models == m])) for v, m in zip(left, models, strict=True)])
+    left = pd.Series(errors(found))
+    spread = math.sqrt(np.average(left**2, weights=weight))
+    within = (left - left.groupby(rows.model).transform("median")).abs().quantile(LEVEL)
+    by_kind = rows.groupby(place).model.agg(["size", "nunique"])
     return {
         kind: ClassAllowance(
             overhead_bytes=round(float(found[n])) * MIB,
             factor=round(float(found[-1]), _DIGITS),
-            half_width=_half_width(spread, count),
-            half_width_within=round(float(np.quantile(inner, LEVEL)), _DIGITS),
-            readings=int((place == n).sum()),
-            models=len(set(models[place == n])),
+            half_width=_half_width(spread, rows.model.nunique()),
+            half_width_within=round(float(within), _DIGITS),
+            readings=int(by_kind["size"][n]),
+            models=int(by_kind["nunique"][n]),
         )
-        for n, kind in enumerate(classes)
+        for n, kind in enumerate(kinds)
     }
 
 

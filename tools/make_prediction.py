@@ -6,7 +6,6 @@ was measured and predicted for it), and the tables between the markers of predic
 
 from __future__ import annotations
 
-import csv
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -94,11 +93,8 @@ def pairs_table(outcome: Outcome) -> str:
 
 def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
     """The committed figures, numbers as numbers."""
-    with (folder / "prediction_figures.csv").open(encoding="utf-8", newline="") as file:
-        return [
-            {k: v if k in {"hold_out", "slice"} else float(v) if v else None for k, v in row.items()}
-            for row in csv.DictReader(file)
-        ]
+    table = pd.read_csv(folder / "prediction_figures.csv").astype(object)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in table.where(table.notna(), None).to_numpy()]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -1,6 +1,8 @@
-"""Published measurements read from CSV: the shipped ones, or anybody's in the same columns.
+"""The published measurements: read from CSV, the shipped ones or anybody's, and as arrays for the fit.
 
-Rows that cannot be used are counted and named, not fatal; a line that is broken costs itself, and no other.
+They are those of $GPUBENCH_DATA, or else of ``data/``. Rows that cannot be used are counted and named, not
+fatal; a line that is broken costs itself, and no other. A cell is one (source, model, precision): same
+harness, same software. Levels are never compared across cells.
 """
 
 from __future__ import annotations
@@ -10,26 +12,215 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
+from gpubench.folders import data_path
 from gpubench.models import GpuSpec, Precision, TaskKind
 from gpubench.precisions import AMP, BF16, FP16
-from gpubench.predict.chips import Mode
+from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import take
+from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, stack, take
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import figure_in, plain
-from tools.table import CELL, MATH_MODES, Table, facts_of, profiles_of, table_of
-from tools.tables import MEASUREMENTS, published_rows
+
+DATA = Path(__file__).parent / "data"
+MEASUREMENTS = ("published.csv", "published_inference.csv")
+"""Published measurements: training steps first, forward passes in both."""
+PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
+"""What a training step, or a forward pass, of a published model computes and moves."""
+PUBLISHED = (*MEASUREMENTS, *PROFILES.values(), "sources.csv")
+"""Tables of this folder that the calibration is made from."""
+
+
+def published_bytes(name: str) -> bytes:
+    """Return what a published table holds."""
+    named = data_path(name)
+    return read_bytes(named if named.is_file() else DATA / name, TABLE_BYTES)
+
+
+def published_rows(name: str) -> Iterable[dict[str, str]]:
+    """Return the rows of a published table by their columns."""
+    return csv.DictReader(published_bytes(name).decode().splitlines())
+
+
+# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
+_OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
+MATH_MODES = {
+    "fp32": (Mode.FP32, Mode.FP32),
+    "tf32": (Mode.TF32, Mode.TF32),
+    "tf32-conv": (Mode.TF32, Mode.FP32),
+    "amp": (Mode.HALF, Mode.HALF),
+    "half": (Mode.HALF, Mode.HALF),
+}
+_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
+assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kinds of the fit, in their order
+CELL = ["source", "model", "precision", "task"]
+"""What the rows of a cell have in common."""
+
+
+@lru_cache(maxsize=4096)
+def facts_of(source: str) -> tuple[str, str]:
+    """Harness of a source, and the math mode of its "fp32" on Ampere and newer where a row states none.
+
+    By the longest beginning of its name that is listed; sources that share their benchmark's code share a
+    harness. A stranger is a harness of its own, and taken to be PyTorch as it comes since 1.12: TF32 in
+    convolutions only.
+    """
+    rows = sorted(published_rows("sources.csv"), key=lambda row: -len(row["prefix"]))
+    row = next(row for row in rows if source.startswith(row["prefix"]))
+    modes = {pair: name for name, pair in MATH_MODES.items() if pair[0] is not Mode.HALF}
+    conv, matmul = (Mode[row[name].upper()] for name in ("fp32_conv", "fp32_matmul"))
+    return row["harness"] if row["prefix"] else source, modes[conv, matmul]
+
+
+@cache
+def model_profiles() -> pd.DataFrame:
+    """Totals of a step of each published model by (task, model): FLOP by kind, bytes, operators, parameters.
+
+    ``approximate`` profiles hold for ratios of GPUs and not for levels; the table says why. The
+    ``tokens_per_sample`` are as publishers count them; of some models they are not known.
+    """
+    tables = {task: pd.DataFrame(published_rows(name)).set_index("model") for task, name in PROFILES.items()}
+    text = pd.concat({str(task): table for task, table in tables.items()})
+    totals = text.filter(regex="^(ops_per_step|params_m|gflop_.*|gb_fp32_.*|tokens_per_sample)$")
+    return totals.replace("", "nan").astype(float).assign(approximate=text.approximate != "")
+
+
+def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
+    """The profile of each row, whose optimizer follows "+" in the name of its model."""
+    each = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
+    return model_profiles().reindex(each).set_index(task.index)
+
+
+def base_model(name: str) -> str:
+    """Family of a model's name, whatever its image side and optimizer."""
+    return name.partition("+")[0].partition("@")[0].casefold()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """n measurements as arrays; ``cell`` numbers the (source, model, precision, task) of each.
+
+    Attributes:
+        harness: (n,) the harness of each row's source.
+        architecture, family, vendor: (n,) of each row's GPU; ``family`` is its chip. A GPU that states no
+            architecture is its own.
+        base_model: (n,) model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``.
+        execution: (n,) one of ``published.EXECUTIONS``; "" is not stated.
+        torch: (n,) its version; "" where it is not stated or another framework ran.
+        data_input: (n,) one of ``published.INPUTS_OF_DATA``; "" is not stated.
+        doubt: (n,) what speaks against the row, in words; "" for nothing.
+        batch_low, batch_high: (n,) smallest and largest plausible batch; the batch itself where it is stated.
+        work_low, work_high: (n,) what a step of those batches computes and moves.
+    """
+
+    source: NDArray[Any]
+    harness: NDArray[Any]
+    model: NDArray[Any]
+    base_model: NDArray[Any]
+    precision: NDArray[Any]
+    gpu_key: NDArray[Any]
+    architecture: NDArray[Any]
+    family: NDArray[Any]
+    vendor: NDArray[Any]
+    batch: Floats
+    log_seconds: Floats
+    level_known: Flags
+    inference: Flags
+    cell: Indices
+    execution: NDArray[Any]
+    torch: NDArray[Any]
+    data_input: NDArray[Any]
+    doubt: NDArray[Any]
+    batch_low: Floats
+    batch_high: Floats
+    work: Work
+    work_low: Work
+    work_high: Work
+    chips: Chips
+    arithmetic: Arithmetic
+
+    def __len__(self) -> int:
+        """Number of measurements."""
+        return len(self.batch)
+
+
+def table_with(rows: pd.DataFrame, **arrays: Work | Arithmetic) -> Table:
+    """Turn rows into arrays, beside what their steps compute and how.
+
+    Args:
+        rows: Columns ``CELL``, ``gpu_key``, ``seconds_per_sample``, ``level_known``, ``execution``,
+            ``torch``, ``data_input``, ``doubt``, ``batch``, ``batch_low`` and ``batch_high``.
+        arrays: ``work``, ``work_low``, ``work_high`` and ``arithmetic`` of the rows.
+    """
+    specs = [load_specs()[key] for key in rows.gpu_key]
+    told = rows.assign(
+        harness=[facts_of(source)[0] for source in rows.source],
+        base_model=rows.model.map(base_model),
+        architecture=[architecture_of(spec.key) for spec in specs],
+        family=[chip_of(spec.key) for spec in specs],
+        vendor=[spec.vendor for spec in specs],
+        log_seconds=np.log(rows.seconds_per_sample * rows.batch),
+        inference=rows.task == TaskKind.INFER,
+        cell=rows.groupby(CELL).ngroup(),
+    ).astype({"batch": float, "batch_low": float, "batch_high": float})
+    columns = {each.name: told[each.name].to_numpy() for each in fields(Table) if each.name in told}
+    return Table(**columns, chips=chips_of(specs), **arrays)  # type: ignore[arg-type]
+
+
+def table_of(rows: pd.DataFrame) -> Table:
+    """Turn published rows into arrays, whose ``math_mode``, ``layout``, ``with_optimizer`` count too."""
+    training = (rows.task == TaskKind.TRAIN).to_numpy()
+    with_optimizer = rows.with_optimizer.to_numpy(dtype=bool)
+    conv, matmul = (rows.math_mode.map(lambda mode, i=i: int(MATH_MODES[mode][i])).to_numpy() for i in (0, 1))
+    arithmetic = Arithmetic(
+        conv=conv,
+        matmul=matmul,
+        half=conv == Mode.HALF,
+        channels_last=(rows.layout == "channels_last").to_numpy(),
+        no_optimizer=training & ~with_optimizer,
+        # Rows of training that were compiled say so with a doubt: only where the back end could.
+        compiled=~training & (rows.execution == "compile").to_numpy(),
+    )
+    profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
+    flops = np.stack([profile[f"gflop_{kind}"] * 1e9 for kind in _PROFILE_KINDS], axis=1)
+    optimizers = [name.partition("+")[2] for name in rows.model]
+    named = np.array([_OPTIMIZER_BYTES.get(each, _OPTIMIZER_BYTES["SGD"]) for each in optimizers])
+    updates = np.where(training & with_optimizer, named, 0)
+    # autocast casts each weight, and in training its gradient back; in "half" the whole model is stored so
+    casts = np.where(rows.math_mode == "half", 0, np.where(training, 2, 1))
+
+    def work(batch: Floats) -> Work:
+        return Work(
+            flops=flops * batch[:, None],
+            bytes_=1e9 * (profile["gb_fp32_per_sample"] * batch + profile["gb_fp32_fixed"]),
+            optimizer_bytes=updates * profile["params_m"] * 1e6,
+            cast_bytes=casts * CAST_BYTES * profile["params_m"] * 1e6,
+            operators=profile["ops_per_step"],
+        )
+
+    at = {"work": "batch", "work_low": "batch_low", "work_high": "batch_high"}
+    works = {name: work(rows[column].to_numpy(dtype=float)) for name, column in at.items()}
+    return table_with(rows, **works, arithmetic=arithmetic)
+
+
+def join(a: Table, b: Table) -> Table:
+    """Two tables as one; their cells stay apart."""
+    return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
+
+
+# --- rows of a file --------------------------------------------------------------------------------------
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = (
@@ -61,16 +252,6 @@ _ORDER = [
     "with_optimizer", "doubt", "batch_low", "batch_high",
 ]  # fmt: skip
 """Of rows alike in all else, so that no answer depends on the order of a file."""
-
-
-class SetAside(NamedTuple):
-    """Why a row is not used: the kind of reason, and what it was in this row."""
-
-    kind: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.detail}" if self.detail else self.kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +301,7 @@ def read_csv(path: Path) -> Reading:
     """
     header, lines = csv_lines(read_bytes(path, TABLE_BYTES, follow_links=True))
     names = [plain(name.strip().casefold(), 60) for name in header]
-    usual = {"source": path.stem, **_USUAL}
-    missing = {name: said for name, said in usual.items() if name not in names}
+    missing = {name: said for name, said in ({"source": path.stem} | _USUAL).items() if name not in names}
     rows: list[Mapping[str, str]] = []
     broken: dict[str, list[int]] = {}
     for number, cells in lines:
@@ -129,9 +309,9 @@ def read_csv(path: Path) -> Reading:
             broken.setdefault(cells, []).append(number)
         else:
             rows.append(missing | dict(zip(names, cells, strict=False)))
-    needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
-    lacking = [name for name in needed if name not in names]
-    lacks = f" (no column {', '.join(lacking)}; needed: {', '.join(needed)})" if lacking else ""
+    needed = [name for name in COLUMNS if name not in {"source", *_USUAL}]
+    lacking = ", ".join(name for name in needed if name not in names)
+    lacks = f" (no column {lacking}; needed: {', '.join(needed)})" if lacking else ""
     return replace(
         _read(rows, f"{path}{lacks}", (FITTED_VENDOR,), broken),
         assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
@@ -152,33 +332,28 @@ def _read(
     alike = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
     number = alike.ngroup()
     rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
-    reasons = rows.loc[rows.kind != "", ["kind", "detail"]]
-    skipped = Counter(SetAside(*reason) for reason in reasons.itertuples(index=False))
-    skipped.update({SetAside(reason, f"({_places(at)})"): len(at) for reason, at in broken.items()})
+    reasons = list(rows.loc[rows.kind != "", ["kind", "detail"]].itertuples(index=False, name=None))
+    reasons += ((why, f"({_places(lines)})") for why, lines in broken.items() for _ in lines)
+    skipped = Counter(" ".join(filter(None, reason)) for reason in reasons).most_common()
     count = len(rows) + sum(map(len, broken.values()))
     if usable.empty:
-        said = "; ".join(f"{n} x {plain(str(reason))}" for reason, n in skipped.most_common(3))
+        said = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped[:3])
         raise MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
     usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
     merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
-    by_kind: Counter[str] = Counter()
-    for reason, n in skipped.most_common():
-        by_kind[reason.kind] += n
     return Reading(
         table=table_of(merged.sort_values([*CELL, "gpu_key", "batch", *_ORDER])),
         rows=count,
-        skipped={str(reason): n for reason, n in skipped.most_common()},
-        skipped_by_kind=dict(by_kind.most_common()),
+        skipped=dict(skipped),
+        skipped_by_kind=dict(Counter(kind for kind, _ in reasons).most_common()),
     )
 
 
 def _places(numbers: Sequence[int]) -> str:
     """Which lines of a file these are, the first by number."""
-    if len(numbers) == 1:
-        return f"line {numbers[0]}"
     named = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    more = len(numbers) - _MOST_NAMED
-    return f"lines {named} and {more:,} more" if more > 0 else f"lines {named}"
+    more = f" and {len(numbers) - _MOST_NAMED:,} more" if len(numbers) > _MOST_NAMED else ""
+    return f"line{'s' if len(numbers) > 1 else ''} {named}{more}"
 
 
 def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
@@ -243,9 +418,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     ``batch`` is the middle of the plausible ones, on a log scale, where a row does not state its own.
     """
     ends = rows[["batch_low", "batch_high"]].astype(int)
-    usual = [
-        _usual().get(source) or _usual().get(facts_of(source).harness) or ("", "") for source in rows.source
-    ]
+    usual = [_usual().get(source) or _usual().get(facts_of(source)[0]) or ("", "") for source in rows.source]
     execution, optimizer = (pd.Series([each[i] for each in usual], rows.index, object) for i in (0, 1))
     given = zip(rows.math_mode, rows.source, rows.precision, rows.gpu_key, strict=True)
     return rows.assign(
@@ -272,7 +445,7 @@ def _usual() -> Mapping[str, tuple[str, str]]:
     for name in MEASUREMENTS:
         for line in published_rows(name):
             said = line.get("execution") or "", line.get("optimizer_in_step") or ""
-            for owner in {line["source"], facts_of(line["source"]).harness}:
+            for owner in {line["source"], facts_of(line["source"])[0]}:
                 counts.setdefault(owner, Counter())[said] += 1
     return {owner: said.most_common(1)[0][0] for owner, said in counts.items()}
 
@@ -287,9 +460,7 @@ def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
         return "fp32"
     if precision == "tf32":
         return "tf32"
-    facts = facts_of(source)
-    modes = {v: k for k, v in MATH_MODES.items() if v[0] is not Mode.HALF}
-    return modes[facts.fp32_conv, facts.fp32_matmul]
+    return facts_of(source)[1]
 
 
 # --- the lines of a file -----------------------------------------------------------------------------------

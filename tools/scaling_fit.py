@@ -9,13 +9,13 @@ the width of their own errors.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
+from scipy.optimize import least_squares
 
 from gpubench.arrays import Flags, Floats
 from gpubench.folders import data_rows
@@ -31,7 +31,7 @@ from gpubench.predict.scaling import (
     usual_error,
 )
 from gpubench.specs import load_specs
-from tools.conformal import factor_of
+from tools.fit import factor_of
 
 PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
@@ -50,7 +50,12 @@ LEAST_ERROR = 0.02
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at two numbers of GPUs; ``log_ratio`` is that of the throughput of each."""
+    """One job at two numbers of GPUs.
+
+    Attributes:
+        fitted: Whether its GPU is of the vendor that is fitted.
+        log_ratio: Of the throughput of each of many over that of each of few.
+    """
 
     harness: str
     gpu_key: str
@@ -58,42 +63,37 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     few: int
     many: int
     exchange: Exchange
+    fitted: bool
     log_ratio: float
-
-    @property
-    def fitted(self) -> bool:
-        """Whether its GPU is of the vendor that is fitted."""
-        return load_specs()[self.gpu_key].vendor == FITTED_VENDOR
 
 
 @cache
 def jobs() -> tuple[Job, ...]:
     """The shipped rows; a GPU that the table of specifications lacks is left out."""
-    found = []
-    for row in data_rows(JOBS):
-        spec = load_specs().get(row["gpu_key"])
-        if spec is None:
-            continue
-        link, rate = link_of(spec)
-        few, many = float(row["few_samples_per_s"]), float(row["many_samples_per_s"])
-        exchange = Exchange(
-            gradient_bytes=float(row["parameters_m"]) * 1e6 * GRADIENT_BYTES,
-            link=link,
-            rate=rate,
-            step_s=float(row["samples_per_step"]) / few,
-            hidden_wholly=row["exchange"] != "gradients",
-        )
-        job = Job(
-            harness=row["harness"],
-            gpu_key=row["gpu_key"],
-            model=row["model"],
-            few=int(row["few_gpus"]),
-            many=int(row["many_gpus"]),
-            exchange=exchange,
-            log_ratio=math.log(many / few),
-        )
-        found.append(job)
-    return tuple(found)
+    return tuple(_job(row) for row in data_rows(JOBS) if row["gpu_key"] in load_specs())
+
+
+def _job(row: Mapping[str, str]) -> Job:
+    spec = load_specs()[row["gpu_key"]]
+    link, rate = link_of(spec)
+    few, many = float(row["few_samples_per_s"]), float(row["many_samples_per_s"])
+    exchange = Exchange(
+        gradient_bytes=float(row["parameters_m"]) * 1e6 * GRADIENT_BYTES,
+        link=link,
+        rate=rate,
+        step_s=float(row["samples_per_step"]) / few,
+        hidden_wholly=row["exchange"] != "gradients",
+    )
+    return Job(
+        harness=row["harness"],
+        gpu_key=row["gpu_key"],
+        model=row["model"],
+        few=int(row["few_gpus"]),
+        many=int(row["many_gpus"]),
+        exchange=exchange,
+        fitted=spec.vendor == FITTED_VENDOR,
+        log_ratio=math.log(many / few),
+    )
 
 
 def fit_scaling(rows: Sequence[Job]) -> ScalingShares:
@@ -109,27 +109,23 @@ def fit_scaling(rows: Sequence[Job]) -> ScalingShares:
 
 def _shares(rows: Sequence[Job]) -> ScalingShares:
     """The shares by the jobs of the fitted vendor; the widths are still open."""
-    from scipy.optimize import least_squares
-
     rows = [job for job in rows if job.fitted]
     mean = np.array([math.log(PRIORS[name][0]) for name in SHARES])
     deviation = np.array([PRIORS[name][1] for name in SHARES])
     root = np.sqrt(_weights(rows)) / _NOISE
 
     def residuals(logs: Floats) -> Floats:
-        found = [job.log_ratio - log_efficiency(logs, job.exchange, job.few, job.many) for job in rows]
-        each = np.array(found) * root if rows else np.empty(0)
+        each = np.array([_log_error(logs, job) for job in rows]) * -root
         tamed = np.sqrt(2 * (np.sqrt(1 + (each / _ROBUST_SCALE) ** 2) - 1)) * _ROBUST_SCALE
         return np.concatenate([np.copysign(tamed, each), (logs - mean) / deviation])
 
     logs = least_squares(residuals, mean).x
-    precision = np.diag(deviation**-2.0)
-    for job, weight in zip(rows, root, strict=True):
-        slope = slopes(logs, job.exchange, job.few, job.many)
-        precision += np.outer(slope, slope) * weight**2
+    slope = [slopes(logs, job.exchange, job.few, job.many) for job in rows]
+    jacobian = np.reshape(slope, (-1, len(SHARES))) * root[:, None]
+    covariance = np.linalg.inv(np.diag(deviation**-2.0) + jacobian.T @ jacobian)
     return ScalingShares(
-        logs=tuple(float(v) for v in logs),
-        covariance=tuple(tuple(float(v) for v in row) for row in np.linalg.inv(precision)),
+        logs=tuple(logs.tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
         noise=LEAST_ERROR,
         factor=math.nan,
         other_vendors=None,
@@ -139,20 +135,19 @@ def _shares(rows: Sequence[Job]) -> ScalingShares:
 def _weights(rows: Sequence[Job]) -> Floats:
     """One vote for each harness, GPU and model."""
     voters = [(job.harness, job.gpu_key, job.model) for job in rows]
-    counts = Counter(voters)
-    return np.array([1 / counts[voter] for voter in voters])
+    return np.array([1 / voters.count(voter) for voter in voters])
+
+
+def _log_error(logs: Floats | tuple[float, ...], job: Job) -> float:
+    return log_efficiency(logs, job.exchange, job.few, job.many) - job.log_ratio
 
 
 def _errors(rows: Sequence[Job]) -> tuple[Floats, Floats]:
     """Log error of each row and its usual size, by shares that its harness had no part in."""
-    found = np.zeros((2, len(rows)))
-    for harness in sorted({job.harness for job in rows}):
-        fitted = _shares([job for job in rows if job.harness != harness])
-        for i, job in enumerate(rows):
-            if job.harness == harness:
-                predicted = log_efficiency(fitted.logs, job.exchange, job.few, job.many)
-                found[:, i] = predicted - job.log_ratio, usual_error(fitted, job.exchange, job.few, job.many)
-    return found[0], found[1]
+    without = {job.harness: [other for other in rows if other.harness != job.harness] for job in rows}
+    fitted = {harness: _shares(others) for harness, others in without.items()}
+    usual = [usual_error(fitted[job.harness], job.exchange, job.few, job.many) for job in rows]
+    return np.array([_log_error(fitted[job.harness].logs, job) for job in rows]), np.array(usual)
 
 
 def scaling_figures() -> dict[str, Any]:
@@ -168,25 +163,18 @@ def scaling_figures() -> dict[str, Any]:
         width[mine] = factor_of(scores[others], weight[others]) * usual[mine]
 
     def figures(chosen: Flags) -> dict[str, Any]:
-        ape = np.abs(np.expm1(error[chosen]))
-        votes = weight[chosen]
-        inside = np.abs(error[chosen]) <= width[chosen]
-        wide = bool(np.isfinite(width[chosen]).all())
-        return {
-            "jobs": int(chosen.sum()),
-            "targets": round(float(votes.sum())),
-            "mape": round(float(np.average(ape, weights=votes)), 4),
-            "bias": round(float(np.average(error[chosen], weights=votes)), 4),
-            "coverage_90": round(float(np.average(inside, weights=votes)), 4) if wide else None,
-            "half_width_factor": round(float(np.exp(np.median(width[chosen]))), 4) if wide else None,
-        }
+        off, votes, wide = error[chosen], weight[chosen], width[chosen]
+        means = {"mape": np.abs(np.expm1(off)), "bias": off, "coverage_90": np.abs(off) <= wide}
+        said: dict[str, Any] = {"jobs": int(chosen.sum()), "targets": round(float(votes.sum()))}
+        said |= {name: round(float(np.average(each, weights=votes)), 4) for name, each in means.items()}
+        said["half_width_factor"] = round(float(np.exp(np.median(wide))), 4)
+        return said | ({} if np.isfinite(wide).all() else {"coverage_90": None, "half_width_factor": None})
 
-    alone = np.array([job.few == 1 for job in rows])
     links = np.array([job.exchange.link for job in rows])
     slices = {
-        "from one GPU": known & alone,
+        "from one GPU": known & np.array([job.few == 1 for job in rows]),
         **{f"harness: {name}": known & (harness == name) for name in sorted(set(harness))},
         **{f"link: {name}": known & (links == name) for name in sorted(set(links[known]))},
+        "vendor: AMD, not fitted": ~known,
     }
-    slices["vendor: AMD, not fitted"] = ~known
     return figures(known) | {"by_slice": {name: figures(flags) for name, flags in slices.items()}}

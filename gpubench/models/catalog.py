@@ -142,6 +142,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ask_median_usd_per_hour: Decimal | None = None
 
     @property
+    def usd_per_gpu_hour(self) -> float:
+        """The price of one of its GPUs [USD/h]."""
+        return float(self.price_usd_per_hour / self.gpu_count)
+
+    @property
     def seller(self) -> Seller | None:
         """Who sells it. None of owned hardware, and of a marketplace: no source says whose hosts it is of."""
         return "cloud" if self.kind in _OF_A_COMPANY and self.pricing is not Pricing.OWNED else None

@@ -188,7 +188,7 @@ def _named_rows(frame: pd.DataFrame, name: str, aside: list[tuple[int, str]]) ->
 
 
 def _word(text: str) -> str:
-    plausible.check_texts((text,))
+    plausible.check_text(text)
     return text
 
 

@@ -89,8 +89,28 @@ class _Table:
         return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
 
 
+class _Cells(Generic[T]):
+    """The column of the field that has the attribute's name."""
+
+    def __set_name__(self, offers: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, offers: Offers, _: type) -> Column[T]:
+        return offers.column(self._name)
+
+
 class Offers(Sequence[Offer]):
     """Rows of a table of offers, and its columns at these rows."""
+
+    provider = _Cells[str]()
+    region = _Cells[str | None]()
+    gpu_key = _Cells[str]()
+    gpu_count = _Cells[int]()
+    vcpus = _Cells[float | None]()
+    pricing = _Cells[Pricing]()
+    term_years = _Cells[int | None]()
+    kind = _Cells[str]()
+    price_date = _Cells[str]()
 
     def __init__(self, table: _Table, rows: Indices) -> None:
         """Look at these rows of a table."""
@@ -154,56 +174,6 @@ class Offers(Sequence[Offer]):
         """Return the column of a field."""
         return self._table.column(name).take(self._rows)
 
-    @property
-    def provider(self) -> Column[str]:
-        """Who has each."""
-        return self.column("provider")
-
-    @property
-    def region(self) -> Column[str | None]:
-        """Where each is."""
-        return self.column("region")
-
-    @property
-    def gpu_key(self) -> Column[str]:
-        """The GPU of each."""
-        return self.column("gpu_key")
-
-    @property
-    def gpu_count(self) -> Column[int]:
-        """How many GPUs each has."""
-        return self.column("gpu_count")
-
-    @property
-    def vcpus(self) -> Column[float | None]:
-        """How many vCPUs each has."""
-        return self.column("vcpus")
-
-    @property
-    def pricing(self) -> Column[Pricing]:
-        """How each is paid."""
-        return self.column("pricing")
-
-    @property
-    def term_years(self) -> Column[int | None]:
-        """For how long each is reserved."""
-        return self.column("term_years")
-
-    @property
-    def kind(self) -> Column[str]:
-        """What sort of offer each is."""
-        return self.column("kind")
-
-    @property
-    def price_date(self) -> Column[str]:
-        """The day of each price, as it was written."""
-        return self.column("price_date")
-
-    @property
-    def instances(self) -> list[str]:
-        """The name of each at its provider."""
-        return [offer.instance for offer in self]
-
     @cached_property
     def price(self) -> Floats:
         """Of each as listed [USD/h of the instance]."""
@@ -212,7 +182,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """Of each as listed, for one of its GPUs."""
-        return self.price / self.gpu_count.figures(float)
+        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
     @property
     def by_user(self) -> Flags:

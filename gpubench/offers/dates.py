@@ -110,11 +110,9 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
     if new.kind == "marketplace" or old.price_date == new.price_date:
         return None
     days = (price_day(new.price_date) - price_day(old.price_date)).days
-    if days <= 0 or old.price_usd_per_hour <= 0 or new.price_usd_per_hour <= 0:
+    if days <= 0 or old.usd_per_gpu_hour <= 0 or new.usd_per_gpu_hour <= 0:
         return None
-    return PriceChange(
-        math.log(float(new.price_usd_per_hour) / float(old.price_usd_per_hour)), days / DAYS_PER_YEAR
-    )
+    return PriceChange(math.log(new.usd_per_gpu_hour / old.usd_per_gpu_hour), days / DAYS_PER_YEAR)
 
 
 def drift_of(changes: Iterable[PriceChange]) -> float:
@@ -152,7 +150,7 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """
     found: dict[AskKey, list[Offer]] = {}
     for offer in offers:
-        if offer.kind == "marketplace" and offer.price_usd_per_hour > 0:
+        if offer.kind == "marketplace" and offer.usd_per_gpu_hour > 0:
             found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
     return {key: _asks(each) for key, each in found.items()}
 
@@ -161,7 +159,7 @@ def _asks(offers: list[Offer]) -> Asks:
     """Return the distribution of asks; the ends come from the spread, drawn to the usual one where few."""
     logs: list[float] = []
     for offer in offers:
-        logs.append(math.log(float(offer.price_usd_per_hour) / offer.gpu_count))
+        logs.append(math.log(offer.usd_per_gpu_hour))
         middle_usd = offer.ask_median_usd_per_hour
         if middle_usd is not None and (offer.ask_count or 0) >= 2:
             logs.append(math.log(float(middle_usd) / offer.gpu_count))

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import date
-from decimal import Decimal
 from functools import cache
 
 import msgspec
@@ -25,10 +24,9 @@ ANY_REGION = "any"
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An offer with what follows from it on one day; a free one has no price per GPU-hour."""
+    """An offer with what follows from it on one day."""
 
     offer: Offer
-    usd_per_gpu_hour: Decimal | None
     price_age_days: int
     freshness: str
     not_ranked_because: str | None
@@ -80,7 +78,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     providers = known_providers(wanted.providers, every.provider.present)
     regions = known_regions(wanted.regions, every.region.present, [ANY_REGION])
     pricings = {*wanted.pricings, *(["spot"] if wanted.spot else [])}
-    most_usd = None if wanted.max_usd_per_hour is None else Decimal(str(wanted.max_usd_per_hour))
+    within = every.price <= (math.inf if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour)
 
     def passes(offer: Offer) -> bool:
         return (
@@ -90,18 +88,17 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (not wanted.kinds or offer.kind in wanted.kinds)
             and (not pricings or str(offer.pricing) in pricings)
             and (wanted.count is None or offer.gpu_count == wanted.count)
-            and (most_usd is None or offer.price_usd_per_hour <= most_usd)
         )
 
     market = AskedPrices(every)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
         _listed(offer, today, market.doubt(offer) if is_doubted else None)
-        for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
-        if passes(offer)
+        for offer, is_doubted, is_within in zip(every, doubted.tolist(), within.tolist(), strict=True)
+        if is_within and passes(offer)
     ]
     listed.sort(key=lambda row: (row.offer.provider, row.offer.instance))
-    return tuple(sorted(listed, key=lambda row: row.usd_per_gpu_hour or math.inf))
+    return tuple(sorted(listed, key=lambda row: row.offer.usd_per_gpu_hour or math.inf))
 
 
 def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
@@ -111,7 +108,6 @@ def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
         not_ranked_because = f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
     return ListedOffer(
         offer=offer,
-        usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count if offer.price_usd_per_hour else None,
         price_age_days=age,
         freshness=freshness(age),
         not_ranked_because=not_ranked_because,

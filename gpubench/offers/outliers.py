@@ -121,7 +121,7 @@ class AskedPrices:
         self._asked = cache(self._find_asked)
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
         for offer in offers:
-            usd = _per_gpu(offer)
+            usd = offer.usd_per_gpu_hour
             if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED or usd <= 0:
                 continue
             paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
@@ -134,7 +134,7 @@ class AskedPrices:
         kind, unless a second provider asks within twice as much or as little. What nobody
         else sells has no standard: believed.
         """
-        own = _per_gpu(offer)
+        own = offer.usd_per_gpu_hour
         if (standard := self._standard_of_doubt(offer)) is None:
             return None
         return (
@@ -147,17 +147,17 @@ class AskedPrices:
         if (standard := self._standard_of_doubt(offer)) is None:
             return None
         others = "1 other asks" if standard.provider_count == 1 else f"{standard.provider_count} others ask"
-        return f"{format_number(_per_gpu(offer) / standard.median_usd, 2)} times what {others}"
+        return f"{format_number(offer.usd_per_gpu_hour / standard.median_usd, 2)} times what {others}"
 
     def _standard_of_doubt(self, offer: Offer) -> Standard | None:
         """Return what the others ask where that makes a price doubtful."""
         key = _key(offer)
-        return self._standard_of(key) if self._is_doubted(key, _per_gpu(offer)) else None
+        return self._standard_of(key) if self._is_doubted(key, offer.usd_per_gpu_hour) else None
 
     def is_below(self, offer: Offer) -> bool:
         """Return whether a price is under what the others ask: only such a one can be a false answer."""
         standard = self._standard_of(_key(offer))
-        return standard is not None and _per_gpu(offer) < standard.median_usd
+        return standard is not None and offer.usd_per_gpu_hour < standard.median_usd
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""
@@ -251,28 +251,23 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
         known: Offers known before; historic ones are no standard.
         accept: Keep the jumps too.
     """
-    before: Mapping[OfferKey, Offer] = {offer_key(offer): offer for offer in known}
-    kept: list[Offer] = []
-    set_aside = list(fresh.set_aside)
-    jumped: set[OfferKey] = set()
+    before = {offer_key(offer): offer for offer in known}
+    jumps: dict[OfferKey, SetAside] = {}
     for offer in fresh.offers:
         last = before.get(offer_key(offer))
-        if last is None or not last.price_usd_per_hour or not offer.price_usd_per_hour:
-            kept.append(offer)
+        if accept or last is None or not last.usd_per_gpu_hour or not offer.usd_per_gpu_hour:
             continue
-        ratio = _per_gpu(offer) / _per_gpu(last)
-        if accept or 1 / MAX_RATIO <= ratio <= MAX_RATIO:
-            kept.append(offer)
-        else:
-            jumped.add(offer_key(offer))
-            new_usd, old_usd = (format_usd(float(each.price_usd_per_hour)) for each in (offer, last))
+        ratio = offer.usd_per_gpu_hour / last.usd_per_gpu_hour
+        if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+            new_usd, old_usd = (format_usd(each.usd_per_gpu_hour * each.gpu_count) for each in (offer, last))
             reason = (
                 f"{pricing_words(offer)} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
                 f"{last.price_date}; the old price is kept (--accept-outliers takes the new one)"
             )
-            set_aside.append(SetAside(name_of(offer), reason))
-    table = msgspec.structs.replace(fresh, offers=tuple(kept), set_aside=tuple(set_aside))
-    return Believed(table, frozenset(jumped))
+            jumps[offer_key(offer)] = SetAside(name_of(offer), reason)
+    kept = tuple(offer for offer in fresh.offers if offer_key(offer) not in jumps)
+    set_aside = (*fresh.set_aside, *jumps.values())
+    return Believed(msgspec.structs.replace(fresh, offers=kept, set_aside=set_aside), frozenset(jumps))
 
 
 def name_of(offer: Offer) -> str:
@@ -286,7 +281,3 @@ def _key(offer: Offer) -> _Key:
 
 def _pay(offer: Offer) -> _Pay:
     return offer.pricing, offer.kind == "marketplace"
-
-
-def _per_gpu(offer: Offer) -> float:
-    return float(offer.price_usd_per_hour) / offer.gpu_count

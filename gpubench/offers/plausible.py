@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
@@ -119,17 +119,16 @@ def _amount(text: str, what: str, limit: float) -> float | None:
     return value
 
 
-def check_texts(cells: Iterable[str]) -> None:
-    """Raise unless every text can be shown in a terminal, a page and a spreadsheet as what it says."""
-    for cell in cells:
-        if not cell:
-            continue
-        if cell[0] in "=+-@":
-            raise ImplausibleError(f"cell {cell[:40]!r} starts like a spreadsheet formula")
-        if len(cell) > MAX_CELL_CHARACTERS:
-            raise ImplausibleError(f"cell {cell[:20]!r}... is longer than {MAX_CELL_CHARACTERS} characters")
-        if not cell.isprintable() and any(unicodedata.category(c).startswith("C") for c in cell):
-            raise ImplausibleError(f"cell {cell[:40]!r} holds control characters")
+def check_text(text: str | None, *_: object) -> None:
+    """Raise unless a text can be shown in a terminal, a page and a spreadsheet as what it says."""
+    if not text:
+        return
+    if text[0] in "=+-@":
+        raise ImplausibleError(f"cell {text[:40]!r} starts like a spreadsheet formula")
+    if len(text) > MAX_CELL_CHARACTERS:
+        raise ImplausibleError(f"cell {text[:20]!r}... is longer than {MAX_CELL_CHARACTERS} characters")
+    if not text.isprintable() and any(unicodedata.category(c).startswith("C") for c in text):
+        raise ImplausibleError(f"cell {text[:40]!r} holds control characters")
 
 
 def read_kind(text: str) -> str:
@@ -204,11 +203,7 @@ def _check_retrieval(text: str | None, _offer: Offer, latest: date) -> None:
 def _check_name(text: str, *_: object) -> None:
     if not text:
         raise ImplausibleError("it is empty")
-    check_texts((text,))
-
-
-def _check_words(text: str | None, *_: object) -> None:
-    check_texts((text or "",))
+    check_text(text)
 
 
 def _check_key(key: str, *_: object) -> None:
@@ -267,7 +262,7 @@ def _anything(*_: object) -> None:
 OFFER_RULES: Mapping[str, _Rule] = {
     "provider": _check_name,
     "instance": _check_name,
-    "region": _check_words,
+    "region": check_text,
     "gpu_key": _check_key,
     "gpu_count": _up_to(MAX_GPU_COUNT),
     "vcpus": _up_to(MAX_VCPUS),
@@ -277,7 +272,7 @@ OFFER_RULES: Mapping[str, _Rule] = {
     "kind": _check_kind,
     "price_date": _check_day,
     "source": _check_name,
-    "note": _check_words,
+    "note": check_text,
     "term_years": lambda years, offer, _: _check_term(years, offer.pricing),
     "retrieved_at": _check_retrieval,
     "in_stock": _anything,
@@ -298,26 +293,20 @@ COVERAGE_RULES: Mapping[str, _Rule] = {
 """What each field of a coverage may say."""
 
 
-def check_offer(offer: Offer, latest: date = date.max) -> None:
-    """Raise unless an offer that was stored or fetched keeps every rule.
+_RULES: Mapping[type, Mapping[str, _Rule]] = {Offer: OFFER_RULES, Coverage: COVERAGE_RULES}
+
+
+def check(struct: Offer | Coverage, latest: date = date.max) -> None:
+    """Raise unless an offer or a coverage that was stored or fetched keeps every rule.
 
     Args:
-        offer: Its fields are of their types.
+        struct: Its fields are of their types.
         latest: The last day that a date in it may name.
 
     Raises:
         ImplausibleError: With the field and the reason.
     """
-    _check(offer, OFFER_RULES, latest)
-
-
-def check_coverage(coverage: Coverage, latest: date = date.max) -> None:
-    """Raise unless a coverage keeps every rule. Args and errors as ``check_offer``."""
-    _check(coverage, COVERAGE_RULES, latest)
-
-
-def _check(struct: Offer | Coverage, rules: Mapping[str, _Rule], latest: date) -> None:
-    for field, rule in rules.items():
+    for field, rule in _RULES[type(struct)].items():
         try:
             rule(getattr(struct, field), struct, latest)
         except ValueError as reason:

@@ -109,7 +109,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         ask_count=quote.ask_count,
         ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
     )
-    plausible.check_offer(offer, price_day(retrieved_at[:10]) + timedelta(days=1))
+    plausible.check(offer, price_day(retrieved_at[:10]) + timedelta(days=1))
     return offer
 
 

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,17 +77,16 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """What a refresh begins with: the newest snapshot by source, and every offer that new ones are held to.
+    """What a refresh begins with: the newest snapshot, and every offer that new ones are held to.
 
-    ``folder`` is where snapshots lie, ``notes`` are on those that cannot be read, and ``set_aside`` are the
-    rows of the newest that break a rule, by source: they are not carried over.
+    ``folder`` is where snapshots lie, and ``notes`` are on those that cannot be read. What the newest sets
+    aside is not carried over.
     """
 
     folder: Path
-    sources: dict[str, SourceOffers]
+    newest: ReadSnapshot
     offers: Sequence[Offer]
     notes: tuple[str, ...]
-    set_aside: Mapping[str, tuple[SetAside, ...]]
 
 
 class _Answer(NamedTuple):
@@ -128,9 +128,9 @@ def refresh(
     known = _look_back(results)
     retrieved_at = utc_stamp(now)
     asked: dict[str, SourceOffers] = {}
-    set_aside = [row for rows in known.set_aside.values() for row in rows]
+    set_aside: list[SetAside] = []
     for source in sources:
-        last = known.sources.get(source.name)
+        last = known.newest.sources.get(source.name)
         limited = _until(transport, clock() + SOURCE_LIMIT_S, clock)
         try:
             answer = _ask(source, limited, retrieved_at, known.offers)
@@ -148,8 +148,8 @@ def _look_back(results: Path | None) -> _Known:
     """Find out that prices can be stored, and what is known of them so far."""
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
-    before, notes, set_aside = newest_snapshot(folder)
-    return _Known(folder, before.sources if before else {}, known_before(folder), notes, set_aside)
+    before, notes = newest_snapshot(folder)
+    return _Known(folder, before, known_before(folder), notes)
 
 
 def _written(
@@ -158,9 +158,10 @@ def _written(
     """Write what is known now as the snapshot of a time; None is that nothing of it is new."""
     path = None
     if stamp is not None:
-        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | asked))
+        snapshot = Snapshot(retrieved_at=stamp, sources=in_order({**known.newest.sources, **asked}))
         path = write_snapshot(known.folder, snapshot)
-    return Refreshed(path=path, sources=asked, set_aside=tuple(set_aside), notes=known.notes)
+    before = chain.from_iterable(known.newest.set_aside.values())
+    return Refreshed(path=path, sources=asked, set_aside=(*before, *set_aside), notes=known.notes)
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
@@ -257,10 +258,10 @@ def take_over(
     known = _look_back(results)
     read = _published(url, transport, now or clock_now())
     asked: dict[str, SourceOffers] = {}
-    set_aside = [row for rows in known.set_aside.values() for row in rows]
+    set_aside: list[SetAside] = []
     is_new = False
     for name, source in _chosen(read, only).items():
-        last = known.sources.get(name)
+        last = known.newest.sources.get(name)
         if last and last.retrieved_at and last.retrieved_at >= (source.retrieved_at or ""):
             asked[name] = last
             continue
@@ -287,7 +288,7 @@ def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
     """Return the sources asked for that ever answered."""
     found = {
         name: source
-        for name, source in read.snapshot.sources.items()
+        for name, source in read.sources.items()
         if _NAME.fullmatch(name) and (source.offers or read.set_aside[name]) and source.retrieved_at
     }
     if not found:

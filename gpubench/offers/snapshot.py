@@ -5,11 +5,11 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
-from gpubench.offers.plausible import check_coverage, check_offer, check_stamp
+from gpubench.offers.plausible import check, check_stamp
 from gpubench.offers.table import (
     Coverage,
     OfferKey,
@@ -31,7 +31,7 @@ from gpubench.offers.table import (
 from gpubench.today import day_of, today
 from gpubench.units import count, plain
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", Offer, Coverage)
 
 SNAPSHOT_VERSION = 2
 """Of a snapshot of prices, here and as published."""
@@ -44,7 +44,12 @@ _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
 
-class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
+_Row = TypeVar("_Row")
+_Claim = TypeVar("_Claim")
+_Source = TypeVar("_Source")
+
+
+class SourceRows(msgspec.Struct, Generic[_Row, _Claim], frozen=True, kw_only=True):
     """What one price source last gave, and how it answered when it was last asked.
 
     Attributes:
@@ -58,58 +63,37 @@ class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["ok", "failed", "skipped"]
     retrieved_at: str | None
     reason: str | None = None
-    offers: tuple[Offer, ...] = ()
-    covers: tuple[Coverage, ...] = ()
-    retired: int = 0
-
-
-class _SourceAsWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """A source in a snapshot whose offers and coverages are not yet decoded: a bad one costs no other."""
-
-    state: Literal["ok", "failed", "skipped"]
-    retrieved_at: str | None
-    reason: str | None = None
-    offers: tuple[msgspec.Raw, ...] = ()
-    covers: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
+    offers: tuple[_Row, ...] = ()
+    covers: Annotated[tuple[_Claim, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
     retired: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0
 
 
-class SnapshotAsWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of which no offer is believed yet; see ``believable``."""
-
-    schema_version: int = SNAPSHOT_VERSION
-    retrieved_at: str
-    sources: Annotated[dict[str, _SourceAsWritten], msgspec.Meta(max_length=MOST_SOURCES)] = {}
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
     """One refresh: every source as it stood then, those that a later one of the list also gives first."""
 
     schema_version: int = SNAPSHOT_VERSION
     retrieved_at: str
-    sources: dict[str, SourceOffers] = {}
+    sources: Annotated[dict[str, _Source], msgspec.Meta(max_length=MOST_SOURCES)] = {}
+
+
+SourceOffers: TypeAlias = SourceRows[Offer, Coverage]
+Snapshot: TypeAlias = SnapshotOf[SourceOffers]
+SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
+"""A snapshot of which no row is decoded or believed yet: a bad one costs no other. See ``believable``."""
 
 
 class ReadSnapshot(NamedTuple):
     """The rows of a snapshot that keep every rule, and by source what is left of the others.
 
     Attributes:
-        snapshot: With those offers and coverages alone.
+        sources: With those offers and coverages alone; none where there is no snapshot.
         set_aside: The other rows, with their reasons.
         unusable: The identities of the offers among them.
     """
 
-    snapshot: Snapshot
+    sources: Mapping[str, SourceOffers]
     set_aside: Mapping[str, tuple[SetAside, ...]]
     unusable: Mapping[str, frozenset[OfferKey]]
-
-
-class Newest(NamedTuple):
-    """The newest snapshot, notes on those that cannot be read, and by source the rows that break a rule."""
-
-    snapshot: Snapshot | None
-    notes: tuple[str, ...]
-    set_aside: Mapping[str, tuple[SetAside, ...]]
 
 
 def load_offers(
@@ -197,9 +181,9 @@ def embedded_offers() -> OfferTable:
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
     """Return the offers of the newest readable snapshot until a day; empty where there is none."""
-    snapshot, notes, set_aside = newest_snapshot(folder, as_of)
+    read, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
-    for name, source in snapshot.sources.items() if snapshot else ():
+    for name, source in read.sources.items():
         failure: tuple[str, ...] = ()
         if source.state == "failed":
             kept = (
@@ -208,8 +192,8 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
                 else "the shipped prices stand"
             )
             failure = (plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400),)
-        table = OfferTable(offers=source.offers, notes=failure, covers=source.covers)
-        tables.append(msgspec.structs.replace(table, set_aside=set_aside[name]))
+        aside = read.set_aside[name]
+        tables.append(OfferTable(offers=source.offers, set_aside=aside, notes=failure, covers=source.covers))
     return overlay(tables)
 
 
@@ -218,19 +202,17 @@ def known_before(folder: Path) -> Sequence[Offer]:
     return overlay([embedded_offers(), refreshed_offers(folder)]).offers
 
 
-def newest_snapshot(folder: Path, as_of: date | None = None) -> Newest:
+def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapshot, tuple[str, ...]]:
     """Return the newest snapshot until a day that can be read, and a note for each newer one that cannot."""
     notes: list[str] = []
     last_name = f"{as_of or date.max:%Y%m%d}~"  # sorts behind every time of its day
     paths = _listed(folder, _PATTERN, notes)
     for path in sorted((path for path in paths if path.name < last_name), reverse=True):
         try:
-            read = read_snapshot(path)
+            return read_snapshot(path), tuple(notes)
         except MisuseError as error:
             notes.append(f"{error}; the snapshot before it is used")
-        else:
-            return Newest(read.snapshot, tuple(notes), read.set_aside)
-    return Newest(None, tuple(notes), {})
+    return ReadSnapshot({}, {}, {}), tuple(notes)
 
 
 def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
@@ -349,7 +331,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
         if source.retrieved_at is not None:
             check_stamp(source.retrieved_at, latest)
         table, named = _believed_offers(source.offers, name, latest)
-        covers, bad = _believed(source.covers, Coverage, partial(check_coverage, latest=latest))
+        covers, bad = _believed(source.covers, Coverage, latest)
         no_claims = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
         sources[name] = SourceOffers(
             state=source.state,
@@ -361,15 +343,14 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
         )
         set_aside[name] = (*table.set_aside, *no_claims)
         unusable[name] = frozenset(filter(None, named))
-    snapshot = Snapshot(retrieved_at=written.retrieved_at, sources=sources)
-    return ReadSnapshot(snapshot, set_aside, unusable)
+    return ReadSnapshot(sources, set_aside, unusable)
 
 
 def _believed_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
     """Return the offers that keep every rule, and which the others are; None where that cannot be told."""
-    offers, bad = _believed(rows, Offer, partial(check_offer, latest=latest))
+    offers, bad = _believed(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
     for at, reason in bad.items():
@@ -383,16 +364,14 @@ def _believed_offers(
     return OfferTable(offers=tuple(offers), set_aside=tuple(set_aside)), identities
 
 
-def _believed(
-    rows: Iterable[msgspec.Raw], shape: type[_T], check: Callable[[_T], None]
-) -> tuple[list[_T], dict[int, str]]:
-    """Return the rows that have a shape and pass a check, and by their places why the others do not."""
+def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
+    """Return the rows that have a shape and keep its rules, and by their places why the others do not."""
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):
         try:
             value = msgspec.json.decode(row, type=shape)
-            check(value)
+            check(value, latest)
         except (ValueError, *NOT_JSON) as reason:
             bad[at] = plain(str(reason))
         else:

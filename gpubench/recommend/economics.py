@@ -24,12 +24,12 @@ _ROUNDING = 1e-9
 """Hours; 2.0000000001 hours are billed as 2."""
 
 
-def samples_per_usd(samples_per_s: Figure, price_usd_per_hour: Figure) -> Figure:
+def samples_per_usd(samples_per_s: Figure, usd_per_hour: Figure) -> Figure:
     """Return what a dollar buys: 3600 x samples/s / price.
 
     1,000 samples/s at 2.50 USD/h are 3600 x 1000 / 2.50 = 1,440,000 samples for a dollar.
     """
-    return SECONDS_PER_HOUR * samples_per_s / price_usd_per_hour
+    return SECONDS_PER_HOUR * samples_per_s / usd_per_hour
 
 
 def usd_per_million_samples(samples_per_dollar: Figure) -> Figure:
@@ -65,7 +65,7 @@ def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
 
 def job_cost(
     billed: Floats,
-    price_usd_per_hour: Floats,
+    usd_per_hour: Floats,
     storage_usd_per_month: Figure,
     egress_usd: Figure,
     tax: float,
@@ -75,7 +75,7 @@ def job_cost(
     13 h at 2.00 USD/h, 73 USD of storage a month, 5 USD of egress, 20 % tax:
     (26 + 73 x 13 / 730 + 5) x 1.2 = (26 + 1.3 + 5) x 1.2 = 38.76 USD.
     """
-    usd = billed * price_usd_per_hour  # of a million draws each further step is felt, and few are asked for
+    usd = billed * usd_per_hour  # of a million draws each further step is felt, and few are asked for
     if np.any(storage_usd_per_month):
         usd = usd + storage_usd_per_month * billed / HOURS_PER_MONTH
     if np.any(egress_usd):
@@ -134,6 +134,6 @@ def break_even_utilization(hours: float | None, years: float) -> float | None:
     return share if share <= 1 else None
 
 
-def committed_usd_per_useful_hour(price_usd_per_hour: float, utilization: float) -> float:
+def committed_usd_per_useful_hour(usd_per_hour: float, utilization: float) -> float:
     """Return what a commitment costs per useful hour: it is paid day and night, 1.80 / 0.5 = 3.60 USD."""
-    return price_usd_per_hour / utilization
+    return usd_per_hour / utilization

@@ -131,7 +131,7 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     for _, of_one_table in groupby(exclusions, key=lambda each: id(each.among)):
         of_one = list(of_one_table)
         there = of_one[0].among.take([each.at for each in of_one])
-        columns = there.provider.cells(), there.instances, there.gpu_key.cells()
+        columns = there.provider.cells(), [each.instance for each in there], there.gpu_key.cells()
         found += (
             ExcludedOffer(
                 provider=provider,

@@ -168,7 +168,7 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
         zip(
             *(column.tolist() for column in (-by[rows], next_best[rows], pool.price[rows])),
             offers.provider.cells(),
-            offers.instances,
+            [offer.instance for offer in offers],
             (each or "" for each in offers.region.cells()),
             map(str, offers.pricing.cells()),
             offers.gpu_key.cells(),

@@ -199,7 +199,9 @@ def _machine(offer: Offer) -> tuple[str, str, str | None]:
 def _on_demand(offers: Offers, market: Market) -> dict[tuple[str, str, str | None], float]:
     """Return what each machine is expected to cost on demand [USD/h]."""
     offers = offers.where(offers.pricing.equals(Pricing.ON_DEMAND))
-    machines = zip(offers.provider.cells(), offers.instances, offers.region.cells(), strict=True)
+    machines = zip(
+        offers.provider.cells(), [offer.instance for offer in offers], offers.region.cells(), strict=True
+    )
     return dict(zip(machines, prices_of(offers, market).expected.tolist(), strict=True))
 
 

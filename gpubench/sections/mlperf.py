@@ -45,9 +45,9 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     clouds = [
         offer
         for offer in offers
-        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.price_usd_per_hour > 0
+        if offer.kind == "vm" and offer.pricing is Pricing.ON_DEMAND and offer.usd_per_gpu_hour > 0
     ]
-    clouds.sort(key=lambda o: (o.price_usd_per_hour, o.provider, o.instance, o.region or ""), reverse=True)
+    clouds.sort(key=lambda o: (o.usd_per_gpu_hour, o.provider, o.instance, o.region or ""), reverse=True)
     cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
 
     def one(run: PublishedRun) -> PricedRun:
@@ -56,7 +56,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
         offer = cheapest.get((run.gpu_key, run.gpus // machines))
         if offer is None or rest:
             return PricedRun(run=run)
-        usd = float(offer.price_usd_per_hour) * machines * run.minutes / MINUTES_PER_HOUR
+        usd = offer.usd_per_gpu_hour * run.gpus * run.minutes / MINUTES_PER_HOUR
         return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
 
     return tuple(map(one, runs))

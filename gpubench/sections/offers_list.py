@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.labels import gpu_name, pricing_words
@@ -26,8 +25,8 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             rows,
             text("GPU", lambda row: gpu_name(row.offer.gpu_key)),
             number("GPUs", lambda row: str(row.offer.gpu_count)),
-            number("$/GPU-h", lambda row: _dollars(row.usd_per_gpu_hour)),
-            number("$/h", lambda row: _dollars(row.offer.price_usd_per_hour), 4),
+            number("$/GPU-h", lambda row: _dollars(row.offer.usd_per_gpu_hour)),
+            number("$/h", lambda row: _dollars(float(row.offer.price_usd_per_hour)), 4),
             text("Provider", provider),
             text("Instance", lambda row: plain(row.offer.instance, 36), 8),
             text("Region", lambda row: row.offer.region or UNKNOWN, 5),
@@ -54,5 +53,5 @@ def _stock(row: ListedOffer) -> str:
     return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
 
 
-def _dollars(price: Decimal | None) -> str:
-    return format_usd(float(price)) if price else "free"
+def _dollars(price: float) -> str:
+    return format_usd(price) if price else "free"

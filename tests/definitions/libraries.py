@@ -31,7 +31,7 @@ from definitions.rows import line
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile.trace import trace_operators
 from gpubench.workload import Task, Workload, image_batches, seeded
-from tools.tables import PROFILES, published_text
+from tools.published import PROFILES, published_bytes
 
 KERAS = "a network of torchvision stands for that of Keras"
 AUXILIARY_WEIGHT = {"inception_v3": 0.4, "googlenet": 0.3}
@@ -207,7 +207,7 @@ def source(network: Network, library_version: str) -> str:
 def lines(names: list[str], task: TaskKind) -> Iterator[str]:
     """The rows of these models, or of all whose row in the table of a task differs from its trace."""
     networks = NETWORKS if task is TaskKind.TRAIN else FORWARD
-    table = {row[0]: row for row in csv.reader(published_text(PROFILES[task]).splitlines())}
+    table = {row[0]: row for row in csv.reader(published_bytes(PROFILES[task]).decode().splitlines())}
     for name in [n for n in names if n in networks] or ([] if names else networks):
         network = networks[name]
         words = source(network, version(network.library))

@@ -5,7 +5,6 @@ The networks are traced by the slow tests; that a trace has changed is seen by d
 
 from __future__ import annotations
 
-import csv
 import re
 from decimal import Decimal
 from functools import cache
@@ -18,7 +17,7 @@ from definitions.networks import DEFINITIONS, FORWARD
 from definitions.rows import DECIMALS, OF_ANOTHER_TORCH, TRACED_WITH, is_of_this_torch, totals
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile.trace import trace_operators
-from tools.tables import PROFILES, published_text
+from tools.published import PROFILES, published_rows
 
 # Parameters and multiply-adds of a forward pass [G], as others publish them.
 TORCHVISION = "torchvision 0.29, meta data of the weights"
@@ -47,7 +46,7 @@ def profile_of(model: str) -> WorkloadProfile:
 
 
 def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
-    return {row["model"]: row for row in csv.DictReader(published_text(PROFILES[task]).splitlines())}
+    return {row["model"]: row for row in published_rows(PROFILES[task])}
 
 
 @pytest.mark.slow

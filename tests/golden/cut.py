@@ -25,7 +25,7 @@ from gpubench.findings import Finding, FindingKind  # noqa: E402
 from gpubench.folders import data_bytes, package_path  # noqa: E402
 from gpubench.models import Execution, Launch, Measurement, Precision, Run, Status  # noqa: E402
 from gpubench.record.store import write_run, writing  # noqa: E402
-from tools.tables import DATA, published_bytes  # noqa: E402
+from tools.published import DATA, published_bytes  # noqa: E402
 
 GPUS = (
     "nvidia-h200-sxm-141gb",

@@ -19,7 +19,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import asks_of
 from gpubench.offers.listing import list_offers
-from gpubench.offers.plausible import COVERAGE_RULES, OFFER_RULES, check_offer
+from gpubench.offers.plausible import COVERAGE_RULES, OFFER_RULES, check
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.refresh import refresh, take_over
 from gpubench.offers.request import OffersRequest
@@ -130,7 +130,7 @@ def test_every_shipped_offer_keeps_every_rule_and_stands_there_once():
     """They are read as they stand: nothing cleans them at run time."""
     offers = embedded_offers().offers
     for offer in offers:
-        check_offer(offer, date(2026, 11, 27))
+        check(offer, date(2026, 11, 27))
         left_open = bool(load_specs()[offer.gpu_key].variants)
         assert (UNSTATED_NOTE in (offer.note or "")) == left_open, offer
         assert offer.provider == offer.provider.lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.models import Operator, OperatorKind, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles
-from tools.tables import PROFILES, published_rows
+from tools.published import PROFILES, published_rows
 
 
 def published(

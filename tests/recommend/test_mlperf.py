@@ -19,7 +19,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.readings import PublishedRun, load_mlperf, newest_and_fastest, rounds
 from gpubench.sections.mlperf import priced, what
 from gpubench.specs import load_specs
-from tools.tables import DATA as PUBLISHED
+from tools.published import DATA as PUBLISHED
 
 DATA = files("gpubench") / "data"
 H100 = "nvidia-h100-sxm-80gb"

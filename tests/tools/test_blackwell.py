@@ -12,8 +12,7 @@ import pytest
 from gpubench.models import TaskKind
 from gpubench.units import format_number
 from tools.fit import fit_table, times_of
-from tools.published import fitted_on
-from tools.table import Table
+from tools.published import Table, fitted_on
 
 PAGE = Path(__file__).parents[2] / "docs" / "prediction.md"
 B200, H100, H200 = "nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"

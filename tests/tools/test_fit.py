@@ -17,10 +17,19 @@ from gpubench.predict.chips import chips_of, predecessor
 from gpubench.predict.roofline import deviations_of, take
 from gpubench.specs import load_specs
 from tools.calibrate import encode
-from tools.conformal import factor_of, fit_scale, log_errors, pairs_of, sides
-from tools.fit import NAMES, RATIO, fit_table, predict_rows, times_of
-from tools.published import fitted_on
-from tools.table import Table
+from tools.fit import (
+    NAMES,
+    RATIO,
+    factor_of,
+    fit_scale,
+    fit_table,
+    log_errors,
+    pairs_of,
+    predict_rows,
+    sides,
+    times_of,
+)
+from tools.published import Table, fitted_on
 
 RTX4090 = "nvidia-geforce-rtx-4090-24gb"
 

@@ -31,13 +31,10 @@ from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB
-from tools.conformal import level_weights
-from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_median
-from tools.fit import batch_spread
-from tools.published import fitted_on, shipped
+from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_quantile
+from tools.fit import batch_spread, level_weights
+from tools.published import DATA, Table, fitted_on, model_profiles, published_rows, shipped
 from tools.scaling_fit import scaling_figures
-from tools.table import Table, model_profiles
-from tools.tables import DATA, published_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction.md"
@@ -329,7 +326,7 @@ def headline() -> Iterator[str]:
     added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
     first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
-    mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_median(error, weight), 1)
+    mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
     yield f"nikolasent: {first.sum():,} of these pairs), the first line is {mean} / {middle} %"
     newer = figures(found, np.isin(table.architecture[pairs.y], NEWER))
     yield f"of Ampere and newer ({newer['pairs']:,}) {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"

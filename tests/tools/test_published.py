@@ -18,12 +18,20 @@ from gpubench.predict.chips import Mode, chips
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.roofline import HOST_S_PER_OPERATOR
 from gpubench.specs import find_spec, load_specs
-from tools.conformal import pairs_of
 from tools.evaluate import outcome_of
-from tools.fit import batch_spread, fit_table, host_prior_s
-from tools.published import COLUMNS, EXECUTIONS, INPUTS_OF_DATA, fitted_on, read_csv, shipped
-from tools.table import base_model, model_profiles
-from tools.tables import DATA, MEASUREMENTS
+from tools.fit import batch_spread, fit_table, host_prior_s, pairs_of
+from tools.published import (
+    COLUMNS,
+    DATA,
+    EXECUTIONS,
+    INPUTS_OF_DATA,
+    MEASUREMENTS,
+    base_model,
+    fitted_on,
+    model_profiles,
+    read_csv,
+    shipped,
+)
 
 GOOD = {
     "source": "lab", "gpu": "Tesla T4", "model": "resnet50", "mode": "train", "precision": "fp32",

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from tools.evaluate import score
-from tools.tables import DATA
+from tools.published import DATA
 
 KEYS = {
     "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor", "spearman", "regret", "by_slice",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, print_json, say
@@ -149,26 +150,17 @@ def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
         say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
 
 
-_FIELDS = (
-    "offer.provider", "offer.instance", "offer.region", "offer.gpu_key", "offer.gpu_count", "offer.vcpus",
-    "offer.ram_bytes", "offer.pricing", "offer.term_years", "offer.kind", "offer.price_usd_per_hour",
-    "usd_per_gpu_hour", "offer.price_date", "price_age_days", "freshness", "not_ranked_because",
-    "offer.source", "offer.note", "offer.retrieved_at", "offer.in_stock", "offer.stock_date",
-)  # fmt: skip
-"""What JSON says of an offer: what it is, and what follows from it on the day."""
 LIST_VERSION = 2
 """Version of ``gpubench offers list --json``."""
 
 
 def _document(rows: tuple[ListedOffer, ...], dated: Dated) -> dict[str, object]:
     table = dated.table
-    names = [field.removeprefix("offer.") for field in _FIELDS]
-    values_of = attrgetter(*_FIELDS)
     return {
         "schema_version": LIST_VERSION,
         "as_of": dated.day.isoformat(),
         "clock": dated.clock,
-        "offers": [dict(zip(names, map(_in_json, values_of(row)), strict=True)) for row in rows],
+        "offers": [_record(row) for row in rows],
         "retired": [
             {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
             for o in table.retired
@@ -178,9 +170,18 @@ def _document(rows: tuple[ListedOffer, ...], dated: Dated) -> dict[str, object]:
     }
 
 
-def _in_json(value: object) -> object:
-    """A sum as a plain number."""
-    return float(value) if isinstance(value, Decimal) else value
+def _record(row: ListedOffer) -> dict[str, object]:
+    """What an offer is, without what other hosts ask, and what follows from it on the day."""
+    fields = msgspec.structs.asdict(row.offer).items()
+    said = {
+        name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
+    }
+    return said | {
+        "usd_per_gpu_hour": row.offer.usd_per_gpu_hour or None,
+        "price_age_days": row.price_age_days,
+        "freshness": row.freshness,
+        "not_ranked_because": row.not_ranked_because,
+    }
 
 
 def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
