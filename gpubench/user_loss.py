@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import dis
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 _MOVING = frozenset({"to", "type_as"})
-"""A function that names one of these takes its tensors to the device of what it is given."""
+"""Methods that take a tensor to the device of another."""
 _REGISTERED = frozenset({"_parameters", "_buffers", "_modules"})
 _DEPTH = 4
 
@@ -139,7 +141,35 @@ def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _moves(function: Any) -> bool:
-    return isinstance(function, FunctionType) and bool(_MOVING & _names(function.__code__))
+    """Whether a function takes a tensor that it was not handed to another device."""
+    return isinstance(function, FunctionType) and _moves_in(
+        function.__code__, len(function.__defaults__ or ())
+    )
+
+
+def _moves_in(code: CodeType, defaults: int = 0) -> bool:
+    """The same of its code: moving what it is handed, or casting to another type, moves nothing it holds."""
+    handed = code.co_varnames[: code.co_argcount - defaults]
+    read = tuple(dis.get_instructions(code))
+    for at, instruction in enumerate(read):
+        if instruction.opname in {"LOAD_METHOD", "LOAD_ATTR"} and instruction.argval in _MOVING:
+            of = read[at - 1]
+            is_handed = of.opname.startswith("LOAD_FAST") and _last(of.argval) in handed
+            if not (is_handed and _last(of.argval) != "self") and not _is_cast(read[at + 1 : at + 4]):
+                return True
+    return any(_moves_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+
+
+def _last(names: str | tuple[str, ...]) -> str:
+    """Return the name on top of the stack: some instructions load two."""
+    return names if isinstance(names, str) else names[-1]
+
+
+def _is_cast(called_with: Sequence[dis.Instruction]) -> bool:
+    """Whether a call has one argument that is a type: ``torch.long``, or the ``dtype`` of something."""
+    _, name, call = called_with
+    is_type = name.argval == "dtype" or isinstance(getattr(torch, str(name.argval), None), torch.dtype)
+    return is_type and (call.opname in {"PRECALL", "CALL"} or call.argval == ("dtype",))
 
 
 def _names(code: CodeType) -> set[str]:

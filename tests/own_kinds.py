@@ -354,7 +354,18 @@ def build(n):
     return nn.Linear(8, 4), torch.randn(n, 8), torch.randint(4, (n,)), Loss()
 """,
 }
+LOOSE |= {
+    "cast target": LOOSE["closure"].replace("(o, y, weight)", "(o, y.to(torch.long), weight)"),
+    "cast by name": LOOSE["closure"].replace("(o, y, weight)", "(o, y.to(dtype=torch.long), weight)"),
+    "cast weight": LOOSE["closure"].replace("y, weight)", "y, weight.to(o.dtype))"),
+    "moved target": LOOSE["default"].replace("(o, y, weight)", "(o, y.to(o.device), weight)"),
+}
 MOVED = {
+    "default": LOOSE["default"].replace("(o, y, weight)", "(o, y, weight.to(o.device))"),
+    "loop": LOOSE["attribute"].replace("self.centers[0])", "sum(c.type_as(o) for c in self.centers))"),
+    "cast and moved": LOOSE["closure"].replace(
+        "y, weight)", "y.to(torch.long), weight.to(o.device, torch.float))"
+    ),
     "closure": LOOSE["closure"].replace("y, weight)", "y, weight.to(o.device))"),
     "attribute": LOOSE["attribute"].replace("self.centers[0])", "self.centers[0].to(o))"),
 }

@@ -54,5 +54,10 @@ def with_tensors(
 def tensors_of(value: Any) -> list[Tensor]:
     """Return every tensor in a value, however deep, in its order."""
     found: list[Tensor] = []
-    with_tensors(value, found.append)
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    with_tensors(value, note)
     return found

@@ -161,5 +161,7 @@ def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path, monk
 
 
 def test_every_tensor_is_found_and_the_rest_passes_through(load):
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    assert [t.numel() for t in tensors_of(packed)] == [5, 3]  # the values, and the sizes of the batches
     for kind, count in (("list by sample", 2 * BATCH), ("dict", 2), ("dataclass", 2), ("moves itself", 2)):
         assert len(tensors_of(load(KINDS[kind]).build(BATCH, 0).batches[0][1])) == count
