@@ -24,6 +24,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
+from gpubench.units import count, plain
 
 
 def judge_offers(
@@ -64,6 +65,7 @@ def judge_offers(
     ranking = msgspec.structs.replace(ranking, decision=decision)
     said = verdict(found, ranking, made)
     decisive = (
+        *_none_of_ones_own(request, found),
         *(each.text for each in said.beside),
         *notes,
         *decisive_notes(found, priced),
@@ -74,6 +76,17 @@ def judge_offers(
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),
     )
+
+
+def _none_of_ones_own(request: RankRequest, found: Eligible) -> tuple[str, ...]:
+    """Say why no price of a person's own table is ranked, where that is so."""
+    left_out = [each for each in found.excluded if each.among.by_user[each.at]]
+    if request.offers is None or not left_out or found.pool.offers.by_user.any():
+        return ()
+    each, others = left_out[0], len(left_out) - 1
+    more = f", and {count(others, 'more price')} besides" if others else ""
+    offer = f"{gpu_name(each.offer.gpu_key)} at {plain(each.offer.provider)}"
+    return (f"No price of {plain(request.offers.name)} is ranked: {offer}: {each.reason}{more}.",)
 
 
 def _rows_by_place(found: Eligible, shown: Indices) -> dict[int, Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+from gpubench import rank
 from gpubench.cli.verbs.offers import list_
 from gpubench.models.decision import Source
 from gpubench.offers import plausible
@@ -218,6 +220,23 @@ def test_a_table_of_which_no_row_can_be_used_is_a_mistake_and_no_other_price_ans
     assert not done.stdout
     for words in ("prices.csv", "3 ", "prices.csv:2 ", reason):
         assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        ({"gpu_key": "V100 SXM2 32GB", "kind": "cloud"}, "V100 SXM2 32GB at acme: torch .* no kernels"),
+        ({"kind": "historic"}, "T4 at acme: .*, and 1 more price besides"),
+        ({"kind": "free", "on_demand_usd_per_h": "0"}, "T4 at acme: free of charge"),
+    ],
+)
+def test_a_table_of_which_no_price_is_ranked_is_told_so(left_out, said, write_table, tmp_path):
+    path = write_table(left_out, left_out | {"instance": "big.2"})
+    asked = {"results": tmp_path, "offers": path, "draws": 50, "limit": 1}
+    note, *_ = rank("resnet50", **asked).notes
+    assert re.match(f"No price of prices.csv is ranked: {said}", note)
+    used = write_table(left_out, {"instance": "big.2"})
+    assert "No price of" not in " ".join(rank("resnet50", **asked | {"offers": used}).notes)
 
 
 def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
