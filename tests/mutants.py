@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         name="the width of an interval is set by whoever published the most rows",
         file="tools/fit.py",
-        old="1.0 / (partners[y] * rows[voter[y]])",
-        new="1.0 / partners[y]",
+        old="1.0 / (partners * targets)",
+        new="1.0 / partners",
         killer="tools/test_fit.py::test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has",
     ),
     Mutant(

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -44,18 +46,20 @@ from tools.fit import (
     COMMON_SHARE,
     LEVEL,
     Fit,
-    errors_without,
+    coefficients_of,
     factor_of,
     fit_scale,
+    fit_scaling,
     fit_table,
-    level_errors_without,
+    jobs,
+    level_errors,
     level_weights,
-    of_task,
     pairs_of,
+    ratio_errors,
     usual_errors,
+    without_each,
 )
-from tools.published import PUBLISHED, Table, fitted_on, join, published_bytes, shipped, table_with
-from tools.scaling_fit import fit_scaling, jobs
+from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
 
 KINDS = {"known": "harness", "stranger": "stranger"}
 """What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
@@ -76,8 +80,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
     inputs |= {name: hash_of(data_bytes(name)) for name in INPUTS}
     if own:
         ordered = sorted(own, key=lambda run: run.run_id)
-        encoded = b"".join(msgspec.json.encode(run, order="sorted") for run in ordered)
-        inputs |= {"own runs": hash_of(encoded)}
+        inputs["own runs"] = hash_of(b"".join(msgspec.json.encode(run, order="sorted") for run in ordered))
     calibration = Calibration(
         schema_version=CALIBRATION_VERSION,
         fitted=fitted,
@@ -87,7 +90,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         scaling=fit_scaling(jobs()),
         common_share=COMMON_SHARE,
     )
-    return msgspec.convert(_rounded(msgspec.to_builtins(calibration)), Calibration)
+    return msgspec.convert(json.loads(msgspec.json.encode(calibration), parse_float=_rounded), Calibration)
 
 
 def encode(calibration: Calibration) -> bytes:
@@ -130,13 +133,9 @@ def _own_runs(results: Path | None) -> tuple[Run, ...]:
     return stored.runs
 
 
-def _rounded(value: Any) -> Any:
-    """The same with every float in it at so many digits that all machines agree."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return float(np.format_float_scientific(value, _DIGITS - 1)) if isinstance(value, float) else value
+def _rounded(figure: str) -> float:
+    """A float of a calibration at so many digits that all machines agree."""
+    return float(f"{float(figure):.{_DIGITS - 1}e}")
 
 
 def _fitted(task: TaskKind, own: Table | None) -> Fitted:
@@ -145,9 +144,10 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
     GPUs of other vendors are in the table and never in the fit.
     """
     table = fitted_on(task, (FITTED_VENDOR, *OTHER_VENDORS))
-    table = table if own is None else join(table, own)
+    if own is not None:  # its cells stay apart
+        table = stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
     seen = table.vendor == FITTED_VENDOR
-    mine = of_task(table, task)
+    mine = table.inference == (task is TaskKind.INFER)
     scored, apart = mine & seen, mine & ~seen
     return Fitted(
         rows=int(scored.sum()),
@@ -164,34 +164,32 @@ def _by_ratio(fit: Fit, seen: Flags) -> Learned:
     scale, factor = None, {}
     pairs = pairs_of(fit.table, seen)
     for name, hold_out in KINDS.items():
-        error, bound = errors_without(fit, pairs, hold_out)
+        error, bound = ratio_errors(fit.table, pairs, without_each(fit, hold_out))
         scale = scale or fit_scale(fit.table, pairs, error, bound)
         scores = np.abs(error) / usual_errors(fit.table, pairs, scale)
         factor[name] = factor_of(scores[bound], pairs.weight[bound])
     pairs = pairs_of(fit.table)
-    error, _ = errors_without(fit, pairs, "vendor")
+    error, _ = ratio_errors(fit.table, pairs, without_each(fit, "vendor"))
     vendor = fit.table.vendor
     error[(vendor[pairs.x] != FITTED_VENDOR) | (vendor[pairs.y] == FITTED_VENDOR)] = np.nan
-    return _learned(fit, scale, factor, _others(fit, error, pairs.y, pairs.weight))
+    return _learned(fit, scale, factor, *_others(fit, error, pairs.y, pairs.weight))
 
 
 def _by_level(fit: Fit, seen: Flags) -> Learned:
     factor = {}
     for name, hold_out in KINDS.items():
-        error = np.where(seen, level_errors_without(fit, hold_out), np.nan)
+        error = np.where(seen, level_errors(fit.table, without_each(fit, hold_out)), np.nan)
         scored = np.isfinite(error)
         factor[name] = factor_of(np.abs(error[scored]), level_weights(fit.table, error)[scored])
-    error = np.where(seen, np.nan, level_errors_without(fit, "vendor"))
+    error = np.where(seen, np.nan, level_errors(fit.table, without_each(fit, "vendor")))
     others = _others(fit, error, np.arange(len(error)), level_weights(fit.table, error))
-    return _learned(fit, None, factor, others)
+    return _learned(fit, None, factor, *others)
 
 
-Others: TypeAlias = tuple[dict[str, list[float]], dict[str, float]]
-"""Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by group (logs)."""
-
-
-def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
-    """Judge GPUs of other vendors by a fit that never saw one.
+def _others(
+    fit: Fit, error: Floats, rows: Indices, weight: Floats
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Judge GPUs of other vendors by a fit that never saw one: deviations and half-widths (logs).
 
     An architecture's whole step is faster or slower than the fit says by the mean of its errors, shrunk as if
     each vote had an error of 30 % where architectures differ by 50 %. A line of cards (Instinct, Radeon) has
@@ -199,54 +197,52 @@ def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
     ``FEWEST_CARDS`` or more has its own: of the errors that are left where the other cards of the
     architecture say how much faster it is.
     """
+    table, each = fit.table, {"error": error, "weight": weight}
+    cards = {"card": table.gpu_key, "kind": table.architecture, "half": table.arithmetic.half}
+    judged = pd.DataFrame(each | {name: column[rows] for name, column in cards.items()}).dropna()
+    lines = [group_names(load_specs()[card])[-1] for card in judged.card]
     deviations: dict[str, list[float]] = {}
     widths: dict[str, float] = {}
-    known = np.isfinite(error)
-    rows, error, weight = rows[known], error[known], weight[known]
-    keys, kinds, half = (
-        a[rows] for a in (fit.table.gpu_key, fit.table.architecture, fit.table.arithmetic.half)
-    )
-    lines = np.array([group_names(load_specs()[key])[-1] for key in keys], dtype=object)
-    for line in sorted(set(lines)):
-        widths |= _widths(line, error, weight, lines == line, half)
-    for name in sorted(set(kinds)):
-        mine = kinds == name
-        shift = _shift(error[mine], weight[mine])
-        deviations[name] = [shift, 0.0, shift]
-        cards = sorted(set(keys[mine]))
-        if len(cards) >= FEWEST_CARDS:
-            left = error.copy()
-            for card in cards:
-                others = mine & (keys != card)
-                left[mine & (keys == card)] -= _shift(error[others], weight[others])
-            widths |= _widths(group_names(load_specs()[cards[0]])[0], left, weight, mine, half)
+    for line, mine in judged.groupby(lines):
+        widths |= _widths(str(line), mine)
+    for name, mine in judged.groupby("kind"):
+        deviations[str(name)] = [_shift(mine), 0.0, _shift(mine)]
+        if mine.card.nunique() >= FEWEST_CARDS:
+            shifts = {card: _shift(mine[mine.card != card]) for card in set(mine.card)}
+            left = mine.assign(error=mine.error - mine.card.map(shifts))
+            widths |= _widths(group_names(load_specs()[mine.card.iloc[0]])[0], left)
     return deviations, widths
 
 
-def _widths(name: str, error: Floats, weight: Floats, mine: Flags, half: Flags) -> dict[str, float]:
+def _widths(name: str, judged: pd.DataFrame) -> dict[str, float]:
     """Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units."""
     return {
-        label: factor_of(np.abs(error[chosen]), weight[chosen])
-        for label, chosen in ((name, mine & ~half), (halved(name), mine & half))
-        if chosen.any()
+        halved(name) if half else name: factor_of(mine.error.abs().to_numpy(), mine.weight.to_numpy())
+        for half, mine in judged.groupby("half")
     }
 
 
-def _shift(error: Floats, weight: Floats) -> float:
-    votes = float(weight.sum())
-    return float(np.average(error, weights=weight)) * votes / (votes + 0.3**2 / 0.5**2)
+def _shift(judged: pd.DataFrame) -> float:
+    votes = float(judged.weight.sum())
+    return float(np.average(judged.error, weights=judged.weight)) * votes / (votes + 0.3**2 / 0.5**2)
 
 
-def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Others) -> Learned:
+def _learned(
+    fit: Fit,
+    scale: Scale | None,
+    factor: dict[str, float],
+    others: dict[str, list[float]],
+    other_vendors: dict[str, float],
+) -> Learned:
     own, sources = set(fit.table.architecture[fit.rows]), set(fit.table.source[fit.rows])
     deviations = {name: [round(v, _DIGITS) for v in d] for name, d in fit.deviations().items() if name in own}
     return Learned(
-        coefficients=fit.coefficients,
+        coefficients=coefficients_of(fit.z),
         host_s_per_operator={s: v for s, v in fit.host_s_per_operator.items() if s in sources},
-        deviations=deviations | others[0],
+        deviations=deviations | others,
         scale=scale,
         factor=factor,
-        other_vendors=others[1],
+        other_vendors=other_vendors,
     )
 
 
@@ -261,13 +257,10 @@ def own_table(runs: Sequence[Run]) -> Table | None:
     found = [each for run in sorted(runs, key=lambda r: r.run_id) for each in _measured(run)]
     if not found:
         return None
-    cases = [case for _, case, _, _ in found]
-    columns = ["model", "precision", "gpu_key", "batch", "seconds_per_sample"]
     rows = pd.DataFrame(
         [(p.name, str(c.precision), spec.key, c.batch_size, 1 / rate) for spec, c, p, rate in found],
-        columns=columns,
-    )
-    rows = rows.assign(
+        columns=["model", "precision", "gpu_key", "batch", "seconds_per_sample"],
+    ).assign(
         source="gpubench-graph",
         task=str(TaskKind.TRAIN),
         level_known=True,
@@ -275,11 +268,11 @@ def own_table(runs: Sequence[Run]) -> Table | None:
         torch="",
         data_input="synthetic",
         doubt="",
-        batch_low=rows.batch,
-        batch_high=rows.batch,
+        batch_low=lambda each: each.batch,
+        batch_high=lambda each: each.batch,
     )
     work = stack([work_of(p.train, c.batch_size, cast_bytes_of(p, c.task)) for _, c, p, _ in found])
-    arithmetic = stack([arithmetic_of(case.precision, case.memory_format, 1) for case in cases])
+    arithmetic = stack([arithmetic_of(c.precision, c.memory_format, 1) for _, c, _, _ in found])
     return table_with(rows, work=work, work_low=work, work_high=work, arithmetic=arithmetic)
 
 

@@ -8,7 +8,7 @@ nothing. ``python -m tools.evaluate --hold-out harness`` prints one hold-out.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,25 +40,23 @@ from tools.fit import (
     Pairs,
     batch_spread,
     coefficients_of,
-    errors_without,
     factor_of,
     fit_scale,
     fit_table,
     geometric_mean_errors,
+    held_out,
     host_prior_s,
     level_errors,
-    level_errors_without,
     level_weights,
-    of_task,
     pairs_of,
     predict_rows,
     ratio_errors,
+    scaling_figures,
     usual_errors,
     weighted_quantile,
-    widened,
+    without_each,
 )
 from tools.published import Table, fitted_on, read_csv
-from tools.scaling_fit import scaling_figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,8 @@ class Outcome:
         log_error: (pairs,) log of predicted over measured time.
         half_width: (pairs,) log of the factor of the 90 % interval.
         bound: (pairs,) the GPU sets the pace on both sides; the others are refused.
-        level_error, level_half_width: (rows,) the same without a GPU owned; NaN where not scored.
+        level_error, level_half_width: (rows,) the same without a GPU owned; NaN where not scored. The width
+            has the 90 % range of a batch that is not stated in it.
     """
 
     table: Table
@@ -91,8 +90,8 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
     """
     seen = table.vendor == FITTED_VENDOR
     pairs = pairs_of(table)
-    log_error, bound = errors_without(fit_table(table, seen), pairs, hold_out)
-    level_error = level_errors_without(fit_table(table, seen, aim=LEVEL), hold_out)
+    log_error, bound = ratio_errors(table, pairs, without_each(fit_table(table, seen), hold_out))
+    level_error = level_errors(table, without_each(fit_table(table, seen, aim=LEVEL), hold_out))
     scored = np.isfinite(log_error)
     pairs, log_error, bound = take(pairs, scored), log_error[scored], bound[scored]
 
@@ -109,7 +108,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         np.isfinite(level_error),
         lambda _: np.ones(len(table)),
     )
-    rows = of_task(table, task)
+    rows = table.inference == (task is TaskKind.INFER)
     mine = rows[pairs.y]
     return Outcome(
         table=table,
@@ -118,7 +117,7 @@ def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Ou
         half_width=half_width[mine],
         bound=bound[mine],
         level_error=np.where(rows, level_error, np.nan),
-        level_half_width=widened(level, batch_spread(table)),
+        level_half_width=np.hypot(level, Z90 * batch_spread(table)),
     )
 
 
@@ -190,17 +189,16 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
         half_width=ratio[pairs.y] * usual,
         bound=bound,
         level_error=level_errors(table, _without_own(table, LEVEL, task)),
-        level_half_width=widened(level, batch_spread(table)),
+        level_half_width=np.hypot(level, Z90 * batch_spread(table)),
     )
 
 
 def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
     """Each harness and GPU of a table, and its roofline by the shipped rows without either."""
     fit = _fitted(aim, task)
-    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
-        z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
+    for rows, dropped in held_out(table, "harness", fit.table):
+        z = fit.without(dropped)
         own = deviations_of(fit.deviations(z), list(table.gpu_key))
-        rows = (table.harness == harness) & (table.gpu_key == gpu)
         yield rows, predict_rows(table, coefficients_of(z), host_prior_s(table), own)
 
 
@@ -301,11 +299,8 @@ def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | N
 
 def _heaviest(outcome: Outcome) -> dict[str, Any] | None:
     """The harness with the most votes, and its share of them."""
-    weight = pd.Series(outcome.pairs.weight)
-    if weight.empty:
-        return None
-    sums = weight.groupby(outcome.table.harness[outcome.pairs.y]).sum()
-    return {"harness": sums.idxmax(), "share": _round(sums.max() / weight.sum())}
+    sums = pd.Series(outcome.pairs.weight).groupby(outcome.table.harness[outcome.pairs.y]).sum()
+    return {"harness": sums.idxmax(), "share": _round(sums.max() / sums.sum())} if len(sums) else None
 
 
 def _level_figures(outcome: Outcome) -> dict[str, Any]:
@@ -379,15 +374,25 @@ def _round(value: float | np.floating[Any]) -> float:
 def _order_figures(outcome: Outcome) -> dict[str, Any]:
     """Spearman, regret and P(best) over all settings of four or more candidates.
 
+    A setting is an owned GPU in a cell; of several rows of a candidate, the one nearest to its batch counts.
     Regret is the share of throughput lost by taking the first of the predicted ranking; P(best) is what is
     predicted of that first, and how often it was the best.
     """
-    random = np.random.default_rng(_SEED)
+    table, width, random = outcome.table, outcome.half_width, np.random.default_rng(_SEED)
+    keep = np.flatnonzero(outcome.bound & np.isfinite(outcome.log_error) & np.isfinite(width))
+    x, y = outcome.pairs.x[keep], outcome.pairs.y[keep]
+    gap = np.abs(np.log(table.batch[y] / table.batch[x]))
+    order = pd.DataFrame({"pair": keep, "x": x, "y": y, "gpu": table.gpu_key[y], "gap": gap})
+    by_gap = order.sort_values(["x", "gap", "y"], ascending=[True, True, False])
+    nearest = by_gap.drop_duplicates(["x", "gpu"])
+    rates = np.log(table.batch) - table.log_seconds
     found = []
-    for measured, predicted, deviation in _settings(outcome):
+    nearest = nearest[nearest.groupby("x").y.transform("size") >= FEWEST_CANDIDATES]
+    for _, block in nearest.sort_values(["x", "y"]).groupby("x"):
+        measured, own = rates[block.y], np.sqrt(1 - COMMON_SHARE) * width[block.pair] / Z90
+        predicted = measured - outcome.log_error[block.pair]
         first = np.argmax(predicted)
-        own = np.sqrt(1 - COMMON_SHARE) * deviation[:, None]
-        draws = predicted[:, None] + own * random.standard_normal((len(own), _DRAWS))
+        draws = predicted[:, None] + own[:, None] * random.standard_normal((len(own), _DRAWS))
         chance = np.mean(np.argmax(draws, axis=0) == first)
         lost = -np.expm1(measured[first] - measured.max())
         found.append((spearmanr(measured, predicted).statistic, lost, chance, np.argmax(measured) == first))
@@ -400,29 +405,6 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _settings(outcome: Outcome) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Log throughput, measured and predicted, and deviation of the candidates of each owned GPU in a cell.
-
-    Each stands at one batch: of several rows of a GPU, the one nearest to the owned row.
-    """
-    table, pairs, log_error, half_width = outcome.table, outcome.pairs, outcome.log_error, outcome.half_width
-    keep = np.flatnonzero(outcome.bound & np.isfinite(log_error) & np.isfinite(half_width))
-    order = pd.DataFrame({"pair": keep, "x": pairs.x[keep], "y": pairs.y[keep]})
-    order = order.assign(
-        gpu=table.gpu_key[order.y], gap=np.abs(np.log(table.batch[order.y] / table.batch[order.x]))
-    )
-    per_sample = table.log_seconds - np.log(table.batch)
-    nearest = (
-        order.sort_values(["x", "gap", "y"], ascending=[True, True, False])
-        .drop_duplicates(["x", "gpu"])
-        .sort_values(["x", "y"])
-    )
-    for _, block in nearest.groupby("x"):
-        if len(block) >= FEWEST_CANDIDATES:
-            measured, pair = -per_sample[block.y], block.pair.to_numpy()
-            yield measured, measured - log_error[pair], half_width[pair] / Z90
-
-
 if __name__ == "__main__":
     parser = ArgumentParser(description="Score predictions on the published rows, each target held out.")
     parser.add_argument("--hold-out", choices=tuple(HOLD_OUTS), default="harness")
@@ -430,6 +412,6 @@ if __name__ == "__main__":
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
     outcome = evaluate(scored_table(asked.hold_out, asked.task), asked.hold_out, asked.task)
-    document = {"hold_out": asked.hold_out, "task": asked.task, **report(outcome)}
-    document["several_gpus"] = scaling_figures()
+    about = {"hold_out": asked.hold_out, "task": asked.task}
+    document = {**about, **report(outcome), "several_gpus": scaling_figures()}
     answer(asked.json, lambda: document, lambda: scored(document))

@@ -11,23 +11,33 @@ A pair is "own X, predict Y" inside one cell. Its error is found by a fit withou
 score of a pair is |log error| over a scale: what is usual for two GPUs that balance arithmetic and bandwidth
 so differently, and of which one or both have tensor cores. Each harness has one vote for each target GPU; an
 interval is never set by the votes of its own harness, nor of its own architecture.
+
+At the end, the shares of ``scaling``, fitted to published jobs on several GPUs. A row of data/scaling.csv is
+one job at two numbers of GPUs, the batch of each GPU the same: what is learned is the throughput of each of
+many over that of each of few. Each harness has one vote for each GPU and model. An interval is set by other
+harnesses' votes alone. Jobs on GPUs of another vendor are never fitted: theirs is the width of their own
+errors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from scipy.optimize import least_squares, nnls
+from scipy.sparse import csr_array
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import TaskKind
-from gpubench.predict.calibration import Scale, pair_features, pair_scale
+from gpubench.folders import data_rows
+from gpubench.predict.calibration import JOBS, Scale, ScalingShares, pair_features, pair_scale
 from gpubench.predict.chips import predecessor
+from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import (
     DEVIATIONS,
     HOST_S_PER_OPERATOR,
@@ -38,7 +48,16 @@ from gpubench.predict.roofline import (
     step_times,
     take,
 )
-from gpubench.stats import Z90
+from gpubench.predict.scaling import (
+    GRADIENT_BYTES,
+    SHARES,
+    Exchange,
+    link_of,
+    log_efficiency,
+    slopes,
+    usual_error,
+)
+from gpubench.specs import load_specs
 from tools.published import Table
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
@@ -102,8 +121,8 @@ class Fit:
     """A fit: unknowns ``z``, and the linearized problem around them.
 
     Attributes:
-        unknowns: (size,) kind and name of each: the coefficients, then those of ``_labels``.
-        places: (n, 6) which unknowns each row of the table has, in the order of ``_labels``.
+        unknowns: (size,) kind and name of each: the coefficients, then those of ``places``.
+        places: (n, 6) which unknowns each row of the table has: host, three deviations, source, model.
         z: (size,) their values.
         rows: Row numbers of the table that were used.
         jacobian, residual, weight: Of those rows.
@@ -122,11 +141,6 @@ class Fit:
     cell_sd: Floats
     precision: Floats
     prior: Floats
-
-    @property
-    def coefficients(self) -> Coefficients:
-        """The coefficients of the roofline."""
-        return coefficients_of(self.z)
 
     @property
     def host_s_per_operator(self) -> dict[str, float]:
@@ -169,12 +183,6 @@ class Fit:
         return _normal(self.jacobian[chosen], self.residual[chosen], self.weight[chosen], cell, self.cell_sd)
 
 
-def _labels(table: Table) -> dict[str, NDArray[Any]]:
-    """Kinds of unknowns beside the coefficients, and which of a kind each row has."""
-    deviations = dict.fromkeys(DEVIATIONS, table.architecture)
-    return {"host": table.source, **deviations, "source": table.source, "model": table.base_model}
-
-
 def coefficients_of(z: Floats) -> Coefficients:
     """Read the first unknowns as coefficients."""
     return Coefficients(
@@ -210,7 +218,8 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         chosen: Which rows to learn from.
         aim: Ratios between GPUs, or levels.
     """
-    labels = _labels(table)
+    deviations = dict.fromkeys(DEVIATIONS, table.architecture)
+    labels = {"host": table.source, **deviations, "source": table.source, "model": table.base_model}
     named = [(kind, name) for kind, names in labels.items() for name in sorted(set(names))]
     unknowns = [*(("coefficient", name) for name in NAMES), *named]
     number = {unknown: at for at, unknown in enumerate(unknowns)}
@@ -316,16 +325,11 @@ def _normal(
     jacobian: Floats, residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats
 ) -> tuple[Floats, Floats]:
     """Both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
-    if not len(cell):
-        return np.zeros((jacobian.shape[1], jacobian.shape[1])), np.zeros(jacobian.shape[1])
+    present, at = np.unique(cell, return_inverse=True)
+    of_cell = csr_array((weight, (at, np.arange(len(at)))), shape=(len(present), len(at)))
+    root = np.sqrt(of_cell.sum(axis=1) + cell_sd[present] ** -2)
+    sums, level = of_cell @ jacobian / root[:, None], of_cell @ residual / root
     weighted = jacobian * weight[:, None]
-    count = len(cell_sd)
-    total = np.bincount(cell, weights=weight, minlength=count) + cell_sd**-2
-    order = np.argsort(cell, kind="stable")
-    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
-    present = cell[order][starts]
-    sums = np.add.reduceat(weighted[order], starts, axis=0) / np.sqrt(total[present])[:, None]
-    level = np.bincount(cell, weights=weight * residual, minlength=count)[present] / np.sqrt(total[present])
     return jacobian.T @ weighted - sums.T @ sums, weighted.T @ residual - sums.T @ level
 
 
@@ -386,34 +390,20 @@ class Pairs:
 
 def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
     """All pairs of rows, or of chosen ones, on two GPUs of one cell; x is the row of the nearest batch."""
-    found = [np.empty((2, 0), np.int64)]
     usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
-    for cell in np.unique(table.cell[usable]):
-        rows = usable[table.cell[usable] == cell]
-        for gpu in np.unique(table.gpu_key[rows].astype(str)):
-            own, others = rows[table.gpu_key[rows] == gpu], rows[table.gpu_key[rows] != gpu]
-            gap = np.abs(np.log(table.batch[others][:, None] / table.batch[own][None]))
-            found.append(np.stack([own[np.argmin(gap, axis=1)], others]))
-    x, y = np.concatenate(found, axis=1)
-    x, y = np.stack([x, y])[:, np.lexsort((x, y))]
+    columns = {"cell": table.cell, "gpu": table.gpu_key, "batch": table.batch, "harness": table.harness}
+    rows = pd.DataFrame(columns | {"inference": table.inference}).iloc[usable].assign(at=usable)
+    both = rows.merge(rows, on="cell", suffixes=("_x", "_y"))
+    both = both[both.gpu_x != both.gpu_y]
+    both = both.assign(gap=np.abs(np.log(both.batch_y / both.batch_x))).sort_values(["gap", "at_x"])
+    nearest = both.drop_duplicates(["gpu_x", "at_y"]).sort_values(["at_y", "at_x"])
+    partners = nearest.groupby("at_y").at_x.transform("size")
+    targets = nearest.groupby(["harness_y", "gpu_y", "inference_y"]).at_y.transform("nunique")
+    x, y = nearest.at_x.to_numpy(), nearest.at_y.to_numpy()
     unsure = batch_spread(table)
     spread = np.hypot(unsure[x], unsure[y])
-    partners = np.bincount(y, minlength=len(table))
-    _, voter = np.unique(voters_of(table), return_inverse=True)
-    rows = np.bincount(voter[np.unique(y)], minlength=len(table))
-    votes = 1.0 / (partners[y] * rows[voter[y]])
+    votes = (1.0 / (partners * targets)).to_numpy()
     return Pairs(x=x, y=y, weight=votes / (1 + (spread / RATIO.noise) ** 2), spread=spread)
-
-
-def of_task(table: Table, task: TaskKind) -> Flags:
-    """(n,) which rows are of a task."""
-    return table.inference if task is TaskKind.INFER else ~table.inference
-
-
-def voters_of(table: Table) -> NDArray[np.str_]:
-    """(n,) who votes by each row: its harness for its GPU and task."""
-    each = zip(table.harness, table.gpu_key, table.inference, strict=True)
-    return np.array([f"{harness}|{gpu}|{task}" for harness, gpu, task in each])
 
 
 def log_errors(table: Table, pairs: Pairs, times: Times) -> Floats:
@@ -430,18 +420,15 @@ def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
     return np.asarray(level[pairs.y] - level[pairs.x])
 
 
-def gpu_bound(pairs: Pairs, times: Times) -> Flags:
-    """Whether the GPU sets the pace on both sides."""
-    free = times.host_s / times.step_s <= HOST_SHARE_LIMIT
-    return np.asarray(free[pairs.x] & free[pairs.y])
-
-
-def held_out(table: Table, hold_out: str) -> Iterator[tuple[Flags, Flags]]:
-    """For each group of targets, which rows it has, and which rows the fit must not see."""
-    labels = [getattr(table, kind) for kind in HOLD_OUTS[hold_out]]
-    for group in sorted(set(zip(*labels, strict=True))):
-        same = [label == value for label, value in zip(labels, group, strict=True)]
-        yield np.logical_and.reduce(same), np.logical_or.reduce(same)
+def held_out(table: Table, hold_out: str, fitted: Table | None = None) -> Iterator[tuple[Flags, Flags]]:
+    """For each group of targets, which rows it has, and which the fit, else of this table, must not see."""
+    kinds = HOLD_OUTS[hold_out]
+    for group in sorted(set(zip(*(getattr(table, kind) for kind in kinds), strict=True))):
+        mine, dropped = (
+            [getattr(each, kind) == value for kind, value in zip(kinds, group, strict=True)]
+            for each in (table, table if fitted is None else fitted)
+        )
+        yield np.logical_and.reduce(mine), np.logical_or.reduce(dropped)
 
 
 def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
@@ -458,8 +445,6 @@ def usual_errors(table: Table, pairs: Pairs, scale: Scale) -> Floats:
 
 def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
     """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
-    from scipy.optimize import nnls
-
     own, target, mode = sides(table, take(pairs, chosen))
     root = np.sqrt(pairs.weight[chosen])
     features = pair_features(own.chips, target.chips, mode)
@@ -467,17 +452,7 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> S
     return Scale(base=float(base), gap=float(gap), crossing=float(crossing))
 
 
-def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Floats, Flags]:
-    """``ratio_errors`` where the fit never saw what is held out with the target."""
-    return ratio_errors(fit.table, pairs, _without_each(fit, hold_out))
-
-
-def level_errors_without(fit: Fit, hold_out: str) -> Floats:
-    """``level_errors`` where the fit never saw what is held out with the target."""
-    return level_errors(fit.table, _without_each(fit, hold_out))
-
-
-def _without_each(fit: Fit, hold_out: str) -> Judged:
+def without_each(fit: Fit, hold_out: str) -> Judged:
     """Take each group out of the fit by one Gauss-Newton step, no refit; a host left out is the prior's."""
     for targets, dropped in held_out(fit.table, hold_out):
         if not dropped[fit.rows].all():
@@ -485,12 +460,12 @@ def _without_each(fit: Fit, hold_out: str) -> Judged:
 
 
 def ratio_errors(table: Table, pairs: Pairs, judged: Judged) -> tuple[Floats, Flags]:
-    """Log error of every pair, by the roofline that its target is judged by; whether the GPU set the pace."""
+    """Log error of every pair, by the roofline that judges its target; whether the GPU set both paces."""
     error, bound = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=bool)
     for targets, times in judged:
-        mine = targets[pairs.y]
+        mine, free = targets[pairs.y], times.host_s / times.step_s <= HOST_SHARE_LIMIT
         error[mine] = log_errors(table, pairs, times)[mine]
-        bound[mine] = gpu_bound(pairs, times)[mine]
+        bound[mine] = (free[pairs.x] & free[pairs.y])[mine]
     return error, bound
 
 
@@ -512,13 +487,9 @@ def level_weights(table: Table, error: Floats) -> Floats:
     Less of a row whose batch is not stated, by the variance that the plausible ones add.
     """
     scored = pd.Series(np.isfinite(error), dtype=float)
-    weight = scored / scored.groupby(voters_of(table)).transform("sum").clip(lower=1.0)
+    votes = scored.groupby([table.harness, table.gpu_key, table.inference]).transform("sum")
+    weight = scored / votes.clip(lower=1.0)
     return np.asarray(weight / (1 + (batch_spread(table) / LEVEL.noise) ** 2), dtype=float)
-
-
-def widened(half_width: Floats | float, spread: Floats) -> Floats:
-    """Log half-widths with the 90 % range of an independent error of these standard deviations added."""
-    return np.hypot(half_width, Z90 * spread)
 
 
 def factor_of(scores: Floats, weight: Floats) -> float:
@@ -536,3 +507,138 @@ def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> fl
     cumulative = np.cumsum(weights[order])
     at = int(np.searchsorted(cumulative, share * cumulative[-1]))
     return float(values[order][min(len(values) - 1, at)])
+
+
+# --- several GPUs in one job -------------------------------------------------------------------------------
+
+SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
+    "waiting": (0.010, 0.7),
+    "hidden": (0.75, 0.5),
+    "nvlink": (0.75, 0.25),
+    "fabric": (0.75, 0.5),
+    "pcie": (0.60, 0.35),
+    "host": (0.35, 0.35),
+}
+"""Share, and standard deviation of its log, before any row was seen. No row is of GeForce cards: there the
+prior stands."""
+_JOB_NOISE = 0.05  # log, of a row; one beyond ``_ROBUST_SCALE`` of it loses weight
+LEAST_ERROR = 0.02
+"""Usual log error for each doubling where the shares leave nothing open."""
+
+
+@cache
+def jobs() -> pd.DataFrame:
+    """The shipped rows; a GPU that the table of specifications lacks is left out.
+
+    Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; whether their
+    vendor is ``fitted``; ``log_ratio`` of the throughput of each of many over that of each of few.
+    """
+    text = pd.DataFrame(row for row in data_rows(JOBS) if row["gpu_key"] in load_specs())
+    rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]
+    rows = text.astype(dict.fromkeys(["few_gpus", "many_gpus", *rates], float))
+    specs = [load_specs()[key] for key in rows.gpu_key]
+    exchange = [
+        Exchange(
+            gradient_bytes=row["parameters_m"] * 1e6 * GRADIENT_BYTES,
+            link=link,
+            rate=rate,
+            step_s=row["samples_per_step"] / row["few_samples_per_s"],
+            hidden_wholly=row["exchange"] != "gradients",
+        )
+        for row, (link, rate) in zip(rows.to_dict("records"), map(link_of, specs), strict=True)
+    ]
+    return rows.assign(
+        few=rows.few_gpus.astype(int),
+        many=rows.many_gpus.astype(int),
+        exchange=pd.Series(exchange, rows.index, dtype=object),
+        fitted=[spec.vendor == FITTED_VENDOR for spec in specs],
+        log_ratio=np.log(rows.many_samples_per_s / rows.few_samples_per_s),
+    )
+
+
+def fit_scaling(rows: pd.DataFrame) -> ScalingShares:
+    """Fit the shares to ``jobs``, and the width of their interval to their own errors."""
+    error, usual = _errors(rows)
+    weight, known = _weights(rows), rows.fitted.to_numpy()
+    return msgspec.structs.replace(
+        _shares(rows),
+        factor=factor_of((np.abs(error) / usual)[known], weight[known]),
+        other_vendors=None if known.all() else factor_of(np.abs(error)[~known], weight[~known]),
+    )
+
+
+def _shares(rows: pd.DataFrame) -> ScalingShares:
+    """The shares by the jobs of the fitted vendor; the widths are still open."""
+    rows = rows[rows.fitted]
+    mean, deviation = np.array(
+        [(math.log(SHARE_PRIORS[name][0]), SHARE_PRIORS[name][1]) for name in SHARES]
+    ).T
+    root = np.sqrt(_weights(rows)) / _JOB_NOISE
+
+    def residuals(logs: Floats) -> Floats:
+        each = (_told(logs, rows) - rows.log_ratio.to_numpy()) * -root
+        tamed = np.sqrt(2 * (np.sqrt(1 + (each / _ROBUST_SCALE) ** 2) - 1)) * _ROBUST_SCALE
+        return np.concatenate([np.copysign(tamed, each), (logs - mean) / deviation])
+
+    logs = least_squares(residuals, mean).x
+    jacobian = np.array([slopes(logs, *job) for job in _asked(rows)]).reshape(-1, len(SHARES)) * root[:, None]
+    covariance = np.linalg.inv(np.diag(deviation**-2.0) + jacobian.T @ jacobian)
+    return ScalingShares(
+        logs=tuple(logs.tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
+        noise=LEAST_ERROR,
+        factor=math.nan,
+        other_vendors=None,
+    )
+
+
+def _weights(rows: pd.DataFrame) -> Floats:
+    """One vote for each harness, GPU and model."""
+    return (1 / rows.groupby(["harness", "gpu_key", "model"]).few.transform("size")).to_numpy()
+
+
+def _asked(rows: pd.DataFrame) -> Iterator[tuple[Exchange, int, int]]:
+    return zip(rows.exchange, rows.few, rows.many, strict=True)
+
+
+def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
+    return np.array([log_efficiency(logs, *job) for job in _asked(rows)])
+
+
+def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Log error of each row and its usual size, by shares that its harness had no part in."""
+    error, usual = np.full((2, len(rows)), np.nan)
+    for name in set(rows.harness):
+        mine = (rows.harness == name).to_numpy()
+        shares = _shares(rows[~mine])
+        error[mine] = _told(shares.logs, rows[mine]) - rows.log_ratio[mine]
+        usual[mine] = [usual_error(shares, *job) for job in _asked(rows[mine])]
+    return error, usual
+
+
+def scaling_figures() -> dict[str, Any]:
+    """How far the model is off with each harness left out, and what its intervals hold; ``by_slice`` too."""
+    rows = jobs()
+    error, usual = _errors(rows)
+    weight, width, scores = _weights(rows), np.full(len(rows), np.nan), np.abs(error) / usual
+    known, harness = rows.fitted.to_numpy(), rows.harness.to_numpy()
+    for name in sorted(set(harness)):
+        mine, others = known & (harness == name), known & (harness != name)
+        width[mine] = factor_of(scores[others], weight[others]) * usual[mine]
+
+    def figures(chosen: Flags) -> dict[str, Any]:
+        off, votes, wide = error[chosen], weight[chosen], width[chosen]
+        means = {"mape": np.abs(np.expm1(off)), "bias": off, "coverage_90": np.abs(off) <= wide}
+        said: dict[str, Any] = {"jobs": int(chosen.sum()), "targets": round(float(votes.sum()))}
+        said |= {name: round(float(np.average(each, weights=votes)), 4) for name, each in means.items()}
+        said["half_width_factor"] = round(float(np.exp(np.median(wide))), 4)
+        return said | ({} if np.isfinite(wide).all() else {"coverage_90": None, "half_width_factor": None})
+
+    links = np.array([exchange.link for exchange in rows.exchange])
+    slices = {
+        "from one GPU": known & (rows.few == 1).to_numpy(),
+        **{f"harness: {name}": known & (harness == name) for name in sorted(set(harness))},
+        **{f"link: {name}": known & (links == name) for name in sorted(set(links[known]))},
+        "vendor: AMD, not fitted": ~known,
+    }
+    return figures(known) | {"by_slice": {name: figures(flags) for name, flags in slices.items()}}

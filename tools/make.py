@@ -27,7 +27,7 @@ from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
 from gpubench.profile import load_profiles
 from gpubench.profile.cache import PROFILES_FILE
 from gpubench.profile.trace import profile_workload, traced_steps
-from gpubench.workload import forward
+from gpubench.workload import Task, Workload, forward
 
 FEW_LAYERS = (2, 4)
 """All layers are alike, so every figure is linear in their number: two numbers tell those of any other."""
@@ -111,21 +111,22 @@ HEAD = (
 def _row(name: str) -> str:
     """The line of a workload in the table of the page."""
     workload, profile = load_workload(name), load_profiles()[name]
-    cells = [f"`{name}`", _sample(profile), *_words_and_classes(name), _parameters(profile)]
-    cells += [_rule(name), ", ".join(map(str, workload.batches)), str(_cpu_batch(profile))]
+    sample, parameters, trained = profile.sample_shape, profile.parameters, profile.trainable_parameters
+    trains = TaskKind.TRAIN in workload.tasks
+    cells = [
+        f"`{name}`",
+        " x ".join(map(str, sample)) if len(sample) > 1 else f"{sample[0]} tokens",
+        *(_words_and_classes(workload) if trains else "--"),
+        (f"{parameters:,}" if parameters else "none")
+        + (f", {trained:,} trained" if trains and trained != parameters else ""),
+        "-" if workload.tiny is None or not trains else _rule(workload.tiny(1, 0)),
+        ", ".join(map(str, workload.batches)),
+        str(batch_of(RunRequest(workloads=(name,)), profile, on_cpu=True)),
+    ]
     return f"| {' | '.join(cells)} |\n"
 
 
-def _sample(profile: WorkloadProfile) -> str:
-    if len(profile.sample_shape) == 1:
-        return f"{profile.sample_shape[0]} tokens"
-    return " x ".join(map(str, profile.sample_shape))
-
-
-def _words_and_classes(name: str) -> tuple[str, str]:
-    workload = load_workload(name)
-    if TaskKind.TRAIN not in workload.tasks:
-        return "-", "-"
+def _words_and_classes(workload: Workload) -> tuple[str, str]:
     with torch.device("meta"):
         task = workload.build(1, 0)
         scores = forward(task.model, task.batches[0][0])
@@ -134,24 +135,10 @@ def _words_and_classes(name: str) -> tuple[str, str]:
     return "-" if words is None else f"{words:,}", f"{classes:,}"
 
 
-def _parameters(profile: WorkloadProfile) -> str:
-    if not profile.parameters:
-        return "none"
-    frozen = TaskKind.TRAIN in profile.tasks and profile.trainable_parameters != profile.parameters
-    return f"{profile.parameters:,}" + (f", {profile.trainable_parameters:,} trained" if frozen else "")
-
-
-def _rule(name: str) -> str:
-    workload = load_workload(name)
-    if TaskKind.TRAIN not in workload.tasks or workload.tiny is None:
-        return "-"
-    made = workload.tiny(1, 0).optimizer([torch.zeros(1, requires_grad=True)])
+def _rule(task: Task) -> str:
+    made = task.optimizer([torch.zeros(1, requires_grad=True)])
     momentum = f", momentum {made.defaults['momentum']}" if made.defaults.get("momentum") else ""
     return f"{type(made).__name__} {made.defaults['lr']:g}{momentum}".replace("0.0001", "1e-4")
-
-
-def _cpu_batch(profile: WorkloadProfile) -> int:
-    return batch_of(RunRequest(workloads=(profile.name,)), profile, on_cpu=True)
 
 
 def page() -> str:

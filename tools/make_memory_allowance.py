@@ -106,12 +106,8 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_censored(self) -> bool:
         """Whether the card was nearly full."""
-        listed = load_specs()[self.gpu_key].memory_bytes
-        return (
-            self.kind is not ReadingKind.RAN
-            and listed is not None
-            and self.memory_bytes > CENSORED_SHARE * listed
-        )
+        listed = load_specs()[self.gpu_key].memory_bytes or math.inf
+        return self.kind is not ReadingKind.RAN and self.memory_bytes > CENSORED_SHARE * listed
 
 
 def load_readings() -> tuple[MemoryReading, ...]:
@@ -133,12 +129,13 @@ def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str) -> Allowanc
     """
     usable = [r for r in readings if r.is_fitted]
     apart = [r for r in usable if r.card_class is CardClass.OTHER and r.convolves]
-    ran = (r for r in readings if r.kind is ReadingKind.RAN)
     return Allowance(
         fitted=fitted,
         classes=_fit([r for r in usable if r not in apart]),
         convolving=_fit(apart)[CardClass.OTHER] if apart else None,
-        ran=tuple(Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in ran),
+        ran=tuple(
+            Ran(gpu_key=r.gpu_key, traced_bytes=r.traced_bytes) for r in readings if r.kind is ReadingKind.RAN
+        ),
         compiled_loss=fit_compiled_loss([r for r in readings if r.compiles_loss]),
     )
 
@@ -168,8 +165,10 @@ def _half_width(spread: float, count: int) -> float:
 
 
 def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
-    cells = [(r.card_class, r.model, r.memory_bytes, r.traced_bytes) for r in readings]
-    rows = pd.DataFrame(cells, columns=["kind", "model", "read", "traced"])
+    rows = pd.DataFrame(
+        [(r.card_class, r.model, r.memory_bytes, r.traced_bytes) for r in readings],
+        columns=["kind", "model", "read", "traced"],
+    )
     place, kinds = pd.factorize(rows.kind, sort=True)
     # each model counts once, however many of its batches were read
     weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()

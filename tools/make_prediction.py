@@ -17,7 +17,7 @@ import pandas as pd
 from gpubench.models import TaskKind
 from gpubench.units import format_number, format_percent
 from tools.evaluate import Outcome, evaluate, report, scored_table
-from tools.scaling_fit import scaling_figures
+from tools.fit import scaling_figures
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -66,19 +66,12 @@ def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
 
 def pairs_table(outcome: Outcome) -> str:
     """Every pair of the headline as CSV: the throughput of the target over that of the owned GPU."""
-    table, pairs, x, y = outcome.table, outcome.pairs, outcome.pairs.x, outcome.pairs.y
+    table, x, y = outcome.table, outcome.pairs.x, outcome.pairs.y
     per_sample = table.log_seconds - np.log(table.batch)
     measured = per_sample[x] - per_sample[y]
     predicted = measured - outcome.log_error
     end = np.where(outcome.bound, outcome.half_width, np.nan)  # a refused pair has no interval
-    figures = {
-        "measured_ratio": np.exp(measured),
-        "predicted_ratio": np.exp(predicted),
-        "low": np.exp(predicted - end),
-        "high": np.exp(predicted + end),
-        "weight": pairs.weight,
-    }
-    rows = {
+    columns = {
         "source": table.source[y],
         "model": table.model[y],
         "precision": table.precision[y],
@@ -86,9 +79,13 @@ def pairs_table(outcome: Outcome) -> str:
         "own_batch": table.batch[x].astype(int),
         "target_gpu": table.gpu_key[y],
         "target_batch": table.batch[y].astype(int),
+        "measured_ratio": np.exp(measured),
+        "predicted_ratio": np.exp(predicted),
+        "low": np.exp(predicted - end),
+        "high": np.exp(predicted + end),
+        "weight": outcome.pairs.weight,
     }
-    rounded = pd.DataFrame(figures).map(lambda each: "" if np.isnan(each) else f"{each:.4g}")
-    return str(pd.DataFrame(rows).join(rounded).to_csv(index=False, lineterminator="\n"))
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n", float_format="%.4g")
 
 
 def read_figures(folder: Path = DOCS) -> list[dict[str, Any]]:
@@ -196,15 +193,14 @@ def page_with(tables: str, page: str) -> str:
 def write(folder: Path = DOCS) -> None:
     """Evaluate, and rewrite what is made of it."""
     rows = []
-    for hold_out in NAMES:
-        outcome = evaluate(scored_table(hold_out), hold_out)
-        rows += figures_of(hold_out, report(outcome))
-        if hold_out == HEADLINE:
+    for name in (*NAMES, *INFERENCE):
+        hold_out = name.removeprefix("inference, ")
+        task = TaskKind.TRAIN if name in NAMES else TaskKind.INFER
+        outcome = evaluate(scored_table(hold_out, task), hold_out, task)
+        rows += figures_of(name, report(outcome))
+        if name == HEADLINE:
             packed = gzip.compress(pairs_table(outcome).encode(), mtime=0)
             (folder / "prediction_pairs.csv.gz").write_bytes(packed)
-    for name in INFERENCE:
-        hold_out, task = name.partition(", ")[2], TaskKind.INFER
-        rows += figures_of(name, report(evaluate(scored_table(hold_out, task), hold_out, task)))
     several = scaling_figures()
     rows += [
         _row(SEVERAL, name, row | {"pairs": row["jobs"]})

@@ -26,13 +26,13 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import data_path
-from gpubench.models import GpuSpec, Precision, TaskKind
+from gpubench.models import Precision, TaskKind
 from gpubench.precisions import AMP, BF16, FP16
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, stack, take
+from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, take
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import figure_in, plain
+from gpubench.units import figure_in, listing, plain
 
 DATA = Path(__file__).parent / "data"
 MEASUREMENTS = ("published.csv", "published_inference.csv")
@@ -215,11 +215,6 @@ def table_of(rows: pd.DataFrame) -> Table:
     return table_with(rows, **works, arithmetic=arithmetic)
 
 
-def join(a: Table, b: Table) -> Table:
-    """Two tables as one; their cells stay apart."""
-    return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
-
-
 # --- rows of a file --------------------------------------------------------------------------------------
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
@@ -333,7 +328,9 @@ def _read(
     number = alike.ngroup()
     rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
     reasons = list(rows.loc[rows.kind != "", ["kind", "detail"]].itertuples(index=False, name=None))
-    reasons += ((why, f"({_places(lines)})") for why, lines in broken.items() for _ in lines)
+    for why, places in broken.items():
+        named = listing(map(str, places), _MOST_NAMED)
+        reasons += [(why, f"(line{'s' if len(places) > 1 else ''} {named})")] * len(places)
     skipped = Counter(" ".join(filter(None, reason)) for reason in reasons).most_common()
     count = len(rows) + sum(map(len, broken.values()))
     if usable.empty:
@@ -347,13 +344,6 @@ def _read(
         skipped=dict(skipped),
         skipped_by_kind=dict(Counter(kind for kind, _ in reasons).most_common()),
     )
-
-
-def _places(numbers: Sequence[int]) -> str:
-    """Which lines of a file these are, the first by number."""
-    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    more = f" and {len(numbers) - _MOST_NAMED:,} more" if len(numbers) > _MOST_NAMED else ""
-    return f"line{'s' if len(numbers) > 1 else ''} {named}{more}"
 
 
 def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
@@ -420,7 +410,11 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     ends = rows[["batch_low", "batch_high"]].astype(int)
     usual = [_usual().get(source) or _usual().get(facts_of(source)[0]) or ("", "") for source in rows.source]
     execution, optimizer = (pd.Series([each[i] for each in usual], rows.index, object) for i in (0, 1))
-    given = zip(rows.math_mode, rows.source, rows.precision, rows.gpu_key, strict=True)
+    labels, specs = rows.precision, [load_specs()[key] for key in rows.gpu_key]
+    has_tf32 = pd.Series([Precision.TF32.within(capability_of(spec)) for spec in specs], rows.index, bool)
+    of_source = pd.Series([facts_of(source)[1] for source in rows.source], rows.index, object)
+    single = of_source.mask(labels == "tf32", "tf32").where(has_tf32, "fp32")
+    mode = single.mask(labels.isin(_HALF_LABELS), "amp").mask(labels.isin(_WHOLE_LABELS), "half")
     return rows.assign(
         batch_low=ends.batch_low,
         batch_high=ends.batch_high,
@@ -430,10 +424,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
         torch=rows.torch.map(lambda each: plain(each, 20)),
         doubt=rows.doubt.map(lambda each: plain(each, 120)),
         data_input=rows.data_input.where(rows.data_input.isin(INPUTS_OF_DATA), ""),
-        math_mode=[
-            mode if mode in MATH_MODES else _math_mode(source, precision, load_specs()[key])
-            for mode, source, precision, key in given
-        ],
+        math_mode=rows.math_mode.where(rows.math_mode.isin(MATH_MODES), mode),
         layout=rows.memory_layout,
     )
 
@@ -451,16 +442,6 @@ def _usual() -> Mapping[str, tuple[str, str]]:
 
 
 _spec = lru_cache(maxsize=4096)(find_spec)
-
-
-def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
-    if precision in _HALF_LABELS:
-        return "half" if precision in _WHOLE_LABELS else "amp"
-    if not Precision.TF32.within(capability_of(spec)):
-        return "fp32"
-    if precision == "tf32":
-        return "tf32"
-    return facts_of(source)[1]
 
 
 # --- the lines of a file -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubench.arrays import Floats, Indices
 from gpubench.errors import MisuseError
-from gpubench.files import read_json, table_json
+from gpubench.files import read_json
 from gpubench.folders import data_bytes, data_path, user_data
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.chips import Chips, architecture_of
@@ -213,11 +213,6 @@ def read_calibration(path: Path) -> Calibration:
             f"{path} has schema {calibration.schema_version}, not {CALIBRATION_VERSION}: {hint}"
         )
     return calibration
-
-
-def encode(calibration: Calibration) -> bytes:
-    """Write a calibration: equal calibrations give equal bytes."""
-    return table_json(calibration, order="sorted")
 
 
 def own_calibration_path() -> Path:

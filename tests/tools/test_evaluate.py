@@ -18,15 +18,16 @@ from tools import make_prediction as page
 from tools.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_quantile
 from tools.fit import (
     HOLD_OUTS,
-    errors_without,
     factor_of,
     fit_scale,
     fit_table,
     held_out,
     log_errors,
     pairs_of,
+    ratio_errors,
     times_of,
     usual_errors,
+    without_each,
 )
 from tools.published import base_model, fitted_on
 
@@ -261,7 +262,7 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
     for h, a in sorted(set(zip(harness, architecture, strict=True))):
         keep = (table.harness != h) & (table.architecture != a)
         inner = pairs_of(table, keep)
-        error, bound = errors_without(fit_table(table, keep), inner, "harness")
+        error, bound = ratio_errors(table, inner, without_each(fit_table(table, keep), "harness"))
         scored = np.isfinite(error) & bound
         scale = fit_scale(table, inner, error, scored)
         scores = np.abs(error) / usual_errors(table, inner, scale)

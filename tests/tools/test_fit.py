@@ -20,6 +20,7 @@ from tools.calibrate import encode
 from tools.fit import (
     NAMES,
     RATIO,
+    coefficients_of,
     factor_of,
     fit_scale,
     fit_table,
@@ -79,7 +80,7 @@ def test_shuffling_the_specifications_at_least_doubles_the_error(table):
     # Deviations would soak up what the figures no longer say: take them out, as for a GPU never seen.
     fit = fit_table(wrong, everything(wrong))
     host = np.array([fit.host_s_per_operator[source] for source in wrong.source])
-    blind = predict_rows(wrong, fit.coefficients, host, np.zeros((len(wrong), 3)))
+    blind = predict_rows(wrong, coefficients_of(fit.z), host, np.zeros((len(wrong), 3)))
     assert mape(wrong, pairs, blind, everything(pairs)) > 2 * true
 
 

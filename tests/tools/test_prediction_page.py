@@ -32,9 +32,8 @@ from gpubench.record.store import read_run, reference_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 from tools.evaluate import Outcome, evaluate, figures, report, scored_table, weighted_quantile
-from tools.fit import batch_spread, level_weights
+from tools.fit import batch_spread, level_weights, scaling_figures
 from tools.published import DATA, Table, fitted_on, model_profiles, published_rows, shipped
-from tools.scaling_fit import scaling_figures
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction.md"

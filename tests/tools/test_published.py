@@ -323,7 +323,7 @@ def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
         read_csv(tmp_path / "x.csv")
     head = ",".join(COLUMNS).encode()
     (tmp_path / "x.csv").write_bytes(head + b"\nlab,T4 \xae\nlab,T4 \xae\n")
-    with pytest.raises(MisuseError, match=r"none of 2 .*2 x .*UTF-8.* \(lines 2, 3\)"):
+    with pytest.raises(MisuseError, match=r"none of 2 .*2 x .*UTF-8.* \(lines 2 and 3\)"):
         read_csv(tmp_path / "x.csv")
 
 
@@ -385,7 +385,7 @@ def test_a_broken_line_of_utf_16_costs_itself_alone(tmp_path, codec, mark):
     reading = read_csv(path)
     assert reading.rows == 81  # the odd byte after the last line is a line of its own
     assert len(reading.table) == 79
-    assert reading.skipped == {"not UTF-16 text (lines 11, 82)": 2}
+    assert reading.skipped == {"not UTF-16 text (lines 11 and 82)": 2}
 
 
 def test_a_broken_name_of_a_column_costs_that_column_alone(tmp_path):

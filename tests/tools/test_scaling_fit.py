@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.scaling import SHARES
-from tools.scaling_fit import PRIORS, fit_scaling, jobs, scaling_figures
+from tools.fit import SHARE_PRIORS, fit_scaling, jobs, scaling_figures
 
 
 def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
@@ -30,5 +30,5 @@ def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
 
 
 def test_a_link_without_a_published_job_keeps_its_judgment():
-    fitted = fit_scaling([job for job in jobs() if job.exchange.link != "pcie"])
-    assert math.exp(fitted.logs[SHARES.index("pcie")]) == pytest.approx(PRIORS["pcie"][0], rel=0.02)
+    fitted = fit_scaling(jobs()[[exchange.link != "pcie" for exchange in jobs().exchange]])
+    assert math.exp(fitted.logs[SHARES.index("pcie")]) == pytest.approx(SHARE_PRIORS["pcie"][0], rel=0.02)
