@@ -35,6 +35,7 @@ USES = """
 
 from typer.testing import CliRunner
 import msgspec
+import pandas as pd
 
 from gpubench.cli.app import app
 from gpubench.cuda_check import cases
@@ -99,7 +100,8 @@ assert cases._why_not(case, cnn, gpus["H100"]) == "tomorrow is not installed: pi
 # From which hardware on a precision is to be had stands in its row alone: here Ampere begins at 8.1.
 assert tensor_core_precisions((8, 0), None, "A100") == ("fp16", "int8")
 assert tensor_core_precisions((8, 1), None, "A100") == ("fp16", "bf16", "tf32", "int8")
-assert published._math_mode("", "tf32", specs["nvidia-a100-sxm-80gb"]) == "fp32"
+row = pd.DataFrame([{"source": "", "precision": "tf32", "gpu_key": "nvidia-a100-sxm-80gb"}])
+assert list(published.usual_math_mode(row)) == ["fp32"]
 """
 
 

@@ -402,6 +402,15 @@ def _quoted(text: pd.Series[Any], most: int) -> pd.Series[Any]:
     return text.map(lambda each: repr(plain(each, most)))
 
 
+def usual_math_mode(rows: pd.DataFrame) -> pd.Series[Any]:
+    """Return the mode in which each row was most likely computed: by precision, GPU and harness."""
+    labels, specs = rows.precision, [load_specs()[key] for key in rows.gpu_key]
+    has_tf32 = pd.Series([Precision.TF32.within(capability_of(spec)) for spec in specs], rows.index, bool)
+    of_source = pd.Series([facts_of(source)[1] for source in rows.source], rows.index, object)
+    single = of_source.mask(labels == "tf32", "tf32").where(has_tf32, "fp32")
+    return single.mask(labels.isin(_HALF_LABELS), "amp").mask(labels.isin(_WHOLE_LABELS), "half")
+
+
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     """Usable rows with how each was measured; what one does not state, its harness usually does.
 
@@ -410,11 +419,6 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     ends = rows[["batch_low", "batch_high"]].astype(int)
     usual = [_usual().get(source) or _usual().get(facts_of(source)[0]) or ("", "") for source in rows.source]
     execution, optimizer = (pd.Series([each[i] for each in usual], rows.index, object) for i in (0, 1))
-    labels, specs = rows.precision, [load_specs()[key] for key in rows.gpu_key]
-    has_tf32 = pd.Series([Precision.TF32.within(capability_of(spec)) for spec in specs], rows.index, bool)
-    of_source = pd.Series([facts_of(source)[1] for source in rows.source], rows.index, object)
-    single = of_source.mask(labels == "tf32", "tf32").where(has_tf32, "fp32")
-    mode = single.mask(labels.isin(_HALF_LABELS), "amp").mask(labels.isin(_WHOLE_LABELS), "half")
     return rows.assign(
         batch_low=ends.batch_low,
         batch_high=ends.batch_high,
@@ -424,7 +428,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
         torch=rows.torch.map(lambda each: plain(each, 20)),
         doubt=rows.doubt.map(lambda each: plain(each, 120)),
         data_input=rows.data_input.where(rows.data_input.isin(INPUTS_OF_DATA), ""),
-        math_mode=rows.math_mode.where(rows.math_mode.isin(MATH_MODES), mode),
+        math_mode=rows.math_mode.where(rows.math_mode.isin(MATH_MODES), usual_math_mode(rows)),
         layout=rows.memory_layout,
     )
 
