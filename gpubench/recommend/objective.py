@@ -267,7 +267,8 @@ def cost_with_ends(
 ) -> tuple[Floats, Floats, Floats]:
     """Return what one job likely costs, and the ends that hold nine tenths [USD]; unknown ends are NaN.
 
-    Throughput and price err on their own, so that their widths add in quadrature, on a logarithmic scale.
+    Throughput and price err on their own, so that their widths add in quadrature, on a log scale. What is due
+    whatever the hours cost, as for sending results home, is certain and moves both ends alike.
     """
     likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
     likely, at_fast, at_slow = (cost(request, pool, each, rows) for each in (likely_hours, fast, slow))
@@ -275,7 +276,11 @@ def cost_with_ends(
     cheap, dear = (
         cost(request, pool, likely_hours, rows, pool.price[rows] * each) for each in (1 / factor, factor)
     )
-    return likely, *ends_of(likely, (at_fast, at_slow), (cheap, dear))
+    none = np.zeros_like(likely)
+    certain = cost(request, pool, none, rows, none)
+    fast_end, slow_end, cheap_end, dear_end = (each - certain for each in (at_fast, at_slow, cheap, dear))
+    low, high = ends_of(likely - certain, (fast_end, slow_end), (cheap_end, dear_end))
+    return likely, certain + low, certain + high
 
 
 def value_with_ends(
