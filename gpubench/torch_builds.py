@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import date
 from functools import cache
 from typing import Literal
 
@@ -68,6 +69,12 @@ def load_builds() -> tuple[Build, ...]:
         for r in rows
     )
     return tuple(sorted(builds, key=lambda build: build.age, reverse=True))
+
+
+@cache
+def read_on() -> date:
+    """Return the day on which the newest row of the table was read: no clock of today stands before it."""
+    return max(date.fromisoformat(row["date"]) for row in data_rows("torch_builds.csv"))
 
 
 @cache

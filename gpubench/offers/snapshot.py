@@ -29,6 +29,7 @@ from gpubench.offers.table import (
     up_to,
 )
 from gpubench.today import day_of, today
+from gpubench.torch_builds import read_on
 from gpubench.units import count, plain
 
 _T = TypeVar("_T", Offer, Coverage)
@@ -143,7 +144,8 @@ def load_dated(
 ) -> Dated:
     """Return every offer known, and the day that ages count to: the one asked for, else today.
 
-    Where the clock stands before the prices, ages count to the newest of them. Args as ``load_offers``.
+    Where the clock stands before the newest price or before gpubench itself, ages count to the later of both.
+    Args as ``load_offers``.
 
     Raises:
         MisuseError: As ``load_offers``, or if the day is none.
@@ -153,9 +155,10 @@ def load_dated(
     newest = newest_day(table.offers)
     if as_of is not None or newest == date.min:
         return Dated(table, present)
-    if newest > present + CLOCKS_DIFFER:
+    last, what = max((newest, "the newest price is dated"), (read_on(), "the shipped tables are dated"))
+    if last > present + CLOCKS_DIFFER:
         clock = f"later than this computer's clock says ({present}), so ages are counted from that day"
-        return Dated(table, newest, f"the newest price is dated {newest}, {clock}")
+        return Dated(table, last, f"{what} {last}, {clock}")
     if present > newest + CLOCK_TRUSTED:
         age = count((present - newest).days, "day")
         return Dated(table, present, f"by this computer's clock ({present}) the newest price is {age} old")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
 import pytest
 
 from gpubench import rank
 from gpubench.models import Asks, PriceCondition, Pricing, SentenceKind
+from gpubench.offers import snapshot
 from gpubench.offers.dates import price_day
 from gpubench.offers.refresh import refresh
 from gpubench.offers.snapshot import embedded_offers
@@ -18,6 +19,7 @@ from gpubench.recommend.owning import card_share, offer_of
 from gpubench.recommend.prices import Market, drawn_prices, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import Range
 from gpubench.sections.verdict import card_of
+from gpubench.torch_builds import read_on
 
 from .builders import H100, L4, TODAY, offer, rank_of
 from .test_owning import machine
@@ -192,17 +194,31 @@ def test_an_old_ask_makes_the_choice_less_sure_than_a_fresh_one():
     assert old.regret_usd > 0
 
 
-def test_a_clock_that_stands_before_the_prices_is_said_and_makes_none_of_them_fresh(tmp_path, monkeypatch):
-    newest = max(price_day(each.price_date) for each in embedded_offers().offers)
+PRICES = max(price_day(each.price_date) for each in embedded_offers().offers)
+SHIPPED = max(PRICES, read_on())
+
+
+@pytest.mark.parametrize(
+    ("day", "tables", "last"),
+    [
+        (date(1970, 1, 1), read_on(), SHIPPED),
+        (SHIPPED - timedelta(days=2), read_on(), SHIPPED),
+        (date(1970, 1, 1), date.min, PRICES),  # as where prices were refreshed after the tables were made
+    ],
+)
+def test_a_clock_that_stands_before_what_is_known_is_said_and_makes_no_price_fresh(
+    tmp_path, monkeypatch, day, tables, last
+):
     asked = {"results": tmp_path, "draws": 200}
-    true = rank("resnet50", **asked, as_of=newest.isoformat())
-    monkeypatch.setattr("gpubench.today.now", lambda: datetime(1970, 1, 1, tzinfo=UTC))
+    true = rank("resnet50", **asked, as_of=last.isoformat())
+    monkeypatch.setattr(snapshot, "read_on", lambda: tables)
+    monkeypatch.setattr("gpubench.today.now", lambda: datetime.combine(day, time(12), tzinfo=UTC))
     wrong = rank("resnet50", **asked)
-    assert wrong.as_of == newest.isoformat()
+    assert wrong.as_of == last.isoformat()
     ages = [[(row.offer.instance, row.price_age_days) for row in each.rows] for each in (true, wrong)]
     assert ages[0] == ages[1]
     said = next(each.text for each in wrong.sentences if each.kind is SentenceKind.CAUTION)
-    assert f"dated {newest}, later than this computer's clock says (1970-01-01)" in said
+    assert f" {last}, later than this computer's clock says ({day})" in said
     assert "clock" not in true.verdict
     words = " ".join(f"{fact.term} {fact.value}" for fact in card_of(wrong).facts)
     assert words.count("clock") == 1, "on the card, in full or in a word"
@@ -225,9 +241,8 @@ def test_a_clock_years_after_every_price_is_said_once_and_ages_count_from_it(
     assert as_asked.decision.clock is None, "who names the day knows it"
 
 
-def test_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monkeypatch):
-    newest = max(price_day(each.price_date) for each in embedded_offers().offers)
-    noon = datetime.combine(newest - timedelta(days=1), time(12), tzinfo=UTC)
+def test_a_table_or_a_price_of_tomorrow_is_one_of_today_elsewhere(tmp_path, monkeypatch):
+    noon = datetime.combine(read_on() - timedelta(days=1), time(12), tzinfo=UTC)
     monkeypatch.setattr("gpubench.today.now", lambda: noon)
     found = rank("resnet50", results=tmp_path, draws=200)
     assert found.as_of == noon.date().isoformat()
