@@ -184,19 +184,18 @@ def run(
     workload: str | Path | Sequence[str | Path] = ..., *, precision: str | Sequence[str] = (), execution: str
     | Sequence[str] = (), framework: str | Sequence[str] = ..., task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None, device: str = "auto", gpus: int = 1, jobs: Literal["ddp",
-    "fsdp", "independent"] | None = None, thread_scaling: bool = False, strong: bool = False, nnodes: int = 1,
-    rdzv_endpoint: str | None = None, quick: bool = False, publish: bool = False, time_limit: float | None =
-    None, seed: int = 0, allow_shared: bool = False, allow_throttled: bool = False, micro_only: bool = False,
-    no_micro: bool = False, to_quality: bool = False, resume: str | None = None, results: str | Path | None =
-    None, weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
-    checkpointing: Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None,
-    prompt_tokens: int | None = None, new_tokens: int | None = None, context: int | None = None, lora: bool =
-    False, qlora: bool = False,
+    "fsdp", "independent"] | None = None, thread_scaling: bool = False, strong: bool = False, quick: bool =
+    False, publish: bool = False, time_limit: float | None = None, seed: int = 0, allow_shared: bool = False,
+    allow_throttled: bool = False, micro_only: bool = False, no_micro: bool = False, to_quality: bool = False,
+    resume: str | None = None, results: str | Path | None = None, weight_type: Literal["float32", "bfloat16",
+    "float16", "int8", "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective", "full"] |
+    None = None, loss_chunks: int | None = None, prompt_tokens: int | None = None, new_tokens: int | None =
+    None, context: int | None = None, lora: bool = False, qlora: bool = False,
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
-    On a machine beside the first of a job, work for it until it is over; the run that is returned is then
-    without rows, and is not stored.
+    In a process of torchrun's beside the first, work for that one until its run is over; the run that is
+    returned is then without rows, and is not stored.
 
     Raises:
         MisuseError: For a request that cannot be met.

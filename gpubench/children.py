@@ -17,6 +17,7 @@ import contextlib
 import math
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from gpubench.files import NOT_JSON
-from gpubench.parent import CHUNK_BYTES, Lines, write_message
+from gpubench.parent import CHUNK_BYTES, MARK, Lines, scratch_folder, write_message
 from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ MOST_ASKED_PRINTED_BYTES = 8 * MIB
 LOOK_UP_EVERY_S = 0.5
 """A wait for a silent child is broken up: its end may be moved forward, or come while its pipe stays open."""
 
-_MARK = "GPUBENCH_CHILD"
+ENDS_ITSELF_S = 0.5
+"""The kernel is ending some already, with the process that they were bound to."""
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 """Waits without a descriptor of its own."""
 _SWEEPS = 3
@@ -71,6 +73,8 @@ for pid in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # what h
                 os.kill(int(pid), signal.SIGKILL)
     except (OSError, ValueError):
         pass
+import shutil
+shutil.rmtree(sys.argv[3], ignore_errors=True)
 """
 """Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench."""
 
@@ -118,7 +122,6 @@ class ChildProcess(Generic[_Report]):
         *,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        descriptors: Sequence[int] = (),
         most_printed_bytes: int = MOST_PRINTED_BYTES,
     ) -> None:
         """Start the child, then its guard.
@@ -128,7 +131,6 @@ class ChildProcess(Generic[_Report]):
             decoder: Of what it reports.
             arguments: What it is told.
             environment: All its variables; None for this process's own.
-            descriptors: Open files and sockets that it gets under the numbers that they have here.
             most_printed_bytes: A child that prints more is ended.
 
         Raises:
@@ -144,7 +146,7 @@ class ChildProcess(Generic[_Report]):
         self.flooded = False
         self.end_by_s: Seconds = math.inf
         try:
-            self._begin(program, arguments, os.environ if environment is None else environment, descriptors)
+            self._begin(program, arguments, os.environ if environment is None else environment)
         except (OSError, RuntimeError) as error:
             raise not_started(error) from error
 
@@ -153,7 +155,6 @@ class ChildProcess(Generic[_Report]):
         program: Sequence[str],
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        descriptors: Sequence[int],
     ) -> None:
         """Start all that belongs to the child, or nothing."""
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
@@ -168,18 +169,19 @@ class ChildProcess(Generic[_Report]):
             self._process = undo.enter_context(
                 subprocess.Popen(
                     [*command, *arguments],
-                    pass_fds=(to_child, from_child, *descriptors),
+                    pass_fds=(to_child, from_child),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    env={**environment, _MARK: self._mark},
+                    env={**environment, MARK: self._mark},
                     start_new_session=True,
                 )
             )
+            guard = (sys.executable, "-I", "-S", "-c", _GUARD)
             undo.callback(self.kill)  # first, then its end is waited for
             self._guard = undo.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid), f"{_MARK}={self._mark}"],
+                    [*guard, str(self.pid), f"{MARK}={self._mark}", scratch_folder(self._mark)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -267,6 +269,7 @@ class ChildProcess(Generic[_Report]):
         with contextlib.suppress(OSError):  # no descriptor is left to look with: the guard does it
             self.swept = _sweep(self._mark, self.pid)
             self._guard.kill()  # before its pipe is closed: its work is done
+        shutil.rmtree(scratch_folder(self._mark), ignore_errors=True)
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         self._guard.wait()
@@ -442,7 +445,8 @@ def _sweep(mark: str, group: int) -> tuple[str, ...]:
 
     ended: dict[int, str] = {}
     for _ in range(_SWEEPS):
-        found = [process for process in psutil.process_iter() if _has_left(process, mark, group)]
+        left = [process for process in psutil.process_iter() if _has_left(process, mark, group)]
+        _, found = psutil.wait_procs(left, timeout=ENDS_ITSELF_S)  # which returns at once where none is left
         if not found:
             break
         for process in found:
@@ -458,7 +462,7 @@ def _has_left(process: psutil.Process, mark: str, group: int) -> bool:
     import psutil
 
     try:
-        if process.environ().get(_MARK) != mark:
+        if process.environ().get(MARK) != mark:
             return False
     except (psutil.Error, OSError):  # somebody else's: not known
         return False

@@ -11,7 +11,9 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +24,9 @@ from gpubench.units import MIB, format_bytes
 MOST_MESSAGE_BYTES = 16 * MIB
 """The longest is a launch with its telemetry, some hundreds of kilobytes."""
 CHUNK_BYTES = 64 * 1024
+
+MARK = "GPUBENCH_CHILD"
+"""The variable by which a child, and what it starts, is known."""
 
 _Command = TypeVar("_Command")
 
@@ -61,6 +66,7 @@ class ParentChannel:
     Attributes:
         arguments: What the child is told from the start.
         stop: Set once the parent has sent a message of the kind that says so.
+        farewell: What is left to do when the parent is gone or done.
     """
 
     def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
@@ -79,6 +85,7 @@ class ParentChannel:
             self.read_fd, self.write_fd = descriptors
             self.arguments = []
         self.stop = threading.Event()
+        self.farewell: Callable[[], None] = lambda: None
         for descriptor in (self.read_fd, self.write_fd):
             os.set_inheritable(descriptor, False)
         self._pipes = {fd: _identity(fd) for fd in (self.read_fd, self.write_fd)}
@@ -134,10 +141,22 @@ class ParentChannel:
                         self.stop.set()
                     else:
                         commands.put(command)
-            os._exit(0)  # the parent is gone or done; nothing of ours is worth a moment more
+            try:
+                self.farewell()
+            finally:
+                os._exit(0)  # nothing else of ours is worth a moment more
 
         threading.Thread(target=read, name="parent", daemon=True).start()
         return commands
+
+
+def scratch_folder(mark: str | None = None) -> Path:
+    """Return the path of a folder that a child may make for itself, and that is removed with it.
+
+    Args:
+        mark: Of the child; None in the child itself.
+    """
+    return Path(tempfile.gettempdir(), f"gpubench-{mark or os.environ[MARK]}")
 
 
 def die_with_parent(parent_pid: int) -> None:

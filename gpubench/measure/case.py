@@ -29,7 +29,7 @@ from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for
 from gpubench.measure.step import Work, built, copied, is_fused, move, seed_all, to_the_device
-from gpubench.measure.team import InAllOrders, Team, place_model, share
+from gpubench.measure.team import InAllOrders, Look, Team, leave_the_word, place_model, share
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -97,7 +97,7 @@ class WorkerContext(Bench):
     def tell_of(self, error: BaseException) -> None:
         """Tell the other processes of the job why this one ends."""
         if self.team is not None:
-            self.team.leave_the_word(error)
+            leave_the_word(error)
 
     def is_spent(self, status: Status) -> bool:
         """Hand memory back after a case; whether this process must not measure another.
@@ -262,7 +262,7 @@ def _build(
         seen.unchecked, seen.draws = expected.unchecked, expected.draws
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:
-            context.team.announce_look()  # each has a part of the model: one alone would wait for the others
+            context.team.announce(Look())  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
     in_time(deadline_s)
     if context.team is not None:

@@ -23,6 +23,8 @@ from gpubench.units import Seconds, format_bytes
 MODULE = "gpubench.measure.worker"
 JOB_MODULE = "gpubench.measure.job"
 """Of a child that stands for several processes."""
+JOINED = "joined"
+"""Tells a child that it is the first of the processes that a user's torchrun has started."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """By which torch and its libraries choose their number of threads when they load."""
 
@@ -38,11 +40,8 @@ class Child(ChildProcess[messages.Report]):
         module: str = MODULE,
         *,
         arguments: Sequence[str] = (),
-        descriptors: Sequence[int] = (),
     ) -> None:
-        super().__init__(
-            ("-m", module), _decoder, arguments=arguments, environment=environment, descriptors=descriptors
-        )
+        super().__init__(("-m", module), _decoder, arguments=arguments, environment=environment)
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line that the child wrote, paths shortened."""

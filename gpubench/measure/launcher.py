@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpubench.children import ChildEndedError, ChildLateError, not_started
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import checks, events, messages, preflight, protocol
-from gpubench.measure.child import JOB_MODULE, MODULE, Child, Control, environment_of
+from gpubench.measure.child import JOB_MODULE, JOINED, MODULE, Child, Control, environment_of
 from gpubench.measure.estimate import aim_s, least_case_s
 from gpubench.measure.events import OnEvent, say_nothing
-from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm
+from gpubench.measure.place import Place
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
@@ -38,7 +38,6 @@ LEAST_SHARE_S = 1.0
 """A case with less time than this is not begun."""
 PHASE_LIMITS_S = {
     "start": 60.0,
-    "meeting": 330.0,
     "import": 180.0,
     "context": 120.0,
     "build": 300.0,
@@ -57,7 +56,7 @@ QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 STOPPED = "stopped on request"
 OUT_OF_TIME = "the time limit of the run came"
-OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
+OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
 
 _Report = TypeVar("_Report")
@@ -75,7 +74,7 @@ class Launcher:
     device_findings: list[Finding] = field(default_factory=list)
     phase_limits_s: dict[str, Seconds] = field(default_factory=lambda: dict(PHASE_LIMITS_S))
     module: str = MODULE
-    meeting: Meeting | None = None
+    place: Place | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
     _micro_done: set[bool] = field(default_factory=set)
@@ -375,10 +374,11 @@ class Launcher:
         self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
+        is_joined = self.place is not None and group.gpu_count > 1  # to processes that are started already
         variables = environment_of(
             self.device,
             os.environ,
-            strict=group.strict,
+            strict=group.strict and not is_joined,
             peers=peers,
             framework=group.framework,
             threads=group.threads,
@@ -421,23 +421,12 @@ class Launcher:
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
-        """Start a process for one GPU, or one that stands for all of a job."""
+        """Start a process for one GPU, or the first of torchrun's, or one that stands for all of a job."""
         if group.gpu_count == 1:
             return Child(variables, self.module)
-        try:
-            meeting = self.meeting or alone()
-        except OSError as error:
-            raise not_started(error) from error
-        try:
-            return Child(
-                variables | meeting.variables(variables),
-                JOB_MODULE,
-                arguments=meeting.arguments(),
-                descriptors=meeting.descriptors,
-            )
-        finally:
-            if self.meeting is None:
-                meeting.close()
+        if self.place is not None:
+            return Child(variables, self.module, arguments=(JOINED,))
+        return Child(variables, JOB_MODULE, arguments=(f"{group.gpu_count}",))
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""

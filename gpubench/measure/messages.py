@@ -241,7 +241,7 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
     """The processes of a job have ended, other than by this parent's will: why, and what a case makes of it.
 
-    ``traceback`` as in ``CaseDone``. On a machine beside the first, ``OK`` is the end that was to come.
+    ``traceback`` as in ``CaseDone``.
     """
 
     status: Status

@@ -36,7 +36,7 @@ from gpubench.measure.probes import (
     one_by_one,
     repeat,
 )
-from gpubench.measure.team import Team
+from gpubench.measure.team import AllReduce, Team
 from gpubench.measure.telemetry import Sampler, Telemetry
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
@@ -140,7 +140,7 @@ def run_all_reduce(
 
     def measure(probe: Probe) -> MicroResult:
         def timer(action: Callable[[], object]) -> Seconds:
-            team.announce_all_reduce(probe.memory_bytes, probe.repeats)
+            team.announce(AllReduce(size=probe.memory_bytes, count=probe.repeats))
             return by_clock(probe, clock)(action)
 
         with Sampler(telemetry, time.perf_counter) as sampler:

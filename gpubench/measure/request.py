@@ -42,7 +42,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         gpus: GPUs of each machine that work at once, measured beside one of them alone.
         jobs: How they do: one job that averages gradients, one that shards the model, or a job on each.
         strong: Whether the batch is shared out over them, instead of a batch for each.
-        nnodes: Machines; the one that has the address of ``rdzv_endpoint`` decides, times and stores.
+        nnodes: Machines, as torchrun tells; the first process of all decides, times and stores.
         frameworks: What runs the steps; each in processes of its own.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
@@ -104,7 +104,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         str | None,
         with_help(
             JOBS,
-            help="With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or "
+            help="With --gpus or torchrun: one job over all GPUs (ddp, or fsdp, which shards the model), or "
             "one on each at once.",
             choices=(*JOB_MODES, ParallelMode.INDEPENDENT),
         ),
@@ -115,17 +115,6 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     strong: Annotated[
         bool, Option("Share the batch out over the GPUs of the job, instead of a batch for each.")
     ] = False
-    nnodes: Annotated[
-        AtLeastOne,
-        Option("Machines of the job, --gpus on each; give the same command on all.", metavar="N"),
-    ] = 1
-    rdzv_endpoint: Annotated[
-        str | None,
-        Option(
-            "With --nnodes: address and port of the first machine, which the others connect to.",
-            metavar="HOST:PORT",
-        ),
-    ] = None
     budget: Annotated[
         BudgetName | None,
         Option("One launch, 2 % intervals. The default on a CPU.", name="quick", sets="quick"),
@@ -153,6 +142,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         str | None, Option("Go on with a run that was cut off; finished cases are kept.", metavar="RUN")
     ] = None
     results: Results = None
+    nnodes: int = 1
     asked: tuple[str, ...] = ()
 
     @property

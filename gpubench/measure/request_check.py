@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
 from gpubench.measure.request import RunRequest
 from gpubench.models import Framework
@@ -15,9 +14,7 @@ from gpubench.options import CLASSIC, asked_recipe, check_fields, spelled
 from gpubench.probe.select import check_form
 from gpubench.units import plain
 
-RESUME_TAKES = frozenset(
-    {"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results", "rdzv_endpoint"}
-)
+RESUME_TAKES = frozenset({"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results"})
 """What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
@@ -34,11 +31,6 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     for holds, others, why in _apart(request):
         if holds and (other := next((option for option, is_asked in others.items() if is_asked), None)):
             raise MisuseError(why.format(other))
-    if (request.nnodes > 1) != (request.rdzv_endpoint is not None) and request.resume is None:
-        missing = "--rdzv-endpoint HOST:PORT" if request.nnodes > 1 else "--nnodes N"
-        raise MisuseError(f"a job of several machines needs --nnodes and --rdzv-endpoint: give {missing}")
-    if request.rdzv_endpoint is not None:
-        parse_endpoint(request.rdzv_endpoint)
     wanted = tuple(GOALS) if request.to_quality and not _names_workloads(request) else request.workloads
     if request.to_quality and (without := [name for name in wanted if name not in GOALS]):
         raise MisuseError(

@@ -3,32 +3,39 @@
 They share one model: each has a whole copy (DDP), or a part of it (FSDP2). The first process is the one that
 the parent talks to: it alone decides and times. Before the clock of a block starts it announces the block;
 the others do what is announced and nothing else. torch's store carries the announcements, gloo the waiting,
-and NCCL (gloo on a CPU) what the processes exchange in a step.
+and NCCL (gloo on a CPU) what the processes exchange in a step. torchrun starts the processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # its stubs lack them
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
+from gpubench import __version__
+from gpubench.errors import InterruptedRunError, MisuseError
 from gpubench.measure import by_hand, guards
 from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
+from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.loop import Clock
-from gpubench.measure.meeting import SILENCE_S, Place, is_echo
 from gpubench.measure.messages import ByHand, MeasureCase, Setup
+from gpubench.measure.place import Place
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind
@@ -95,9 +102,24 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
 EXCHANGE_LIMIT = timedelta(minutes=5)
 """For the others to make their contexts, and for any one exchange afterwards."""
 PATIENCE = timedelta(days=1)
-"""How long a process waits for the next announcement; its launcher's end ends it sooner."""
+"""How long a process waits for the next announcement; the end of its torchrun ends it sooner."""
 SAY_IT_S: Seconds = 5.0
-"""When a process is lost, its launcher ends the job within this time, and names the cause."""
+"""When a process is lost, torchrun ends the job within this time, and names the cause."""
+COME_EVERY_S: Seconds = 0.1
+FAREWELL_S: Seconds = 3.0
+"""For each process, which may be lost, to hear that nothing is left to do."""
+VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first process tells the others before they join it; without ``setup``: that all is over.
+
+    ``key`` is this job's own: torchrun keeps what an earlier one has left in its store.
+    """
+
+    setup: Setup | None
+    key: str = msgspec.field(default_factory=lambda: os.urandom(8).hex())
+    versions: str = VERSIONS
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
@@ -125,10 +147,15 @@ class InAllOrders(msgspec.Struct, frozen=True, kw_only=True, tag="in_all_orders"
     repeats: int
 
 
-Announcement = MeasureCase | ByHand | Steps | Look | AllReduce | InAllOrders
+class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
+    """The job is over."""
+
+
+Announcement = MeasureCase | ByHand | Over | Steps | Look | AllReduce | InAllOrders
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
+_call_decoder = msgspec.json.Decoder(Call)
 
 
 class Team:
@@ -147,9 +174,10 @@ class Team:
         """
         self.size = place.size
         self._hardware = hardware
-        self._spans_machines = place.spans_machines
         self._announced = 0
-        self._store = _join(place, hardware, setup.device)
+        call = Call(setup=setup)
+        call_others(open_store(), call, place.size)
+        self._store = _join(call, place, hardware, setup.device)
         kinds = (self._store.get(f"device/{rank}") for rank in range(self.size))
         self.kinds = tuple(plain(kind.decode(), 60) for kind in kinds)
 
@@ -168,13 +196,9 @@ class Team:
         """Tell the others of a block of steps; the clock's own waits open and close it."""
         self.announce(Steps(first=first, count=count))
 
-    def announce_look(self) -> None:
-        """Tell the others to take part in the comparison with the CPU."""
-        self.announce(Look())
-
-    def announce_all_reduce(self, size: Bytes, count: int) -> None:
-        """Tell the others of a block of sums over all processes."""
-        self.announce(AllReduce(size=size, count=count))
+    def disband(self) -> None:
+        """Let the others go, to another job or none."""
+        self.announce(Over())
 
     def once(self, advance: Advance) -> Advance:
         """Return the function that does one step as a block of its own."""
@@ -196,18 +220,95 @@ class Team:
         """Wait for the own device, then for all processes."""
         _wait(self._hardware)
 
-    def leave_the_word(self, error: BaseException) -> None:
-        """Where an error is the echo of another's loss, wait to be ended by who knows the cause."""
-        if is_echo(error):
-            time.sleep(SAY_IT_S + (SILENCE_S if self._spans_machines else 0.0))
+
+def leave_the_word(error: BaseException) -> None:
+    """Where an error is the echo of another's loss, wait to be ended by who knows the cause."""
+    if is_echo(error):
+        time.sleep(SAY_IT_S)
 
 
-def follow(setup: Setup, place: Place) -> None:
-    """Be one of the other processes; never returns of itself."""
-    profile = (setup.device, *setup.peers)[place.local_rank]
+def is_echo(error: BaseException) -> bool:
+    """Whether an error only tells that another process was lost: the exchange with it has failed."""
+    broken = getattr(distributed, "DistError", None)
+    words = f"{error}"
+    return isinstance(error, RuntimeError) and (
+        (broken is not None and isinstance(error, broken)) or "gloo" in words or "Connection closed" in words
+    )
+
+
+@functools.cache
+def open_store(*, is_master: bool = False) -> Store:
+    """Return the store of the job: a file where gpubench has started torchrun, else at torchrun's address."""
+    if path := os.environ.get(STORE_VARIABLE):
+        return FileStore(path)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=PATIENCE)
+
+
+def call_others(store: Store, call: Call, size: int) -> None:
+    """Tell all other processes, as each comes."""
+    for rank in range(1, size):
+        store.delete_key(f"here/{rank}")  # of one that torchrun has ended, or that has heard another call
+        token = store.get(f"here/{rank}").decode()
+        store.set(f"call/{token}", _encoder.encode(call).decode())
+
+
+def answer_call(store: Store, rank: int) -> Call:
+    """Say that this process is here until the first one calls it.
+
+    Raises:
+        MisuseError: If the first one has another gpubench or torch.
+    """
+    token = os.urandom(8).hex()
+    while not store.check([f"call/{token}"]):
+        store.set(f"here/{rank}", token)
+        time.sleep(COME_EVERY_S)
+    call = _call_decoder.decode(store.get(f"call/{token}"))
+    if call.versions != VERSIONS:
+        raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: make them alike")
+    return call
+
+
+@contextlib.contextmanager
+def keeping_others(place: Place) -> Iterator[None]:
+    """Keep the store in which the other processes of a user's torchrun wait; let them go in the end.
+
+    Raises:
+        InterruptedRunError: If one does not come any more: torchrun is to end the rest, or to start all anew.
+    """
+    store = open_store(is_master=os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True")
+    yield
+    store.set_timeout(timedelta(seconds=FAREWELL_S))
+    try:
+        call_others(store, Call(setup=None), place.size)
+    except RuntimeError:
+        raise InterruptedRunError("a process of the job was lost; finished cases are stored") from None
+
+
+@record
+def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
+    """Be one of the other processes, in one job after the other, until the first one says that all is over.
+
+    Args:
+        place: Of this process.
+        devices: Of this machine; none where the first process tells them, which is on it.
+    """
+    try:
+        while (call := answer_call(open_store(), place.rank)).setup is not None:
+            _take_part(call, call.setup, place, devices or (call.setup.device, *call.setup.peers))
+            distributed.destroy_process_group()
+    except SystemExit as error:  # which torchrun would take for a good end
+        raise RuntimeError(f"the model ended its process: SystemExit: {error}") from error
+    except Exception as error:
+        leave_the_word(error)
+        raise
+
+
+def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceProfile]) -> None:
+    profile = devices[place.local_rank]
     hardware = open_hardware(profile, place.local_rank)
     check_device(profile, place.local_rank)
-    store = _join(place, hardware, profile)
+    store = _join(call, place, hardware, profile)
     work: Work | None = None
     task: Task | None = None
     announced = (_decoder.decode(store.get(str(number))) for number in itertools.count())
@@ -233,6 +334,8 @@ def follow(setup: Setup, place: Place) -> None:
             case InAllOrders() as order:
                 assert work is not None
                 _take_turns(work, order, announced, hardware)
+            case Over():
+                return
 
 
 def _take_turns(
@@ -250,12 +353,12 @@ def _take_turns(
         by_hand.in_all_orders(harness, lambda: by_hand.bare_loop(work, hardware, order.steps), order.repeats)
 
 
-def _join(place: Place, hardware: Hardware, profile: DeviceProfile) -> TCPStore:
+def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
     """Enter the process group: gloo for waiting, and for gradients too where there is no NCCL."""
     if hardware.is_cpu:
         # One machine's cores are shared out: processes that each take all of them wait for one another.
-        torch.set_num_threads(max(1, torch.get_num_threads() // place.local_size))
-    store = TCPStore(place.host, place.port, is_master=False, timeout=PATIENCE)
+        torch.set_num_threads(_own_threads(place.local_size))
+    store = PrefixStore(call.key, open_store())
     store.set(f"device/{place.rank}", profile.name or profile.backend)
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if hardware.is_cuda else "gloo",
@@ -265,6 +368,12 @@ def _join(place: Place, hardware: Hardware, profile: DeviceProfile) -> TCPStore:
         timeout=EXCHANGE_LIMIT,
     )
     return store
+
+
+@functools.cache
+def _own_threads(processes: int) -> int:
+    """Return a process's share of the threads that it began with, also when it joins another job."""
+    return max(1, torch.get_num_threads() // processes)
 
 
 def _wait(hardware: Hardware) -> None:

@@ -11,6 +11,8 @@ import msgspec
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
+from gpubench.measure.child import JOINED
+from gpubench.measure.place import Place
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult
 from gpubench.parent import ParentChannel
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.keras_case import KerasBench
-    from gpubench.measure.meeting import Place
 
 Context = TypeVar("Context")
 
@@ -34,7 +35,7 @@ def main() -> None:
     if not setup.device.runs_steps:
         serve_opencl(line, setup)
     elif setup.framework is Framework.TORCH:
-        serve_parent(line, setup)
+        serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
     else:
         serve_keras(line, setup)
 
@@ -126,9 +127,12 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
         hardware.limit_memory(setup.memory_share)
     threads = torch.get_num_threads()
     team = None if place is None else Team(setup, hardware, place)
+    if team is not None:
+        line.farewell = team.disband
     devices = (setup.device, *setup.peers)
-    whole = place is None or not place.spans_machines
-    telemetry = open_telemetry(setup.device) if place is None else GpuGroup(devices, whole=whole)
+    telemetry = (
+        open_telemetry(setup.device) if place is None else GpuGroup(devices, whole=place.machines == 1)
+    )
     opened = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(

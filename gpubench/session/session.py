@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +29,8 @@ from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.events import say_nothing
-from gpubench.measure.following import follow_jobs
 from gpubench.measure.launcher import Launcher
-from gpubench.measure.meeting import Meeting, meet
+from gpubench.measure.place import Place, place_under_torchrun
 from gpubench.measure.plan import Plan, plan
 from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
@@ -50,6 +49,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.options import asked_recipe, takes_options_of
+from gpubench.parent import die_with_parent
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
@@ -57,7 +57,7 @@ from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.rules import broken_rule
 from gpubench.record.run_file import read_run
-from gpubench.session import resume
+from gpubench.session import resume, torchrun
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch
@@ -87,7 +87,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         profiles: Of its workloads, by the reference of each.
-        meeting: Where the machines of the job meet; None where this one works alone.
+        run_id: Of a new run, where torchrun may start it more than once.
+        place: Of this process among those that a user's torchrun has started; None where it has not.
     """
 
     device: DeviceProfile
@@ -100,20 +101,16 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     resumed: Run | None = None
     resumed_from: Path | None = None
     profiles: Mapping[str, WorkloadProfile] = {}
-    meeting: Meeting | None = None
-
-    @property
-    def follows(self) -> bool:
-        """Whether another machine decides, times and stores."""
-        return self.meeting is not None and not self.meeting.is_first
+    run_id: str | None = None
+    place: Place | None = None
 
 
 @takes_options_of(RunRequest)
 def run(request: RunRequest) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
-    On a machine beside the first of a job, work for it until it is over; the run that is returned is then
-    without rows, and is not stored.
+    In a process of torchrun's beside the first, work for that one until its run is over; the run that is
+    returned is then without rows, and is not stored.
 
     Raises:
         MisuseError: For a request that cannot be met.
@@ -122,11 +119,10 @@ def run(request: RunRequest) -> Run:
         EveryCaseFailedError: If not one case gave a figure; the rows are stored.
         InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
     """
-    prepared = prepare(request)
-    if prepared.follows:
-        follow(prepared)
-        return new_run(prepared)
-    session = execute(prepared)
+    place = place_under_torchrun()
+    if place is not None and place.rank > 0:
+        return torchrun.follow(request, place)
+    session = execute(prepare(request))
     if session.interrupted:
         raise InterruptedRunError(
             f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} goes on"
@@ -159,15 +155,21 @@ def prepare(
         NoDeviceError: If the device cannot be used; torch's own words for it are explained.
         StorageError: If the results folder cannot be written, or another process is writing the run.
     """
-    request = check_request(request, classic_names())
+    place = place_under_torchrun()
+    request = check_request(request if place is None else torchrun.spread(request, place), classic_names())
     root = results_root(request.results)
+    run_id = None if place is None else torchrun.run_id()
     if request.resume is not None:
         store.check_writable(root)  # first: a run behind a link would be told as missing
     found = None if request.resume is None else store.find_run(root, request.resume)
+    if run_id is not None and found is None:
+        with suppress(MisuseError):  # as a rule: unless torchrun has started this process anew
+            found = store.find_run(root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
         store.refuse_if_written(root, resumed)
         request = resume.request_again(resumed, request, workload_names())
+    torchrun.check_spread(request, place)
     if Framework.TORCH in request.frameworks or request.micro == "only":
         need_torch("measuring", NoDeviceError)
     device, remark = select_device(request.device)
@@ -191,6 +193,8 @@ def prepare(
         made = plan(request, device, profiles, peers)
     else:
         made = resume.plan_again(resumed, device, profiles, request, peers)
+    if place is not None:
+        made = torchrun.one_launch(made)
     usage = (preflight.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
     findings = together(*usage)
     start = preflight.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
@@ -207,16 +211,9 @@ def prepare(
         resumed=resumed,
         resumed_from=found,
         profiles=profiles,
-        meeting=_meeting(request),
+        run_id=run_id,
+        place=place,
     )
-
-
-def _meeting(request: RunRequest) -> Meeting | None:
-    if request.nnodes == 1:
-        return None
-    if request.rdzv_endpoint is None:
-        raise MisuseError(f"the run is of {request.nnodes} machines: give --rdzv-endpoint HOST:PORT again")
-    return meet(request.rdzv_endpoint, request.nnodes)
 
 
 def _settings(request: RunRequest, made: Plan) -> Settings:
@@ -244,8 +241,11 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
     """
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
     with ExitStack() as held_open:
-        if prepared.meeting is not None:  # the other machines know by its end that the run is over
-            held_open.callback(prepared.meeting.close)
+        if prepared.place is not None:
+            from gpubench.measure.team import keeping_others
+
+            die_with_parent(os.getppid())
+            held_open.enter_context(keeping_others(prepared.place))
         held_open.enter_context(store.writing(prepared.root, begun))
         prepared = _read_again(prepared)
         run, path = prepared.resumed, prepared.resumed_from
@@ -271,7 +271,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], 
             trainings=len(made.quality),
         )
     )
-    launcher = Launcher(made, device, on_event, control, module=MODULE, meeting=prepared.meeting)
+    launcher = Launcher(made, device, on_event, control, module=MODULE, place=prepared.place)
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
@@ -294,19 +294,6 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], 
         state = finished(state, made, stopped=stopped)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
-
-
-def follow(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> None:
-    """Work for a run of the first machine, one job after the other, until that run is over.
-
-    Raises:
-        NoDeviceError: If the first machine is not to be reached.
-        EveryCaseFailedError: If the last job did not come to the end that was meant for it.
-    """
-    assert prepared.meeting is not None  # only a machine that follows gets here
-    control = Control()
-    with _listening(control):
-        follow_jobs(prepared.plan, prepared.device, prepared.meeting, on_event, control)
 
 
 def _read_again(prepared: Prepared) -> Prepared:
@@ -340,7 +327,10 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
     goes_on = msgspec.structs.replace(
         run,
         settings=None if run.settings is None else prepared.settings,
-        findings=together(run.findings, prepared.findings),
+        launch_count=run.launch_count if prepared.place is None else prepared.plan.budget.launches,
+        findings=together(
+            tuple(f for f in run.findings if f.kind is not FindingKind.ONE_PROCESS), prepared.findings
+        ),
     )
     return goes_on, resume.record_of(prepared.resumed, prepared.plan, prepared.device)
 
@@ -364,7 +354,7 @@ def new_run(prepared: Prepared) -> Run:
     started = now()
     made = prepared.plan
     return Run(
-        run_id=f"{started:%Y%m%dt%H%M%Sz}-{secrets.token_hex(4)}",
+        run_id=prepared.run_id or f"{started:%Y%m%dt%H%M%Sz}-{secrets.token_hex(4)}",
         started_at=utc_stamp(started),
         budget=made.budget.name,
         seed=made.seed,

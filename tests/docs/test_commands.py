@@ -59,9 +59,7 @@ ELSEWHERE = {
     "gpubench run --device opencl": (
         "measure/test_micro_opencl.py::test_a_run_of_micro_benchmarks_is_stored_and_shown"
     ),
-    "gpubench run vgg16 --gpus 8": (
-        "measure/test_nodes.py::test_two_machines_do_one_job_after_the_other_and_the_first_stores_them"
-    ),
+    "torchrun --nnodes 2": "measure/test_nodes.py::test_two_machines_do_one_run_and_another_command_adds_a_launch",
     "gpubench run vgg16 --gpus 4": (
         "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report"
     ),
@@ -114,8 +112,10 @@ def lines_of(page: Path) -> list[str]:
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     if page.name in {"README.md", "questions.md"}:
         cells = [row.split("|")[2] for row in text.splitlines() if row.startswith("|")]
-        commands += [one for cell in cells for one in re.findall(r"`(gpubench [a-z][^`]*)`", cell)]
-    known = re.compile(r"(gpubench|pip|python3|pytest|bash|ruff) |\. ")
+        commands += [
+            one for cell in cells for one in re.findall(r"`((?:gpubench [a-z]|torchrun )[^`]*)`", cell)
+        ]
+    known = re.compile(r"(gpubench|torchrun|pip|python3|pytest|bash|ruff) |\. ")
     return [part.strip() for line in commands if known.match(line) for part in line.split("&&")]
 
 

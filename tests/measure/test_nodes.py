@@ -1,31 +1,26 @@
-"""One job on two machines: network namespaces joined by a link, each with a `gpubench run` of its own."""
+"""One run under a user's torchrun, for real: two agents as two machines that meet on the loopback interface."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from patience import wait_until
 
-from gpubench.measure.meeting import SILENCE_S
-
-pytestmark = pytest.mark.slow
-
-FIRST, SECOND, PORT = "10.77.31.1", "10.77.31.2", 29517
 MODEL = """
-import os, pathlib, time
+import os, pathlib, signal, time
 import torch
-from torch import nn
-
-JOINED = int(os.environ.get("WORLD_SIZE", "1")) > 1
+from torch import nn, distributed
 
 class Net(nn.Module):
     def __init__(self):
@@ -34,148 +29,188 @@ class Net(nn.Module):
         self.calls = 0
     def forward(self, x):
         self.calls += 1
-        if JOINED and self.calls == 6:
-            pathlib.Path({mark!r}).touch()
-        if JOINED and {lasts!r}:
+        if distributed.is_initialized() and distributed.get_rank() == {rank} and self.calls == 30:
+            mark = pathlib.Path({mark!r})
+            first = not mark.exists()
+            mark.touch()
+            {act}
+        if distributed.is_initialized() and {lasts!r}:
             time.sleep(0.05)
         return self.weight.expand(len(x), 1)
 
 def build(batch_size):
+    print("a word of the model")
     return Net(), torch.ones(batch_size, 1), torch.zeros(batch_size, 1), nn.functional.mse_loss, SGD
 
 def SGD(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 """
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
-
-
-class Machines:
-    """Two namespaces, ``names``, with a cable between them; ``link`` is its end in each."""
-
-    def __init__(self, tag: str) -> None:
-        self.names = [f"gb{tag}a", f"gb{tag}b"]
-        self.links = [f"gb{tag}x", f"gb{tag}y"]
-        for name in self.names:
-            ip("netns", "add", name)
-        ip("link", "add", self.links[0], "netns", self.names[0], "type", "veth", "peer", "name", self.links[1],
-           "netns", self.names[1])  # fmt: skip
-        for name, link, address in zip(self.names, self.links, (FIRST, SECOND), strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", link, "up")
-
-    def processes(self, place: int) -> list[int]:
-        """Ids of all processes in a namespace."""
-        found = subprocess.run(
-            ["ip", "netns", "pids", self.names[place]],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
-        return [int(pid) for pid in found.stdout.split()]
-
-    def cut(self) -> None:
-        ip("-n", self.names[1], "link", "set", self.links[1], "down")
-
-    def end(self) -> None:
-        for place, name in enumerate(self.names):
-            for pid in self.processes(place):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
-
-
-@pytest.fixture
-def machines() -> Iterator[Machines]:
-    if shutil.which("ip") is None:
-        pytest.skip("needs the tool ip (iproute2) to make two network namespaces")
-    try:
-        made = Machines(f"{os.getpid() % 10_000}")
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"needs the right to make network namespaces: {error.stderr.decode().strip()}")
-    yield made
-    made.end()
+ENDS_S = 5.0
+"""After which no process may be left."""
+PATIENCE_S = 300
+OURS = "GPUBENCH_TEST_JOB"
 
 
 class Job:
-    """The same command on both machines, the first of which stores in ``root``."""
+    """The same command in each of some agents, every process of which bears a mark among its variables."""
 
-    def __init__(
-        self, machines: Machines, folder: Path, *, lasts: bool = True, precision: str = "fp32"
-    ) -> None:
-        self.mark, self.root = folder / "mark", folder / "first"
-        model = folder / "joined.py"
-        model.write_text(MODEL.format(mark=f"{self.mark}", lasts=lasts))
-        self.runs = [
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.mark = folder, folder / "mark"
+        self.agents: list[subprocess.Popen[str]] = []
+        self._name = f"{os.getpid()} {folder}"
+
+    def start(
+        self,
+        *words: str,
+        act: str = "pass",
+        rank: int = 0,
+        lasts: bool = False,
+        nodes: int = 2,
+        each: int = 1,
+        restarts: int = 0,
+    ) -> Job:
+        (self.folder / "joined.py").write_text(
+            MODEL.format(mark=f"{self.mark}", lasts=lasts, act=act, rank=rank)
+        )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        variables = {**os.environ, OURS: self._name, "OMP_NUM_THREADS": "1"}
+        self.agents = [
             subprocess.Popen(
-                ["ip", "netns", "exec", name, sys.executable, "-m", "gpubench", "run", f"{model}", "--device", "cpu",
-                 "--quick", "--no-micro", "--precision", precision, "--nnodes", "2", "--rdzv-endpoint",
-                 f"{FIRST}:{PORT}", "--results", f"{folder / place}", "--json"],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={each}",
+                 f"--max-restarts={restarts}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                 "--local-addr=127.0.0.1", f"--log-dir={self.folder / 'logs'}", "-m", "gpubench", "run",
+                 "--workload", f"{self.folder / 'joined.py'}", "--device", "cpu", "--json", "--results",
+                 f"{self.folder / 'results'}", *words],
+                env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             )
-            for name, place in zip(machines.names, ("first", "second"), strict=True)
+            for _ in range(nodes)
         ]  # fmt: skip
+        return self
 
-    def rows(self, precision: str = "fp32") -> dict[int, dict]:
-        """What the first machine has stored, by the number of processes."""
-        (file,) = self.root.rglob("*.json")
-        stored = json.loads(file.read_text())["measurements"]
-        return {row["case"]["gpu_count"]: row for row in stored if row["case"]["precision"] == precision}
+    def ended(self) -> tuple[list[int], str, str]:
+        """The exit codes, and all that was printed to standard output and to standard error."""
+        said = [agent.communicate(timeout=PATIENCE_S) for agent in self.agents]
+        return [a.returncode for a in self.agents], "".join(o for o, _ in said), "".join(e for _, e in said)
+
+    def run(self) -> dict:
+        """What is stored."""
+        (file,) = self.folder.rglob("results/**/*.json")
+        return json.loads(file.read_text())
+
+    def rows(self) -> dict[int, dict]:
+        """What is stored of strict fp32, by the number of processes."""
+        rows = self.run()["measurements"]
+        return {r["case"]["gpu_count"]: r for r in rows if r["case"]["precision"] == "fp32"}
+
+    def left(self) -> list[psutil.Process]:
+        """Every process that is still there."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get(OURS) == self._name:
+                    found.append(process)
+        return found
+
+    def all_end(self) -> None:
+        """Make sure that no process is left in time."""
+        wait_until(lambda: not self.left())
 
 
-def test_two_machines_do_one_job_after_the_other_and_the_first_stores_them(machines, tmp_path):
-    """Strict fp32 has processes of its own, so that each precision is a job."""
-    job = Job(machines, tmp_path, lasts=False, precision="fp32,amp")
-    (out, err), (other, words) = (run.communicate(timeout=300) for run in job.runs)
-    assert [run.returncode for run in job.runs] == [0, 0], err + words
-    rows = job.rows()
-    assert rows[2]["status"] == "ok", rows[2]["reason"]
+@pytest.fixture
+def job(tmp_path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    yield made
+    for process in made.left():
+        with suppress(psutil.Error):
+            process.kill()
+    for agent in made.agents:
+        agent.communicate()
+
+
+QUICK = ("--quick", "--no-micro", "--precision", "fp32")
+
+
+@pytest.mark.slow
+def test_one_command_in_two_processes_is_one_launch_which_the_first_of_them_stores(job):
+    codes, out, err = job.start(*QUICK, nodes=1, each=2).ended()
+    assert codes == [0], err
+    rows, run = job.rows(), job.run()
+    assert {count: row["status"] for count, row in rows.items()} == {1: "ok", 2: "ok"}, rows
+    assert (rows[2]["case"].get("node_count", 1), rows[2]["case"]["parallel_mode"]) == (1, "ddp")
+    assert json.loads(out)["run_id"] == run["run_id"]  # nothing else is on standard output
+    assert run["launch_count"] == 1
+    assert "ONE_PROCESS" in {finding["kind"] for finding in run["findings"]}
+    job.all_end()
+
+
+@pytest.mark.slow
+def test_two_machines_do_one_run_and_another_command_adds_a_launch(job):
+    codes, out, err = job.start("--quick", "--no-micro", "--precision", "fp32,amp").ended()
+    assert codes == [0, 0], err
+    rows, run = job.rows(), job.run()
+    assert {count: row["status"] for count, row in rows.items()} == {1: "ok", 2: "ok"}, rows
     assert (rows[2]["case"]["node_count"], rows[2]["case"]["parallel_mode"]) == (2, "ddp")
     assert rows[1]["case"].get("node_count", 1) == 1
     assert rows[2]["launches"][0]["energy_j"] is None
-    assert job.rows("amp-bf16")[2]["status"] in {"ok", "unsupported"}  # not every processor has bf16
     assert json.loads(out)["scaling"]
-    assert other == ""
-    assert not (tmp_path / "second").exists()
+    codes, _, err = job.start("--resume", run["run_id"]).ended()
+    assert codes == [0, 0], err
+    again = job.run()
+    assert again["launch_count"] == 2
+    assert {len(row["launches"]) for row in again["measurements"] if row["status"] == "ok"} == {2}
+    assert "ONE_PROCESS" not in {finding["kind"] for finding in again["findings"]}
+    alone = [sys.executable, "-m", "gpubench", "run", "--workload", f"{job.folder / 'joined.py'}", "--resume",
+             run["run_id"], "--device", "cpu", "--results", f"{job.folder / 'results'}"]  # fmt: skip
+    done = subprocess.run(
+        alone, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "torchrun --nnodes 2 --nproc-per-node 1 " in done.stderr
+    job.all_end()
 
 
-def kill_a_rank(machines: Machines) -> None:
-    """The process of the second machine that was started last, which is its rank."""
-    names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in machines.processes(1)}
-    os.kill(max(pid for pid, words in names.items() if b"spawn_main" in words), signal.SIGKILL)
-
-
-def kill_a_machine(machines: Machines) -> None:
-    for pid in machines.processes(1):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-SILENT = "machine 2 of the job gave no sign of life for 20.0 s"
-LOSSES = {
-    "rank": (kill_a_rank, "rank 1 of the job was ended by signal 9 (SIGKILL)", 4),
-    "machine": (kill_a_machine, SILENT, -signal.SIGKILL),
-    "link": (Machines.cut, SILENT, 4),
-}
-"""What is done, the reason that the first machine stores, and how the command on the second one ends."""
-
-
-@pytest.mark.parametrize("what", LOSSES)
-def test_what_is_lost_is_named_in_bounded_time_and_what_was_measured_stays(machines, tmp_path, what):
-    loss, words, code = LOSSES[what]
-    job = Job(machines, tmp_path)
-    wait_until(job.mark.exists, job.runs[0])
-    loss(machines)
-    patience_s = 2 * SILENCE_S + 60  # a loaded machine starts and ends processes slowly
-    _, err = job.runs[0].communicate(timeout=patience_s)
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_after_a_restart_what_is_finished_is_not_measured_again(job, rank):
+    codes, _, err = job.start(
+        *QUICK, act="first and os.kill(os.getpid(), signal.SIGKILL)", rank=rank, restarts=2
+    ).ended()
     rows = job.rows()
-    assert rows[1]["status"] == "ok", rows[1]["reason"]
-    assert rows[2]["status"] == "failed"
-    assert rows[2]["reason"] == words
-    assert job.runs[0].returncode == 0, err  # the row on one machine has a figure
-    _, words = job.runs[1].communicate(timeout=patience_s)
-    assert job.runs[1].returncode == code, words
+    killed = job.mark.stat().st_mtime
+    assert rows[1]["status"] == "ok", rows[1]
+    assert rows[1]["launches"][0]["began_at"] <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(killed))
+    assert rows[2]["status"] == "ok", rows[2]
+    assert codes == [0, 0], err
+    job.all_end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_agent_takes_its_processes_along_and_what_was_measured_stays(job, which):
+    job.start(*QUICK, lasts=True)
+    wait_until(job.mark.exists, job.agents[0])
+    below = psutil.Process(job.agents[which].pid).children(recursive=True)
+    job.agents[which].kill()
+    _, alive = psutil.wait_procs(below, timeout=ENDS_S)
+    assert not alive
+    job.ended()
+    assert job.rows()[1]["status"] == "ok"
+    job.all_end()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_round_and_every_process(job):
+    job.start(*QUICK, lasts=True)
+    wait_until(job.mark.exists, job.agents[0])
+    for agent in job.agents:
+        agent.send_signal(signal.SIGINT)
+    began_s = time.monotonic()
+    _, _, err = job.ended()
+    took_s = time.monotonic() - began_s
+    assert job.run()["interrupted"], err
+    assert job.rows()[1]["status"] == "ok"
+    assert job.rows()[2]["launches"][0]["stopped"]
+    assert took_s < 2 * ENDS_S
+    job.all_end()

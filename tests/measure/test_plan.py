@@ -210,10 +210,6 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"strong": True}, "--strong is of several GPUs: give --gpus N too"),
         ({"gpus": 2, "strong": True, "jobs": "independent"}, "leave out --jobs independent"),
         ({"gpus": 2, "strong": True, "task": "infer"}, "leave out --task infer"),
-        ({"nnodes": 2}, "give --rdzv-endpoint HOST:PORT"),
-        ({"gpus": 2, "rdzv_endpoint": "host:29500"}, "give --nnodes N"),
-        ({"nnodes": 2, "rdzv_endpoint": "host"}, "is not an address: give HOST:PORT of the first machine"),
-        ({"nnodes": 0}, "--nnodes 0 must be at least 1"),
         ({"gpus": 2, "jobs": "pp"}, "--jobs 'pp'"),
         ({"micro": "only", "precisions": ("fp32",)}, "--micro-only measures no workload"),
         ({"micro": "only", "asked": ("workload", "micro_only")}, "--micro-only measures no workload"),
@@ -289,7 +285,7 @@ BLOCKS = BlockSizes(count=2, largest_parameters=4, outside_parameters=2)
     [
         ({"gpus": 4, "jobs": "fsdp"}, (64, "fsdp", 1)),
         ({"gpus": 4, "strong": True}, (16, "ddp", 1)),
-        ({"gpus": 2, "nnodes": 2, "rdzv_endpoint": "a:1", "strong": True}, (16, "ddp", 2)),
+        ({"gpus": 2, "nnodes": 2, "strong": True}, (16, "ddp", 2)),
         ({"gpus": 4, "jobs": "independent"}, (64, "independent", 1)),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
         ({}, Checkpointing.FULL),
         ({"gpus": 7, "jobs": "fsdp"}, Checkpointing.FULL),
         ({"gpus": 8, "jobs": "fsdp"}, Checkpointing.SELECTIVE),
-        ({"gpus": 4, "nnodes": 2, "rdzv_endpoint": "one:29500", "jobs": "fsdp"}, Checkpointing.SELECTIVE),
+        ({"gpus": 4, "nnodes": 2, "jobs": "fsdp"}, Checkpointing.SELECTIVE),
         ({"gpus": 2, "jobs": "fsdp", "checkpointing": "selective"}, Checkpointing.SELECTIVE),
         ({"gpus": 8, "jobs": "fsdp", "checkpointing": "full"}, Checkpointing.FULL),
     ],

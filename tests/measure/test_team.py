@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -12,10 +16,14 @@ import pytest
 import two_ranks
 from patience import wait_until
 
-from gpubench.measure import events
+from gpubench.errors import MisuseError
+from gpubench.measure import events, team
+from gpubench.measure.budget import QUICK
 from gpubench.measure.child import Control
+from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
+from gpubench.measure.messages import Setup
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import FindingKind, ParallelMode, Precision, Status, TaskKind
 
@@ -147,7 +155,11 @@ DEATHS = {
         "rank 1 of the job was ended by signal 9 (SIGKILL)",
     ),
     6: ("raise torch.OutOfMemoryError('CUDA out of memory')", Status.OUT_OF_MEMORY, "rank 1 of the job"),
-    7: ("sys.exit(0)", Status.FAILED, "rank 1 of the job: SystemExit: 0"),
+    7: (
+        "sys.exit(0)",
+        Status.FAILED,
+        "rank 1 of the job: RuntimeError: the model ended its process: SystemExit: 0",
+    ),
 }
 
 
@@ -165,6 +177,60 @@ def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, c
         ].reason  # a timeout if it had been waited for
         assert words in measurements[batch].reason
     assert measurements[8].status is Status.OK, measurements[8].reason
+
+
+ENDS = {
+    "rank 0 is killed": ("rank() == 0 and os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED,
+                         "rank 0 of the job was ended by signal 9 (SIGKILL)"),
+    "torchrun is killed": ("rank() == 1 and os.kill(os.getppid(), signal.SIGKILL)", Status.FAILED,
+                           "the measuring process was killed by signal 9"),
+    "rank 0 hangs": ("rank() == 0 and time.sleep(600)", Status.TIMEOUT, "no sign of life during "),
+    "rank 1 hangs": ("rank() == 1 and time.sleep(600)", Status.TIMEOUT, "no sign of life during "),
+}  # fmt: skip
+ENDS_S = 5.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ENDS)
+def test_whichever_process_of_a_job_is_lost_all_are_gone_and_the_next_case_has_a_job_of_its_own(
+    make_plan, cpu, monkeypatch, tmp_path, what
+):
+    act, status, words = ENDS[what]
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("GPUBENCH_TEST_JOB", f"{tmp_path}")
+    act = f"self.calls == 30 and BATCH[0] == 4 and ({act})"
+    plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(4, 8))
+    remarks: list[str] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.Remark):
+            remarks.append(event.text)
+
+    launcher = Launcher(plan, cpu, note)
+    launcher.phase_limits_s |= dict.fromkeys(("first steps", "warm-up", "timed"), 4.0)
+    found = {}
+    for measurement in launcher.run():
+        found[measurement.case.batch_size] = measurement
+        if measurement.case.batch_size == 4:
+            began_s = time.monotonic()
+            wait_until(lambda: not in_the_job(f"{tmp_path}"))
+            assert time.monotonic() - began_s < ENDS_S
+    assert (found[4].status, words in found[4].reason) == (status, True), found[4].reason
+    assert found[4].launches[0].warmup  # what was seen before stays
+    assert found[8].status is Status.OK, found[8].reason
+    assert remarks == []  # what ends with the job is nothing that the model had left running
+    assert not list(tmp_path.glob("gpubench-*"))
+
+
+def in_the_job(name: str) -> list[psutil.Process]:
+    """Every process but this one that has the test's name among its variables."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get("GPUBENCH_TEST_JOB") == name:
+                found.append(process)
+    return found
 
 
 def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck(make_plan, cpu):
@@ -274,6 +340,37 @@ def test_inference_on_several_is_the_same_forward_pass_on_each(make_plan, cpu):
     (measurement,) = run(make_plan(task=TaskKind.INFER), cpu)
     assert measurement.status is Status.OK, measurement.reason
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
+
+
+def test_a_call_reaches_those_that_come_now_and_none_that_an_earlier_attempt_has_left(
+    tmp_path, cpu, monkeypatch
+):
+    """torchrun keeps its store when it starts the processes anew: in it stand names of processes long gone."""
+    monkeypatch.setenv(STORE_VARIABLE, f"{tmp_path / 'store'}")
+    team.open_store.cache_clear()
+    store = team.open_store()
+    for rank in (1, 2):
+        store.set(f"here/{rank}", "long gone")
+    heard: dict[int, team.Call] = {}
+    others = [
+        threading.Thread(target=lambda rank=rank: heard.update({rank: team.answer_call(store, rank)}))
+        for rank in (1, 2)
+    ]
+    for each in others:
+        each.start()
+    call = team.Call(setup=Setup(device=cpu, budget=QUICK, seed=7))
+    team.call_others(store, call, 3)
+    for each in others:
+        each.join(20)
+    assert heard == {1: call, 2: call}
+    old = threading.Thread(
+        target=team.call_others, args=(store, team.Call(setup=None, versions="gpubench 0"), 2)
+    )
+    old.start()
+    with pytest.raises(MisuseError, match="the first gpubench 0: make them alike"):
+        team.answer_call(store, 1)
+    old.join(20)
+    team.open_store.cache_clear()
 
 
 def test_a_block_that_would_pass_the_deadline_is_not_announced(fake_clock):

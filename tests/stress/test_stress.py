@@ -26,8 +26,8 @@ from patience import wait_until
 from readers import READERS, outcome
 from telling import launches_told
 
-from gpubench.children import _MARK
 from gpubench.models import Run
+from gpubench.parent import MARK
 from gpubench.record import store
 from gpubench.record.adding import add_runs
 
@@ -210,7 +210,7 @@ def send(process: subprocess.Popen[str], number: signal.Signals, whom: str) -> N
         if whom == "group":
             os.killpg(process.pid, number)
         elif whom == "child":
-            marked = [p for p in psutil.Process(process.pid).children() if _MARK in p.environ()]
+            marked = [p for p in psutil.Process(process.pid).children() if MARK in p.environ()]
             (marked or [psutil.Process(process.pid)])[0].send_signal(number)
         else:
             process.send_signal(number)

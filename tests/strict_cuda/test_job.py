@@ -5,21 +5,20 @@ The job has no other process here: what each takes part in is seen, and what two
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 
 import pytest
 import torch
 from torch import distributed
-from torch.distributed import TCPStore
 
 from gpubench.discovery import load_workload
 from gpubench.measure import micro
-from gpubench.measure.meeting import Place
+from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.messages import Setup
+from gpubench.measure.place import Place
 from gpubench.measure.step import move
-from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, share
+from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, open_store, share
 from gpubench.models import ParallelMode, Precision, Status
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Machine
@@ -49,20 +48,17 @@ def gpu(make_gpu, kernels):
 
 
 @pytest.fixture
-def team(gpu):
+def team(gpu, tmp_path, monkeypatch):
     """A job of one process; the fake device is in it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv(STORE_VARIABLE, f"{tmp_path / 'store'}")
     gpu.desk.team = Team(
         Setup(device=gpu.profile, budget=BRIEF, seed=0),
         gpu.desk.hardware,
-        Place(rank=0, size=1, local_rank=0, local_size=1, host="127.0.0.1", port=port),
+        Place(rank=0, size=1, local_rank=0, local_size=1),
     )
     yield gpu.desk.team
     distributed.destroy_process_group()
-    del store
+    open_store.cache_clear()
 
 
 def step_s(done) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from gpubench.blocks.terminal import show
 from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
+from gpubench.measure.place import place_under_torchrun
 from gpubench.measure.request import RunRequest
 from gpubench.options import Option
 
@@ -31,11 +33,16 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
     """Measure workloads on a device and store the run."""
-    from gpubench.cli.progress import watch
     from gpubench.predict.memory import doubts
     from gpubench.record.store import newest_runs
-    from gpubench.session.session import follow, prepare
+    from gpubench.session.session import prepare
+    from gpubench.session.torchrun import follow
 
+    place = place_under_torchrun()
+    if place is not None and place.rank > 0:
+        os.dup2(2, 1)  # what a model prints is no answer
+        follow(request, place)
+        return ExitCode.DONE
     prepared = prepare(
         request, lambda case, fits: say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
     )
@@ -43,11 +50,6 @@ def verb(request: RunRequest, page: PageRequest, *, as_json: bool) -> ExitCode:
         _check_report(page.report)
     if prepared.remark:
         say(prepared.remark)
-    if prepared.follows:
-        with watch() as progress:
-            follow(prepared, progress)
-        say("the run is over; it is stored on the first machine")
-        return ExitCode.DONE
     stored = newest_runs(prepared.root).runs
     for doubt in doubts(prepared.plan, prepared.profiles, prepared.device, stored):
         say(doubt)
@@ -100,7 +102,8 @@ def tell(
     say(f"stored in {session.path}")
     if session.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
-        resume = f"gpubench run --resume {session.run.run_id}{place}"
+        start = "gpubench" if prepared.place is None else "torchrun ... -m gpubench"
+        resume = f"{start} run --resume {session.run.run_id}{place}"
         goes_on = f"; finished cases are kept, and this goes on: {resume}"
         say(f"interrupted{'; what was trained is kept' if request.to_quality else goes_on}")
         return ExitCode.INTERRUPTED

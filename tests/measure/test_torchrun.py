@@ -1,0 +1,89 @@
+"""What a request, a plan and a run become under a user's torchrun; its processes are in tests/measure/test_nodes.py."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.measure.budget import DEFAULT
+from gpubench.measure.place import Place, place_under_torchrun
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.request import RunRequest
+from gpubench.session import torchrun
+
+TOLD = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+}
+PLACE = Place(rank=5, size=8, local_rank=1, local_size=4)
+
+
+@pytest.fixture
+def tell(monkeypatch):
+    def told(**changes: str | None) -> None:
+        for name, value in (TOLD | changes).items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+
+    return told
+
+
+def test_the_place_is_that_which_torchrun_tells(tell):
+    tell()
+    assert place_under_torchrun() == PLACE
+    assert PLACE.machines == 2
+
+
+def test_without_torchrun_or_alone_under_it_a_run_is_as_ever(tell):
+    tell(TORCHELASTIC_RUN_ID=None)  # other launchers set the size of a world too
+    assert place_under_torchrun() is None
+    tell(WORLD_SIZE="1", RANK="0", LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")
+    assert place_under_torchrun() is None
+
+
+def test_a_run_has_the_machines_of_torchrun_and_no_others():
+    request = torchrun.spread(RunRequest(), PLACE)
+    assert (request.gpus, request.nnodes, request.gpu_count) == (4, 2, 8)
+    torchrun.check_spread(request, PLACE)
+    torchrun.check_spread(RunRequest(gpus=2), None)
+    for wrong, place in (
+        (torchrun.spread(RunRequest(gpus=3), PLACE), PLACE),
+        (RunRequest(gpus=4, nnodes=2), None),
+        (RunRequest(gpus=4, nnodes=3), PLACE),
+    ):
+        start = f"torchrun --nnodes {wrong.nnodes} --nproc-per-node {wrong.gpus} "
+        with pytest.raises(MisuseError, match=re.escape(start)):
+            torchrun.check_spread(wrong, place)
+
+
+def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
+    one, other = (make_case(batch_size=size) for size in (1, 2))
+    cases = tuple(PlannedCase(reference="vgg16", case=case) for case in (one, other))
+    made = Plan(budget=DEFAULT, seed=0, cases=cases)
+
+    def launches(*done) -> int:
+        return torchrun.one_launch(msgspec.structs.replace(made, done=frozenset(done))).budget.launches
+
+    assert launches() == 1
+    assert launches((one, 0)) == 1
+    assert launches((one, 0), (other, 0)) == 2
+    assert (
+        launches((one, 0), *((other, index) for index in range(3))) == 2
+    )  # one that failed has no more to come
+
+
+def test_the_id_of_a_run_is_that_of_the_attempt_before_and_no_other_runs(monkeypatch):
+    monkeypatch.setattr(torchrun, "_runs", iter((0, 1)))
+    first, second = torchrun.run_id(), torchrun.run_id()
+    assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)
+    assert first != second
+    monkeypatch.setattr(torchrun, "_runs", iter((0,)))
+    assert torchrun.run_id() == first
