@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -148,14 +149,13 @@ class InAllOrders(msgspec.Struct, frozen=True, kw_only=True, tag="in_all_orders"
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
-    """The job is over."""
+    """The job is over: the others go, to another one or to none."""
 
 
 Announcement = MeasureCase | ByHand | Over | Steps | Look | AllReduce | InAllOrders
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
-_call_decoder = msgspec.json.Decoder(Call)
 
 
 class Team:
@@ -196,10 +196,6 @@ class Team:
         """Tell the others of a block of steps; the clock's own waits open and close it."""
         self.announce(Steps(first=first, count=count))
 
-    def disband(self) -> None:
-        """Let the others go, to another job or none."""
-        self.announce(Over())
-
     def once(self, advance: Advance) -> Advance:
         """Return the function that does one step as a block of its own."""
 
@@ -223,26 +219,22 @@ class Team:
 
 def leave_the_word(error: BaseException) -> None:
     """Where an error is the echo of another's loss, wait to be ended by who knows the cause."""
-    if is_echo(error):
+    of_torch = getattr(distributed, "DistError", ())  # a RuntimeError, of newer versions
+    told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
+    if told or isinstance(error, of_torch):
         time.sleep(SAY_IT_S)
-
-
-def is_echo(error: BaseException) -> bool:
-    """Whether an error only tells that another process was lost: the exchange with it has failed."""
-    broken = getattr(distributed, "DistError", None)
-    words = f"{error}"
-    return isinstance(error, RuntimeError) and (
-        (broken is not None and isinstance(error, broken)) or "gloo" in words or "Connection closed" in words
-    )
 
 
 @functools.cache
 def open_store(*, is_master: bool = False) -> Store:
     """Return the store of the job: a file where gpubench has started torchrun, else at torchrun's address."""
     if path := os.environ.get(STORE_VARIABLE):
-        return FileStore(path)
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=PATIENCE)
+        store: Store = FileStore(path)
+    else:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(host, port, is_master=is_master, wait_for_workers=False)
+    store.set_timeout(PATIENCE)
+    return store
 
 
 def call_others(store: Store, call: Call, size: int) -> None:
@@ -263,7 +255,7 @@ def answer_call(store: Store, rank: int) -> Call:
     while not store.check([f"call/{token}"]):
         store.set(f"here/{rank}", token)
         time.sleep(COME_EVERY_S)
-    call = _call_decoder.decode(store.get(f"call/{token}"))
+    call = msgspec.json.decode(store.get(f"call/{token}"), type=Call)
     if call.versions != VERSIONS:
         raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: make them alike")
     return call

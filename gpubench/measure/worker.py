@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -116,7 +117,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
     from gpubench.measure.case import WorkerContext
     from gpubench.measure.hardware import check_device, identity_of, open_hardware
-    from gpubench.measure.team import Team
+    from gpubench.measure.team import Over, Team
     from gpubench.probe.telemetry import GpuGroup, open_telemetry
 
     imported = time.perf_counter()
@@ -128,7 +129,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     threads = torch.get_num_threads()
     team = None if place is None else Team(setup, hardware, place)
     if team is not None:
-        line.farewell = team.disband
+        line.farewell = partial(team.announce, Over())
     devices = (setup.device, *setup.peers)
     telemetry = (
         open_telemetry(setup.device) if place is None else GpuGroup(devices, whole=place.machines == 1)

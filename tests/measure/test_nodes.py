@@ -134,7 +134,7 @@ QUICK = ("--quick", "--no-micro", "--precision", "fp32")
 
 @pytest.mark.slow
 def test_one_command_in_two_processes_is_one_launch_which_the_first_of_them_stores(job):
-    codes, out, err = job.start(*QUICK, nodes=1, each=2).ended()
+    codes, out, err = job.start(*QUICK, "--time-limit", "12", nodes=1, each=2).ended()
     assert codes == [0], err
     rows, run = job.rows(), job.run()
     assert {count: row["status"] for count, row in rows.items()} == {1: "ok", 2: "ok"}, rows
