@@ -326,8 +326,6 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
 # --- nothing beside it -----------------------------------------------------------------------------------
 
 BESIDE = {
-    "parent.py": {"gettempdir"},  # the path of a child's own folder, that goes with it
-    "children.py": {"rmtree"},
     "measure/rank.py": {"open"},  # /dev/null, in place of the pipe to the parent
     "cli/last_words.py": {"gettempdir"},  # where the log of an internal error goes, through the gate
     "cli/output.py": {"open"},  # /dev/null, in place of a standard output that is gone

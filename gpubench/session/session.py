@@ -289,7 +289,10 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], 
         state = _so_far(state, prepared, launcher)
         stopped = control.stopping.is_set()
         if not stopped:
-            came = map(preflight.newcomers, (device, *made.peers))
+            others = (
+                made.peers if prepared.place is None else ()
+            )  # torchrun's other processes are still there
+            came = map(preflight.newcomers, (device, *others))
             state = msgspec.structs.replace(state, findings=together(state.findings, *came))
         state = finished(state, made, stopped=stopped)
         path = _save(prepared.root, state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -197,7 +196,6 @@ def test_whichever_process_of_a_job_is_lost_all_are_gone_and_the_next_case_has_a
 ):
     act, status, words = ENDS[what]
     monkeypatch.setenv("TMPDIR", f"{tmp_path}")
-    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("GPUBENCH_TEST_JOB", f"{tmp_path}")
     act = f"self.calls == 30 and BATCH[0] == 4 and ({act})"
     plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(4, 8))
