@@ -181,17 +181,17 @@ def report(
     """
 
 def run(
-    workload: str | Path | Sequence[str | Path] = ..., *, precision: str | Sequence[str] = (), execution: str
-    | Sequence[str] = (), framework: str | Sequence[str] = ..., task: Literal["train", "infer"] = "train",
-    batch_size: int | Literal["max"] | None = None, device: str = "auto", gpus: int = 1, jobs: Literal["ddp",
-    "fsdp", "independent"] | None = None, thread_scaling: bool = False, strong: bool = False, nnodes: int = 1,
-    rdzv_endpoint: str | None = None, quick: bool = False, publish: bool = False, time_limit: float | None =
-    None, seed: int = 0, allow_shared: bool = False, allow_throttled: bool = False, micro_only: bool = False,
-    no_micro: bool = False, to_quality: bool = False, resume: str | None = None, results: str | Path | None =
-    None, weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
-    checkpointing: Literal["none", "selective", "full"] | None = None, loss_chunks: int | None = None,
-    prompt_tokens: int | None = None, new_tokens: int | None = None, context: int | None = None, lora: bool =
-    False, qlora: bool = False,
+    workload: str | Path | Sequence[str | Path] = (), *, suite: Literal["default", "modern"] | None = None,
+    precision: str | Sequence[str] = (), execution: str | Sequence[str] = (), framework: str | Sequence[str] =
+    ..., task: Literal["train", "infer"] = "train", batch_size: int | Literal["max"] | None = None, device:
+    str = "auto", gpus: int = 1, jobs: Literal["ddp", "fsdp", "independent"] | None = None, thread_scaling:
+    bool = False, strong: bool = False, nnodes: int = 1, rdzv_endpoint: str | None = None, quick: bool =
+    False, publish: bool = False, time_limit: float | None = None, seed: int = 0, allow_shared: bool = False,
+    allow_throttled: bool = False, micro_only: bool = False, no_micro: bool = False, to_quality: bool = False,
+    resume: str | None = None, results: str | Path | None = None, weight_type: Literal["float32", "bfloat16",
+    "float16", "int8", "int4", "nf4"] | None = None, checkpointing: Literal["none", "selective", "full"] |
+    None = None, loss_chunks: int | None = None, prompt_tokens: int | None = None, new_tokens: int | None =
+    None, context: int | None = None, lora: bool = False, qlora: bool = False,
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 

@@ -143,7 +143,7 @@ from gpubench.measure.meeting import alone
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
 meeting = alone()
-variables = environment_of(cpu, os.environ, strict=False, peers=(cpu,))
+variables = environment_of(cpu, os.environ, peers=(cpu,))
 child = Child(variables, JOB_MODULE, arguments=meeting.arguments(), descriptors=meeting.descriptors)
 child.send(messages.Setup(device=cpu, budget=QUICK, seed=0, peers=(cpu,)))
 while not isinstance(child.receive(time.monotonic() + 60), messages.Ready):

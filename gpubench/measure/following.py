@@ -61,7 +61,7 @@ def _take_part(
     Raises:
         MisuseError: If this machine is no part of that job.
     """
-    variables = environment_of(device, os.environ, strict=False, peers=plan.peers)
+    variables = environment_of(device, os.environ, peers=plan.peers)
     begun = False
     try:
         child = control.child = Child(

@@ -92,7 +92,7 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
     monkeypatch.setattr(opencl, "probes", lambda *_args, **_options: copy)
     monkeypatch.setattr(micro, "LEAST_COPY_BYTES", size // 4)
     lies = msgspec.structs.replace(profile, memory_bytes=64 * size)
-    (none_given,) = opencl.run_micro(queue, lies, BRIEF, strict=False)
+    (none_given,) = opencl.run_micro(queue, lies, BRIEF)
     assert isinstance(none_given, Finding), "a size that is never given is no row, and is said all the same"
     assert none_given.kind is FindingKind.MEMORY_REFUSED
     assert f"of {format_bytes(lies.memory_bytes)} promised" in str(none_given.value)
@@ -101,7 +101,7 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
     monkeypatch.setattr(
         opencl, "zeros", lambda queue, n, kind: zeros(queue, n if n <= 128 * MIB else 2**62, kind)
     )
-    (copied,) = opencl.run_micro(queue, lies, BRIEF, strict=False)
+    (copied,) = opencl.run_micro(queue, lies, BRIEF)
     assert copied.size == "128 MiB"
     (said,) = (f for f in copied.findings if f.kind is FindingKind.MEMORY_REFUSED)
     assert f"device copy of {probes.mebibytes(size)}" in str(said.value)

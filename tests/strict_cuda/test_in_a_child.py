@@ -77,7 +77,7 @@ def start():
     children = []
 
     def begin(device: DeviceProfile) -> Child:
-        made = Child(environment_of(device, os.environ, strict=False))
+        made = Child(environment_of(device, os.environ))
         children.append(made)
         made.send(messages.Setup(device=device, budget=BRIEF, seed=0))
         while not isinstance(report := made.receive(time.monotonic() + 60), messages.Ready):
