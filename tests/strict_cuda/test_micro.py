@@ -81,12 +81,13 @@ def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_siz
     run, monkeypatch
 ):
     monkeypatch.setattr(micro, "LEAST_GEMM", 64)
-    once = Machine(cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory)])
+    after_the_proof = Fault("aten::mm", no_memory, after=1)
+    once = Machine(cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[after_the_proof])
     found, gpu, alone = run(once)
-    first = found.pop(("gemm", "tf32"))
+    first = found.pop(("gemm", "fp32"))
     assert (first.size, [f.kind for f in first.findings]) == ("128", [FindingKind.MEMORY_REFUSED])
-    assert first.findings[0].value.startswith("gemm tf32 of 256, of ")
-    assert {found["gemm", name].size for name in ("fp16", "bf16")} == {"256"}, (
+    assert first.findings[0].value.startswith("gemm fp32 of 256, of ")
+    assert {found["gemm", name].size for name in ("tf32", "fp16", "bf16")} == {"256"}, (
         "the others are as large as ever"
     )
     assert found.keys() >= OTHERS
@@ -105,7 +106,7 @@ def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is
         "the proof of strict fp32",
         *(f"gemm {name} of 256" for name in ("tf32", "fp16", "bf16")),
     ]
-    assert found.keys() == OTHERS
+    assert found.keys() - {("gemm", "fp8"), ("gemm", "int8")} == OTHERS
     assert gpu.machine.memory.allocated == 0
 
 
@@ -170,19 +171,24 @@ def test_a_product_does_all_the_work_that_its_rate_counts(gpu, precision):
     assert counted.get_total_flops() == probe.work
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_every_product_is_timed_under_the_switches_of_its_precision(run, strict):
-    """Neither strict products, nor the copies of their proof, ever see TF32 on; those of tf32 do."""
-    allowed = set()
+def test_every_product_is_timed_under_the_switches_of_its_precision(run, monkeypatch):
+    """Neither products in fp32, nor the copies of their proof, ever see TF32 on; all others do."""
+    allowed, now = {}, ["fp32"]
+    measure = micro.measure_probe
+
+    def measured(probe, *args, **kwargs):
+        now.append(probe.precision)
+        return measure(probe, *args, **kwargs)
 
     def cost(name):
         if name == "aten::mm":
-            allowed.add(torch.backends.cuda.matmul.allow_tf32)
+            allowed.setdefault(now[-1], set()).add(torch.backends.cuda.matmul.allow_tf32)
         return 1e-3
 
-    found, *_ = run(Machine(cost=cost), strict=strict, others=False)
-    assert found
-    assert allowed == {not strict}
+    monkeypatch.setattr(micro, "measure_probe", measured)
+    run(Machine(cost=cost))
+    assert allowed["fp32"] == {False}
+    assert allowed["tf32"] == allowed["bf16"] == {True}
 
 
 def test_transfers_lie_in_the_memory_that_their_name_says(gpu):

@@ -79,13 +79,13 @@ def state_of(made: CudaCheck, part: str, words: str) -> str:
 
 @pytest.mark.parametrize("precision", Precision)
 def test_every_precision_of_a_sound_device_is_as_exact_as_it_should_be(proven, precision):
-    part = "fp32" if precision is Precision.FP32 else "precision"
-    assert states(proven("precision", precision=precision), part)[f"{precision} against float64"] == "ok"
+    made = proven("precision", precision=precision)
+    assert states(made, "precision")[f"{precision} against float64"] == "ok"
 
 
 def test_tf32_that_is_in_force_whatever_the_switches_say_is_seen(proven):
     made = proven("precision", Machine(tf32="always"), precision=Precision.FP32)
-    assert states(made, "fp32")["fp32 against float64"] == "FAILED"
+    assert states(made, "precision")["fp32 against float64"] == "FAILED"
     assert made.precisions[0].switches.unexpected(Precision.FP32) is None
     assert (
         min(made.precisions[0].errors.values()) > 1e-4
