@@ -133,7 +133,7 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     made = check_cuda(device, tmp_path / "check.json", amounts=few, module="strict_cuda.ailing_child")
     assert ends(made) == {"cases": PartState.DONE}
     seen = {row.case.label: row for row in made.cases}
-    assert len(seen) == 6
+    assert len(seen) == 8
     dead = seen.pop("cnn amp-bf16 graph batch 512")
     assert dead.status is Status.FAILED
     assert "SIGKILL" in dead.reason
