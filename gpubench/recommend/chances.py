@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import Sureness
+from gpubench.models import SortedBy, Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.objective import order as best_first
@@ -119,7 +119,7 @@ NEAR = 0.1
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
-CHANCES = ("p_best", "p_cheapest", "p_fastest")
+CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """The chances of a row, as they are called there."""
 
 _CHANCES = 3
@@ -131,8 +131,8 @@ class Chances:
     """One figure a row, in the order of the rows, and how sure the first of them is.
 
     Attributes:
-        p_cheapest, p_fastest: P(best) by the cost of the work, and by its time, whatever the rows are in
-            order of; all NaN where only the first rows are looked at.
+        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
+            its time, whatever the rows are in order of; all NaN where only the first rows are looked at.
 
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
@@ -142,6 +142,7 @@ class Chances:
     ties: list[bool]
     p_best: Floats
     p_cheapest: Floats
+    p_sensible: Floats
     p_fastest: Floats
     sureness: Sureness
 
@@ -176,25 +177,28 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
         p_best=p_best,
-        p_cheapest=p_best if _is_by_cost(request) else _p_cheapest(request, pool, order),
+        p_cheapest=_p_by(request, "cost", pool, order, p_best),
+        p_sensible=_p_by(request, "value", pool, order, p_best),
         p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
         sureness=_sureness(request, scores[0], leaders),
     )
-
-
-def _is_by_cost(request: RankRequest) -> bool:
-    return sorted_by(request) in {"cost", "value"}
 
 
 def _is_by_time(request: RankRequest) -> bool:
     return sorted_by(request) == ("time" if request.has_job else "throughput")
 
 
-def _p_cheapest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) by cost of each place of another order; NaN where few are looked at."""
+def _p_by(request: RankRequest, sort: SortedBy, pool: Candidates, order: Indices, p_best: Floats) -> Floats:
+    """Return P(best) by another figure of each place of an order; NaN where few are looked at.
+
+    ``p_best`` is that by the figure that the order is of.
+    """
+    by, request = sorted_by(request), msgspec.structs.replace(request, sort=sort)
+    free = request.hour_worth_usd == 0
+    if sorted_by(request) == by or (free and {sorted_by(request), by} == {"cost", "total"}):
+        return p_best
     if len(order) < len(pool):
         return np.full(len(order), np.nan)
-    request = msgspec.structs.replace(request, sort="cost")
     by_cost = best_first(request, pool)
     able, unable = _able(request, pool, by_cost, min(len(by_cost), IN_DETAIL))
     rows = by_cost[able]
@@ -225,7 +229,7 @@ def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
 
     Of cost and time it is how much more than the least; of value and throughput how much more the most is.
     """
-    if sorted_by(request) in {"cost", "time"}:
+    if sorted_by(request) in {"total", "cost", "time"}:
         return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
     return np.asarray(best / scores - 1)
 
@@ -234,7 +238,7 @@ def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness
     """Return how sure the first row is, by its (D,) scores; rows as good as it share the win."""
     loss = _losses(request, first, leaders.best)
     won = first == leaders.best
-    is_cost = sorted_by(request) == "cost"
+    is_cost = sorted_by(request) in {"total", "cost"}
     return Sureness(
         p_best=float((won / leaders.winners).mean()),
         p_near_best=float((loss <= NEAR).mean()),

@@ -1,4 +1,4 @@
-"""The answer in 60 words: what to pay for, what the job takes there, how sure it is, what would change it.
+"""The answer in 110 words: what to pay for, what the job takes there, how sure it is, what would change it.
 
 What is promised always stands, at its shortest where names are long; what is left of the room goes to the
 intervals, to what to know before paying, and to the best of other sources. What found none stands below.
@@ -22,6 +22,7 @@ from gpubench.recommend.verdict import (
     SURENESS,
     confidence,
     decisive_doubts,
+    other_answers,
     underfed,
     word_count,
 )
@@ -104,7 +105,7 @@ def _words(fact: Fact) -> int:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     decision = ranking.decision
-    on_the_card = {SentenceKind.CAUTION}
+    on_the_card = {SentenceKind.CAUTION, SentenceKind.OTHER_ANSWER}
     if decision.rather_rent is None:
         on_the_card.add(SentenceKind.SURENESS)
     return [_printable(each) for each in ranking.sentences[1:] if each.kind not in on_the_card]
@@ -135,6 +136,12 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     """Yield the lines of the card in their order; the job by its name, or as "the job"."""
     decision = ranking.decision
     yield _job(ranking, decision, named=named)
+    for term, value in other_answers(ranking).items():
+        yield _promised(Fact(term=term, value=value))
+    if ranking.sorted_by == "total":
+        yield _promised(
+            Fact(term="Waiting", value=f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)")
+        )
     weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
     if decision.rather_rent is not None and weighed is not None:
         yield from _against_buying(decision, weighed)

@@ -54,8 +54,8 @@ JOB_COST, JOB_HOURS = "$ for the job", "hours for the job"
 
 def merit_unit(ranking: Ranking) -> str:
     """The unit of ``Ranking.merit_of``: of what the rows are in order of."""
-    if ranking.sorted_by in {"cost", "time"}:
-        return JOB_COST if ranking.sorted_by == "cost" else JOB_HOURS
+    if ranking.sorted_by in {"total", "cost", "time"}:
+        return JOB_HOURS if ranking.sorted_by == "time" else JOB_COST
     return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
 
 
