@@ -200,7 +200,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "scaling_efficiency": self.scaling_efficiency,
                 "hours": self.hours,
                 "cost_usd": self.cost_usd,
-                "total_usd": self.total_usd,
+                "total_usd": self.total_usd.value,
                 "samples_per_usd": self.samples_per_usd,
                 "usd_per_million_samples": self.usd_per_million_samples,
                 "usd_per_million_tokens": self.usd_per_million_tokens,

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
-from gpubench.models import SortedBy, Sureness
+from gpubench.models import Sureness
 from gpubench.recommend.candidates import FEED_SIGMA, Candidates
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.objective import order as best_first
@@ -173,12 +173,22 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     leaders = leaders_of(scores)
     p_best[able] = leaders.wins(len(rows))
     rest = range(detailed + 1, len(order) + 1)
+
+    def p_by(sort: str) -> Floats:
+        """Return P(best) by another figure, of the same draws where they are of all rows."""
+        other = msgspec.structs.replace(request, sort=sort)
+        if sorted_by(other) == sorted_by(request):
+            return p_best
+        if len(able) < len(pool) or sorted_by(request) == "throughput":  # which draws no hours
+            return _p_by(other, pool, order)
+        return leaders_of(drawn_merits(other, pool, rows, together, price=price)).wins(len(rows))
+
     return Chances(
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
         p_best=p_best,
-        p_cheapest=_p_by(request, "cost", pool, order, p_best),
-        p_sensible=_p_by(request, "value", pool, order, p_best),
+        p_cheapest=p_by("cost"),
+        p_sensible=p_by("value"),
         p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
         sureness=_sureness(request, scores[0], leaders),
     )
@@ -188,24 +198,17 @@ def _is_by_time(request: RankRequest) -> bool:
     return sorted_by(request) == ("time" if request.has_job else "throughput")
 
 
-def _p_by(request: RankRequest, sort: SortedBy, pool: Candidates, order: Indices, p_best: Floats) -> Floats:
-    """Return P(best) by another figure of each place of an order; NaN where few are looked at.
-
-    ``p_best`` is that by the figure that the order is of.
-    """
-    by, request = sorted_by(request), msgspec.structs.replace(request, sort=sort)
-    free = request.hour_worth_usd == 0
-    if sorted_by(request) == by or (free and {sorted_by(request), by} == {"cost", "total"}):
-        return p_best
+def _p_by(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by what is asked, of each place of another order; NaN where few are looked at."""
     if len(order) < len(pool):
         return np.full(len(order), np.nan)
-    by_cost = best_first(request, pool)
-    able, unable = _able(request, pool, by_cost, min(len(by_cost), IN_DETAIL))
-    rows = by_cost[able]
+    by_other = best_first(request, pool)
+    able, unable = _able(request, pool, by_other, min(len(by_other), IN_DETAIL))
+    rows = by_other[able]
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
     result = np.full(len(pool), np.nan)
-    result[by_cost[unable]] = 0.0
+    result[by_other[unable]] = 0.0
     result[rows] = leaders_of(scores).wins(len(rows))
     return result[order]
 
@@ -216,7 +219,8 @@ def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats
         return np.full(len(order), np.nan)
     _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
     machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
-    leaders, which = leaders_of(machines.known), machines.which[kinds]
+    paces = -machines.known[..., 1] if request.has_job else machines.known
+    leaders, which = leaders_of(paces), machines.which[kinds]
     alike = np.bincount(which)
     winners = alike[leaders.rows] @ leaders.won
     result = np.zeros(len(alike))

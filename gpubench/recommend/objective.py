@@ -45,8 +45,9 @@ _WORDS: dict[SortedBy, str] = {
 
 
 def sorted_by(request: RankRequest) -> SortedBy:
-    """Return what the rows are in order of; value for money is, of a job, dollars and hours together."""
-    return (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
+    """Return what the rows are in order of; value is, of a job, dollars and what its hours are worth."""
+    by = (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
+    return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
 
 def in_words(request: RankRequest) -> str:
@@ -76,34 +77,34 @@ def merit(
 def _before_price(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
     """Return what a merit rests on beside the price, alike for all offers of one machine.
 
-    Of the total that is two figures, on a last axis: the hours on the bill, and what the wait is worth [USD].
+    Of a job that is two figures on a last axis: the hours on the bill, and the hours.
     """
-    by = sorted_by(request)
-    if by in {"throughput", "value"}:
+    if sorted_by(request) in {"throughput", "value"}:
         return rate
     job_hours = hours(request, pool, rate, rows)
-    if by == "time":
-        return -job_hours
-    on_the_bill = billed(request, pool, job_hours, rows)
-    return on_the_bill if by == "cost" else np.stack((on_the_bill, waiting_usd(request, job_hours)), axis=-1)
+    return np.stack((billed(request, pool, job_hours, rows), job_hours), axis=-1)
 
 
 def _at_price(
     request: RankRequest, pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None
 ) -> Floats:
     by = sorted_by(request)
+    if by == "throughput":
+        return known
     if by == "value":
         return economics.samples_per_usd(known, _beside(pool.price[rows], known) if price is None else price)
-    if by == "total":
-        return -(cost_of_billed(request, pool, known[..., 0], rows, price) + known[..., 1])
-    return -cost_of_billed(request, pool, known, rows, price) if by == "cost" else known
+    job_hours = known[..., 1]
+    if by == "time":
+        return -job_hours
+    usd = cost_of_billed(request, pool, known[..., 0], rows, price)
+    return -(usd if by == "cost" else usd + waiting_usd(request, job_hours))
 
 
 class Drawn(NamedTuple):
     """What the merits of N rows rest on beside their prices, in every joint draw.
 
     Attributes:
-        known: (M, D), or (M, D, 2), of each machine among the rows: see ``_before_price``.
+        known: (M, D), of a job (M, D, 2), of each machine among the rows: see ``_before_price``.
         which: (N,) the machine of each row.
     """
 

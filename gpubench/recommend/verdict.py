@@ -58,8 +58,8 @@ SURENESS = "How sure"
 RATHER_RENT = "Rather rent"
 """How the sentence begins that says that what is best to buy does not pay."""
 
-MOST_WORDS = 110
-"""Of a verdict; what it has no room for stands among the notes."""
+MOST_WORDS = 60
+"""Of a verdict beside its other answers; what it has no room for stands among the notes."""
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
@@ -88,7 +88,7 @@ class Said(NamedTuple):
 
 
 def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
-    """Return the verdict in at most 110 words: the answer, how sure it is, and what there is room for.
+    """Return the verdict: the answers, how sure the first is, and what there is room for.
 
     Args:
         found: What can do the job.
@@ -118,7 +118,12 @@ def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
         *([] if is_enough else [cpu]),
         _beside(_against_the_cpu(request, speeds, head)),
     ]
-    return _within(MOST_WORDS, (each for each in sentences if each.text))
+    return _within(room_for(ranking), (each for each in sentences if each.text))
+
+
+def room_for(ranking: Ranking) -> int:
+    """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
+    return MOST_WORDS + sum(word_count(f"{term} {text}") for term, text in other_answers(ranking).items())
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -352,7 +357,7 @@ def fastest_and_cheapest_by_the_hour(found: Eligible) -> tuple[int, int]:
 
 
 def other_answers(ranking: Ranking) -> dict[str, str]:
-    """Return the cheapest and the fastest in words, each where it is another row than the answer.
+    """Return the cheapest and the fastest in words, where they are other rows, and what an hour is worth.
 
     Each says what an hour costs between the two: "8x B200 at coreweave, 49 min and $55.98; $44.91 more saves
     7.6 h, $5.91 an hour". Nothing where the order is not of dollars and hours together.
@@ -361,13 +366,14 @@ def other_answers(ranking: Ranking) -> dict[str, str]:
     if ranking.sorted_by != "total":
         return {}
     rows = {name: ranking.answers[name].row for name in ("cheapest", "fastest") if name in ranking.answers}
-    return {
+    told = {
         name.capitalize(): (
             f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}, {_job(row)}; {_trade(row, first)}"
         )
         for name, row in rows.items()
         if row.offer != first.offer
     }
+    return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
 
 
 def _trade(row: Row, first: Row) -> str:
