@@ -70,7 +70,7 @@ UNDERFED = {
     "the fastest of a cloud": (("resnet50",), {"provider": ["azure"], "sort": "time"}),
     "the fastest, extrapolated": (("resnet50",), {"provider": ["aws"], "sort": "time"}),
     "spot of a cloud": (("resnet50",), {"provider": ["aws"], "spot": True}),
-    "one card, spot": (("resnet50",), {"gpu": ["V100"], "spot": True}),
+    "one card, spot": (("resnet50",), {"gpu": ["V100"], "spot": True, "hour_worth": 0}),
     "a reseller": (("resnet50",), {"provider": ["spheron"]}),
 }
 

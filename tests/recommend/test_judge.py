@@ -432,7 +432,7 @@ def test_the_document_says_each_thing_once():
         2.0,
         "cloud",
         None,
-        pytest.approx(4 * 1e8 / 3000 / 3600),  # 2 USD of rent and 2 of waiting for each hour
+        pytest.approx(4 * 1e8 / 3000 / 3600, rel=1e-4),  # 2 USD of rent and 2 of waiting for each hour
     )
 
 
