@@ -359,21 +359,24 @@ def fastest_and_cheapest_by_the_hour(found: Eligible) -> tuple[int, int]:
 def other_answers(ranking: Ranking) -> dict[str, str]:
     """Return the cheapest and the fastest in words, where they are other rows, and what an hour is worth.
 
-    Each says what an hour costs between the two: "8x B200 at coreweave, 49 min and $55.98; $44.91 more saves
-    7.6 h, $5.91 an hour". Nothing where the order is not of dollars and hours together.
+    Each says what an hour costs between the two: "8x B200 at coreweave, 49 min, $55.98; $44.91 more, 7.6 h
+    sooner: $5.91 an hour". Nothing where the order is not of dollars and hours together.
     """
     first = recommended(ranking.decision).row
     if ranking.sorted_by != "total":
         return {}
     rows = {name: ranking.answers[name].row for name in ("cheapest", "fastest") if name in ranking.answers}
     told = {
-        name.capitalize(): (
-            f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}, {_job(row)}; {_trade(row, first)}"
-        )
+        name.capitalize(): f"{_there(row)}; {_trade(row, first)}"
         for name, row in rows.items()
         if row.offer != first.offer
     }
     return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
+
+
+def _there(row: Row) -> str:
+    usd = format_usd(row.cost_usd.value)
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}, {_duration(row.hours.value)}, {usd}"
 
 
 def _trade(row: Row, first: Row) -> str:
@@ -383,8 +386,8 @@ def _trade(row: Row, first: Row) -> str:
     trade = f"{format_usd(abs(usd))} {'more' if usd > 0 else 'less'}"
     if usd * job_hours >= 0:
         return trade
-    taken = f"saves {_duration(-job_hours)}" if job_hours < 0 else f"takes {_duration(job_hours)} longer"
-    return f"{trade} {taken}, {format_usd(abs(usd / job_hours))} an hour"
+    later = f"{_duration(abs(job_hours))} {'sooner' if job_hours < 0 else 'longer'}"
+    return f"{trade}, {later}: {format_usd(abs(usd / job_hours))} an hour"
 
 
 def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:

@@ -57,10 +57,10 @@ def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
         for each in ranked(2).sentences
         if each.kind is SentenceKind.OTHER_ANSWER and "--hour-worth" not in each.text
     ]
-    assert cheapest.startswith("Cheapest: 1x RTX 5090 at acme, 25.0 h and $15.00; ")
-    assert cheapest.endswith("$25.00 less takes 15.0 h longer, $1.67 an hour.")
+    assert cheapest.startswith("Cheapest: 1x RTX 5090 at acme, 25.0 h, $15.00; ")
+    assert cheapest.endswith("$25.00 less, 15.0 h longer: $1.67 an hour.")
     (fastest,) = [each.text for each in ranked(1).sentences if each.text.startswith("Fastest")]
-    assert fastest.endswith("$25.00 more saves 15.0 h, $1.67 an hour.")
+    assert fastest.endswith("$25.00 more, 15.0 h sooner: $1.67 an hour.")
     assert not any(each.kind is SentenceKind.OTHER_ANSWER for each in ranked(2, sort="cost").sentences)
 
 
