@@ -59,7 +59,7 @@ RATHER_RENT = "Rather rent"
 """How the sentence begins that says that what is best to buy does not pay."""
 
 MOST_WORDS = 60
-"""Of a verdict; what it has no room for stands among the notes."""
+"""Of a verdict beside its other answers; what it has no room for stands among the notes."""
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
@@ -88,7 +88,7 @@ class Said(NamedTuple):
 
 
 def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
-    """Return the verdict in at most 60 words: the answer, how sure it is, and what there is room for.
+    """Return the verdict: the answers, how sure the first is, and what there is room for.
 
     Args:
         found: What can do the job.
@@ -106,17 +106,24 @@ def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
         _others(ranking, found, made),
         *_buying(ranking.buy_or_rent),
     ]
+    others = other_answers(ranking).items()
     sentences = [
         *([cpu] if is_enough else []),
         _said(SentenceKind.ANSWER, _best(request, ranking, head)),
         _beside(f"{RATHER_RENT}: {rent}." if rent else ""),
         _beside(f"It is {ONLY_OFFER}.") if len(found) == 1 else _said(SentenceKind.SURENESS, sure),
         _said(SentenceKind.CAUTION, caution(ranking)),
+        *(_said(SentenceKind.OTHER_ANSWER, f"{name}: {text}.") for name, text in others),
         *map(_beside, beside),
         *([] if is_enough else [cpu]),
         _beside(_against_the_cpu(request, speeds, head)),
     ]
-    return _within(MOST_WORDS, (each for each in sentences if each.text))
+    return _within(room_for(ranking), (each for each in sentences if each.text))
+
+
+def room_for(ranking: Ranking) -> int:
+    """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
+    return MOST_WORDS + sum(word_count(f"{term} {text}") for term, text in other_answers(ranking).items())
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -152,6 +159,8 @@ def _best(request: RankRequest, ranking: Ranking, row: Row) -> str:
     title = f"{_TITLES[by]}{' among purchases' if only_purchases(decision) else ''}"
 
     def figure(row: Row) -> float:
+        if by == "total":
+            return row.total_usd.value or 0.0
         if by == "cost":
             return row.cost_usd.value or 0.0
         if by == "time":
@@ -167,6 +176,7 @@ def _best(request: RankRequest, ranking: Ranking, row: Row) -> str:
 
 
 _TITLES: dict[SortedBy, str] = {
+    "total": "Best in dollars and hours",
     "value": "Best value",
     "throughput": "Fastest",
     "time": "Fastest",
@@ -277,7 +287,13 @@ def sureness_note(ranking: Ranking) -> str:
     )
 
 
-_BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
+_BEST: dict[SortedBy, str] = {
+    "total": "best",
+    "cost": "cheapest",
+    "time": "fastest",
+    "value": "best",
+    "throughput": "fastest",
+}
 
 
 def _tie(leading: Sequence[Row]) -> str:
@@ -340,9 +356,45 @@ def fastest_and_cheapest_by_the_hour(found: Eligible) -> tuple[int, int]:
     return int(np.argmin(time)), int(np.argmin(found.pool.price[found.order]))
 
 
+def other_answers(ranking: Ranking) -> dict[str, str]:
+    """Return the cheapest and the fastest in words, where they are other rows, and what an hour is worth.
+
+    Each says what an hour costs between the two: "8x B200 at coreweave, 49 min, $55.98; $44.91 more, 7.6 h
+    sooner: $5.91 an hour". Nothing where the order is not of dollars and hours together.
+    """
+    first = recommended(ranking.decision).row
+    if ranking.sorted_by != "total":
+        return {}
+    rows = {name: ranking.answers[name].row for name in ("cheapest", "fastest") if name in ranking.answers}
+    told = {
+        name.capitalize(): f"{_there(row)}; {_trade(row, first)}"
+        for name, row in rows.items()
+        if row.offer != first.offer
+    }
+    return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
+
+
+def _there(row: Row) -> str:
+    usd = format_usd(row.cost_usd.value)
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}, {_duration(row.hours.value)}, {usd}"
+
+
+def _trade(row: Row, first: Row) -> str:
+    """Return what a row costs beside the answer, and for an hour of the difference."""
+    usd = (row.cost_usd.value or 0.0) - (first.cost_usd.value or 0.0)
+    job_hours = (row.hours.value or 0.0) - (first.hours.value or 0.0)
+    trade = f"{format_usd(abs(usd))} {'more' if usd > 0 else 'less'}"
+    if usd * job_hours >= 0:
+        return trade
+    later = f"{_duration(abs(job_hours))} {'sooner' if job_hours < 0 else 'longer'}"
+    return f"{trade}, {later}: {format_usd(abs(usd / job_hours))} an hour"
+
+
 def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
     parts, (fastest, cheapest) = [], fastest_and_cheapest_by_the_hour(found)
+    if ranking.sorted_by == "total":
+        fastest = 0  # it is one of the answers, which are told with what an hour costs between them
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = made[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
@@ -367,7 +419,7 @@ def _host_bound(row: Row) -> str:
 def _spot(ranking: Ranking, row: Row) -> str:
     if row.spot_break_even is None or row.spot_break_even <= 0:
         return ""
-    wins = "wins" if ranking.sorted_by in {"cost", "value"} else "is the cheaper"
+    wins = "wins" if ranking.sorted_by in {"total", "cost", "value"} else "is the cheaper"
     return f"Spot {wins} there while lost work stays under {format_percent(row.spot_break_even)}."
 
 
