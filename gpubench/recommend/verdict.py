@@ -61,8 +61,17 @@ RATHER_RENT = "Rather rent"
 MOST_WORDS = 60
 """Of a verdict beside its other answers; what it has no room for stands among the notes."""
 
+MOST_WORDS_IN_ALL = 110
+"""Of both together: a screen of the page holds as many beside its chart."""
+
+ALIKE = 0.02
+"""Two jobs whose hours differ by less than this share take as long: an hour between them has no price."""
+
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+BEST_CLOUD = "Best cloud"
+"""The term of the best offer of a provider that is no single host."""
 
 ONLY_OFFER = "the only offer left"
 """What stands where nothing is left to compare with."""
@@ -123,7 +132,8 @@ def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
 
 def room_for(ranking: Ranking) -> int:
     """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
-    return MOST_WORDS + sum(word_count(f"{term} {text}") for term, text in other_answers(ranking).items())
+    others = sum(word_count(f"{term} {text}") for term, text in other_answers(ranking).items())
+    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL)
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -357,20 +367,24 @@ def fastest_and_cheapest_by_the_hour(found: Eligible) -> tuple[int, int]:
 
 
 def other_answers(ranking: Ranking) -> dict[str, str]:
-    """Return the cheapest and the fastest in words, where they are other rows, and what an hour is worth.
+    """Return what stands beside the answer: the cheapest, the fastest, a cloud's best, the worth of an hour.
 
-    Each says what an hour costs between the two: "8x B200 at coreweave, 49 min, $55.98; $44.91 more, 7.6 h
-    sooner: $5.91 an hour". Nothing where the order is not of dollars and hours together.
+    Each is another row than the answer, and says what an hour costs between the two: "8x B200 at coreweave,
+    49 min, $55.98; $44.91 more, 7.6 h sooner: $5.91 an hour". The best of a cloud stands beside a host of a
+    marketplace. Nothing where the order is not of dollars and hours together.
     """
-    first = recommended(ranking.decision).row
     if ranking.sorted_by != "total":
         return {}
-    rows = {name: ranking.answers[name].row for name in ("cheapest", "fastest") if name in ranking.answers}
-    told = {
-        name.capitalize(): f"{_there(row)}; {_trade(row, first)}"
-        for name, row in rows.items()
-        if row.offer != first.offer
-    }
+    decision, choice = ranking.decision, recommended(ranking.decision)
+    rows = {name.capitalize(): each.row for name, each in ranking.answers.items() if name != "sensible"}
+    if choice.source == "marketplace" and decision.best_cloud is not None:
+        rows[BEST_CLOUD] = decision.best_cloud.row
+    told: dict[str, str] = {}
+    named = {choice.offer}
+    for name, row in rows.items():
+        if row.offer not in named:
+            told[name] = f"{_there(row)}; {_trade(row, choice.row)}"
+            named.add(row.offer)
     return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
 
 
@@ -384,7 +398,7 @@ def _trade(row: Row, first: Row) -> str:
     usd = (row.cost_usd.value or 0.0) - (first.cost_usd.value or 0.0)
     job_hours = (row.hours.value or 0.0) - (first.hours.value or 0.0)
     trade = f"{format_usd(abs(usd))} {'more' if usd > 0 else 'less'}"
-    if usd * job_hours >= 0:
+    if usd * job_hours >= 0 or abs(job_hours) < ALIKE * (first.hours.value or 0.0):
         return trade
     later = f"{_duration(abs(job_hours))} {'sooner' if job_hours < 0 else 'longer'}"
     return f"{trade}, {later}: {format_usd(abs(usd / job_hours))} an hour"

@@ -16,6 +16,7 @@ from gpubench.labels import price_of
 from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
 from gpubench.recommend.decision import against_rent_by_the_hour, recommended, second_best
 from gpubench.recommend.verdict import (
+    BEST_CLOUD,
     CAUTION,
     ONLY_OFFER,
     SURENESS,
@@ -234,7 +235,7 @@ def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     if own is not None and own.row.cost_usd.value is not None and own.purchase_usd is not None:
         own = None if own.row.cost_usd.value < LEAST_OF_A_PURCHASE * own.purchase_usd else own
     for term, winner in (
-        ("Best cloud", decision.best_cloud),
+        (BEST_CLOUD, None if BEST_CLOUD in other_answers(ranking) else decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),
         ("Or own", own),
     ):
@@ -271,7 +272,7 @@ def _render(data: ReportData) -> Block:
     )
 
 
-_IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own")
+_IN_FULL = (JOB, SURENESS, RUNNER_UP, BEST_CLOUD, "Best marketplace", "Or own")
 """Facts that the table and ``winners_in_full`` say with more beside them; the runner-up is never cut."""
 
 

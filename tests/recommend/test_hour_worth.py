@@ -64,6 +64,16 @@ def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
     assert not any(each.kind is SentenceKind.OTHER_ANSWER for each in ranked(2, sort="cost").sentences)
 
 
+def test_no_price_of_an_hour_is_told_where_both_take_as_long():
+    hosts = [offer(H100, 2.0, provider="one", kind="marketplace"), offer(H100, 3.0, provider="two")]
+    (cloud,) = [
+        each.text
+        for each in rank_of(hosts, {H100: 1e4}, samples=SAMPLES, hour_worth_usd=2).sentences
+        if each.text.startswith("Best cloud")
+    ]
+    assert cloud == "Best cloud: 1x H100 SXM5 80GB at two, 10.0 h, $30.00; $10.00 more."
+
+
 @pytest.mark.parametrize("sort", ["value", "cost", "time", "throughput"])
 def test_the_chances_of_a_row_do_not_hang_on_the_order_that_is_asked_for(sort):
     usual = {row.offer.gpu_key: row for row in ranked(2, width=1.5, draws=2000).rows}
