@@ -13,6 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -31,10 +32,10 @@ IS_POSSIBLE = not torch.cuda.is_available()
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start ``python [-P] -m MODULE ...`` or ``python [-P] -c PROGRAM ...`` as a fork of this process."""
+    """Start ``python [-P] -m MODULE ...``, ``-c PROGRAM ...`` or ``SCRIPT ...`` as a fork of this process."""
     if not IS_POSSIBLE:
         return subprocess.Popen(command, **options)
-    arguments = command[next(n for n, word in enumerate(command) if word in {"-m", "-c"}) :]
+    arguments = [str(word) for word in command[1:] if word != "-P"]
     be_it = partial(_be_it, arguments, options.get("env"), options.get("pass_fds", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that do not live on in a fork
@@ -76,8 +77,11 @@ def _be_it(arguments: Sequence[str], environment: dict[str, str] | None, kept: S
         sys.argv = [kind, *rest]
         if kind == "-m":
             runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
+        elif kind == "-c":
             exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = [*arguments]
+            runpy.run_path(kind, run_name="__main__")
         status = 0
     except SystemExit as ended:
         if isinstance(ended.code, str):
@@ -94,17 +98,21 @@ def _be_it(arguments: Sequence[str], environment: dict[str, str] | None, kept: S
 
 def _become_new(kept: set[int]) -> None:
     """Put away what a new process would not have."""
-    open_now = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
-    for descriptor in {*open_now} - kept:  # also the pipe by which a start is waited for
-        with suppress(OSError):  # the folder that was listed
-            os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    inherited = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+    for descriptor in {*inherited} - kept - {nothing}:  # also the pipe by which a start is waited for
+        # Closed, its number would be given anew, and then closed by the end of what held it before.
+        os.dup2(nothing, descriptor, inheritable=False)
     faulthandler.disable()
     logging.root.handlers.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     warnings.resetwarnings()
     warnings.simplefilter("ignore", DeprecationWarning)
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False, encoding="utf-8") for n in (1, 2))  # noqa: SIM115
-    for name in [name for name in sys.modules if name.partition(".")[0] == "gpubench"]:
+    tempfile.tempdir = None
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in {"gpubench", "gpubench_workloads"}
+    ]:
         del sys.modules[name]
     from gpubench import children
 
