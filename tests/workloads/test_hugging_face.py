@@ -30,7 +30,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.profile import cache, child, profile_of, trace
-from gpubench.profile.cache import Asked
+from gpubench.profile.cache import Asked, traced_once
 from gpubench.profile.trace import trace_workload
 from gpubench.user_model import files_of, own_name
 from gpubench.workload import Workload
@@ -130,11 +130,13 @@ def test_chunks_that_a_model_cannot_have_are_refused(config, traced_as_asked):
 def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config, traced_as_asked):
     reference = config()
     assert load_workload(reference).precisions == ("bf16",)
-    (amp,) = memory(reference, gpu="L4", precision="amp")
+    with traced_once():
+        (amp,) = memory(reference, gpu="L4", precision="amp")
+        predicted = predict(reference, gpu="T4", precision="amp")
     assert (amp.case.precision, amp.case.weight_type) == (Precision.AMP_BF16, WeightType.FLOAT32)
     assert amp.need.basis is MemoryBasis.TRACED
     assert amp.need.parts.weights_bytes >= 4 * PARAMETERS
-    assert isinstance(predict(reference, gpu="T4", precision="amp")["nvidia-tesla-t4-16gb"], Estimate)
+    assert isinstance(predicted["nvidia-tesla-t4-16gb"], Estimate)
     for asked in ({"qlora": True}, {"weight_type": "bfloat16"}):
         with pytest.raises(MisuseError, match="at amp"):
             memory(reference, gpu="L4", precision="amp", **asked)
@@ -304,9 +306,10 @@ def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
     reference, card = config(), "A100 SXM4 80GB"
     asked = asked if precision is None else {"precision": precision, **asked}
-    (needed,) = memory(reference, gpu=[card], **asked)
+    with traced_once():  # what both ask for alike
+        (needed,) = memory(reference, gpu=[card], **asked)
+        (found,) = predict(reference, gpu=[card], **asked).values()
     assert needed.need.basis is MemoryBasis.TRACED
-    (found,) = predict(reference, gpu=[card], **asked).values()
     assert found.device_bytes == needed.need.device_bytes
 
 
@@ -314,8 +317,9 @@ def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
 def test_a_ranking_tells_the_memory_that_memory_tells(config, monkeypatch):
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
     reference, card = config(), "A100 SXM4 80GB"
-    (needed,) = memory(reference, precision="amp", gpu=[card])
-    row = rank(reference, precision="amp", gpu=[card], limit=1).rows[0]
+    with traced_once():  # what both ask for alike
+        (needed,) = memory(reference, precision="amp", gpu=[card])
+        row = rank(reference, precision="amp", gpu=[card], limit=1).rows[0]
     assert row.estimate.device_bytes == needed.need.device_bytes
 
 
