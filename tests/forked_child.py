@@ -43,12 +43,12 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def run(
-    command: Sequence[str], *, capture_output: bool, check: bool, **options: Any
+    command: Sequence[str], *, capture_output: bool, check: bool, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command to its end, as ``subprocess.run`` does."""
     assert capture_output
     with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
-        out, err = process.communicate()
+        out, err = process.communicate(timeout=timeout)
     done = subprocess.CompletedProcess(command, process.returncode, out, err)
     if check:
         done.check_returncode()
@@ -69,19 +69,21 @@ def _be_it(arguments: Sequence[str], environment: dict[str, str] | None, kept: S
     """Do what Python does with its arguments; the standard streams and the group are those of a child already."""
     status = 1
     try:
-        _become_new({0, 1, 2, *kept})
         if environment is not None:
             os.environ.clear()
             os.environ.update(environment)
-        kind, program, *rest = arguments
-        sys.argv = [kind, *rest]
-        if kind == "-m":
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        elif kind == "-c":
-            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
-        else:
-            sys.argv = [*arguments]
-            runpy.run_path(kind, run_name="__main__")
+        sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        _become_new({0, 1, 2, *kept})
+        match arguments:
+            case ["-m", module, *rest]:
+                sys.argv = ["-m", *rest]
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            case ["-c", program, *rest]:
+                sys.argv = ["-c", *rest]
+                exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+            case [script, *_]:
+                sys.argv = [*arguments]
+                runpy.run_path(script, run_name="__main__")
         status = 0
     except SystemExit as ended:
         if isinstance(ended.code, str):
