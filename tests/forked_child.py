@@ -36,7 +36,8 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     if not IS_POSSIBLE:
         return subprocess.Popen(command, **options)
     arguments = [str(word) for word in command[1:] if word != "-P"]
-    be_it = partial(_be_it, arguments, options.get("env"), options.get("pass_fds", ()))
+    here = [] if "-P" in command else [""]
+    be_it = partial(_be_it, arguments, here, options.get("env"), options.get("pass_fds", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that do not live on in a fork
         return subprocess.Popen(command, preexec_fn=be_it, **options)  # noqa: PLW1509 - it never returns
@@ -65,14 +66,16 @@ def of_children() -> SimpleNamespace:
     return SimpleNamespace(**vars(subprocess) | {"Popen": start})
 
 
-def _be_it(arguments: Sequence[str], environment: dict[str, str] | None, kept: Sequence[int]) -> NoReturn:
+def _be_it(
+    arguments: Sequence[str], here: Sequence[str], environment: dict[str, str] | None, kept: Sequence[int]
+) -> NoReturn:
     """Do what Python does with its arguments; the standard streams and the group are those of a child already."""
     status = 1
     try:
         if environment is not None:
             os.environ.clear()
             os.environ.update(environment)
-        sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        sys.path[:0] = [*here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         _become_new({0, 1, 2, *kept})
         match arguments:
             case ["-m", module, *rest]:
@@ -113,7 +116,7 @@ def _become_new(kept: set[int]) -> None:
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False, encoding="utf-8") for n in (1, 2))  # noqa: SIM115
     tempfile.tempdir = None
     for name in [
-        name for name in sys.modules if name.partition(".")[0] in {"gpubench", "gpubench_workloads"}
+        name for name in sys.modules if name.partition(".")[0] in {"gpubench", "gpubench_workloads", "tools"}
     ]:
         del sys.modules[name]
     from gpubench import children
