@@ -27,7 +27,7 @@ import torch
 
 MODULES = ("gpubench.measure.worker", "gpubench.profile.child")
 """What is forked of the children of gpubench: those that import torch."""
-IS_POSSIBLE = not torch.cuda.is_available()
+IS_POSSIBLE = sys.platform == "linux" and not torch.cuda.is_available()
 """Beside a GPU torch does not train in a fork of a process that has trained."""
 
 
