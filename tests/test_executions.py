@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_child
 import pytest
 
 from gpubench.executions import Execution
@@ -115,7 +115,7 @@ def test_a_new_execution_is_one_member_one_row_and_one_way(tmp_path: Path, has_a
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "make_stub.py", tmp_path / "tests")
     for arguments in (("tests/make_stub.py",), ("-c", f"HAS_A_WAY = {has_a_way}\n{USES}")):
-        ended = subprocess.run(
+        ended = forked_child.run(
             [sys.executable, *arguments],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from patience import Stopwatch, is_gone, wait_until
 
+from gpubench import children
 from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
@@ -40,7 +41,7 @@ from gpubench.session import session
 
 
 @pytest.fixture
-def make_plan(make_case, tiny_budget, own_model):
+def make_plan(make_case, tiny_budget, own_model, forked_children):
     """A plan of one model; as inference where the task does not matter: no child then waits for torch's compiler,
     which every optimizer imports."""
 
@@ -71,7 +72,8 @@ def is_whole(launch, budget) -> bool:
     return len(launch.rounds) >= LEAST_ROUNDS or sum(r.wall_s for r in launch.rounds) >= budget.timed_s
 
 
-def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu):
+def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu, monkeypatch):
+    monkeypatch.setattr(children, "subprocess", subprocess)  # a process of its own
     seen = []
     plan = make_plan("print('chatter'); sys.stdout.flush()", task=TaskKind.TRAIN)
     (measurement,) = run(plan, cpu, on_event=seen.append)
@@ -264,12 +266,12 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
 
 def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu):
     """The signal came as the process was being started: it is killed in its time, not let go in its own."""
-    control, children = Control(), []
+    control, started = Control(), []
 
     class Watched(Launcher):
         def _start(self, group, variables):
-            children.append(super()._start(group, variables))
-            return children[-1]
+            started.append(super()._start(group, variables))
+            return started[-1]
 
     def on_event(event):
         if isinstance(event, events.CaseBegan):
@@ -277,7 +279,7 @@ def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_p
 
     (measurement,) = Watched(make_plan("pass"), cpu, on_event, control).run()
     assert measurement.status is Status.INTERRUPTED
-    assert "killed by signal 9" in children[0].how_it_ended()
+    assert "killed by signal 9" in started[0].how_it_ended()
 
 
 def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):

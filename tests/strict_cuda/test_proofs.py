@@ -106,7 +106,7 @@ def test_the_clock_of_a_sound_device_agrees_with_a_loop_by_hand_and_with_events(
 
 def test_a_clock_that_never_waits_is_seen(proven, monkeypatch):
     monkeypatch.setattr(Hardware, "clock", lambda self: Clock())
-    made = proven("clock")
+    made = proven("clock", Machine(cost=lambda name: KERNEL_S, issue_s=KERNEL_S / 10))
     assert state_of(made, "clock", "device events") == "FAILED"
     assert state_of(made, "clock", "without waiting") == "FAILED"
 
@@ -213,7 +213,9 @@ def loaded(make_gpu, proven, monkeypatch):
     monkeypatch.setattr(proofs, "Sampler", Ticking)
 
     def read(scale: float | None = 1.0, cost: float = 0.0, source: str = "nvml") -> CudaCheck:
-        machine = Machine(cost=lambda name: KERNEL_S * (1 + cost * Ticking.running))
+        machine = Machine(
+            cost=lambda name: 4 * KERNEL_S * (1 + cost * Ticking.running)
+        )  # in a quarter of the steps
         gpu = make_gpu(machine)
         gpu.desk.telemetry = SimpleNamespace(
             source=source,
