@@ -432,3 +432,17 @@ def test_predict_takes_max_too(monkeypatch, capsys):
 def test_a_results_folder_that_is_not_there_is_named(tmp_path):
     ranking = rank("vgg16", gpu="l4", results=tmp_path / "nowhere")
     assert any("no folder nowhere" in note for note in ranking.notes)
+
+
+def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, gpubench):
+    asked = gpubench("resnet50", "--limit", "1")
+    monkeypatch.setattr(sys, "argv", ["gpubench", "resnet50", "--limit", "1"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == asked.stdout
+    monkeypatch.setattr(sys, "argv", ["gpubench", "resnet51"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert "No such command 'resnet51'" in capsys.readouterr().err
