@@ -20,38 +20,25 @@ class Framework(StrEnum):
     KERAS_JAX = "keras-jax"
 
 
-CAPTURE_STEPS = 12
-"""Before, in and after a capture: the warm-up, a graph a batch, two steps and two replays from one state."""
-
-
 class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an execution is and needs.
 
     Attributes:
         words: How a case "was measured": "as a CUDA graph".
         preparation: The phase between the first steps and the warm-up; None where nothing is prepared.
-        prepared_s: What that takes whatever the step [s], and
-        prepared_steps: how many eager steps besides.
-        tried_steps: Eager steps, and replays or compiled steps, of one trial in a check of a card; none where
-            no check tries it.
         host_s_per_operator: Host time of a step per operator, where it was not measured [s]; None where
             nothing published says how fast such steps are: then it is measured, never predicted.
         needs_cuda: Whether only a device that torch reaches as ``cuda`` has it.
         on_several_gpus: Whether a job on several GPUs is measured so.
-        when_published: Whether it is measured by default only where figures are to be published.
         of_tensorflow: Whether TensorFlow alone has it.
         caches_weights: Whether autocast may keep its copies of the weights from step to step.
     """
 
     words: str
     preparation: str | None = None
-    prepared_s: float = 0.0
-    prepared_steps: int = CAPTURE_STEPS
-    tried_steps: tuple[int, int] = (0, 0)
     host_s_per_operator: float | None = None
     needs_cuda: bool = False
     on_several_gpus: bool = False
-    when_published: bool = False
     of_tensorflow: bool = False
     caches_weights: bool = True
 
@@ -79,8 +66,6 @@ _FACTS = {
     # Host time per operator: an H200's host took 20 us (lstm) to 49 us (cnn) in eager steps at batch 64.
     Execution.EAGER: ExecutionFacts(
         words="eager",
-        prepared_steps=1,
-        tried_steps=(7, 0),
         host_s_per_operator=20e-6,
         on_several_gpus=True,
     ),
@@ -88,23 +73,18 @@ _FACTS = {
     Execution.GRAPH: ExecutionFacts(
         words="as a CUDA graph",
         preparation="capture",
-        tried_steps=(7, 7),
         host_s_per_operator=1e-9,
         needs_cuda=True,
         caches_weights=False,
     ),
-    # torch.compile joins operators, and took 21 s for VGG16 on an H200.
+    # torch.compile joins operators.
     Execution.COMPILE: ExecutionFacts(
         words="with torch.compile",
         preparation="compile",
-        prepared_s=25.0,
-        tried_steps=(4, 8),
         host_s_per_operator=4e-6,
-        when_published=True,
     ),
-    # TensorFlow traced the digit network in 2.5 s on two busy cores.
     Execution.TF_GRAPH: ExecutionFacts(
-        words="as a TensorFlow graph", preparation="compile", prepared_s=5.0, of_tensorflow=True
+        words="as a TensorFlow graph", preparation="compile", of_tensorflow=True
     ),
 }
 

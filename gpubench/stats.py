@@ -170,21 +170,26 @@ def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Quantile of Student's t distribution, for a probability above 0 and below 1.
 
-    By Newton's method on the upper tail, which is convex: it cannot leave the root behind for good. scipy
-    has it too (``special.stdtrit``, the same to nine digits), but its import takes a quarter of a second,
-    which every verb that shows an interval would pay.
+    By Halley's method on the upper tail, from its expansion about the normal quantile: from one degree of
+    freedom on, each step has three times the digits of the one before. scipy has it too
+    (``special.stdtrit``, the same to nine digits), but its import takes a quarter of a second, which every
+    verb that shows an interval would pay.
+
+    Source:
+        Abramowitz and Stegun 1964, 26.7.5, for the expansion.
     """
     if probability < 0.5:
         return -student_t_quantile(1 - probability, degrees_of_freedom)
     n = degrees_of_freedom
-    normal = NormalDist().inv_cdf(probability)
-    t = normal + (normal**3 + normal) / (4 * n)
+    z = NormalDist().inv_cdf(probability)
+    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
     log_peak = _log_half_step(n / 2) - math.log(n * math.pi) / 2
     for _ in range(_MOST_STEPS):
         density = math.exp(log_peak - (n + 1) / 2 * math.log1p(t * t / n))
         step = (_upper_tail(t, n) - (1 - probability)) / density
+        step /= 1 - step * (n + 1) * t / (n + t * t) / 2
         t += step
-        if abs(step) <= 1e-14 * t:
+        if abs(step) <= 1e-5 * t:  # the next one would be of its third power
             break
     return t
 

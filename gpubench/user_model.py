@@ -32,6 +32,7 @@ from gpubench.foreign_code import (
     root_of,
     source_checksum,
 )
+from gpubench.installing import pip_install
 from gpubench.models import WorkloadProfile
 from gpubench.units import MIB, plain
 from gpubench.user_build import workload_of
@@ -86,7 +87,8 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
         asked: What its recipe is to be, by field.
 
     Raises:
-        MisuseError: If it is described by a config that cannot be, or not together with what is asked for.
+        MisuseError: If it is described by a config that cannot be, or not together with what is asked for; or
+            transformers, which builds it, is not installed.
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is None:
@@ -95,6 +97,14 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
     said = (_number(fields, key) for key in CONTEXT_NAMES)
     context = next((tokens for tokens in said if tokens is not None), None)
     check_context(name, asked.get("context_tokens", 0), context)
+    if importlib.util.find_spec("transformers") is None:
+        raise no_transformers()
+
+
+def no_transformers() -> MisuseError:
+    """Say what a Hugging Face config needs."""
+    line = pip_install("transformers")
+    return MisuseError(f"a Hugging Face config needs transformers, which is not installed: {line}")
 
 
 def import_own(reference: str) -> tuple[Any, ModuleType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 WITH_BF16 = """
@@ -16,15 +16,25 @@ main()
 """
 """A program: the command line on a processor with bf16, whichever this is; torch computes in it on any."""
 
+IN_SHORT = """
+import msgspec
+from gpubench.measure import budget, plan
+plan.budget_of = lambda name, *, on_cpu: msgspec.structs.replace(
+    budget.QUICK, timed_s=0.3, warmup_steps=2, warmup_least_s=0, warmup_most_s=0.3, round_s=0.01, window_s=0.02,
+    curve_steps=2)
+"""
+"""The head of a program: every case takes a fraction of a second."""
+
 
 def gpubench(
     environment: Mapping[str, str] | None,
     *arguments: str,
     cwd: Path | str | None = None,
     program: Sequence[str] = ("-m", "gpubench"),
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; None is the environment of the test."""
-    return subprocess.run(
+    """Run a command to its end, by ``run`` as a process; None is the environment of the test."""
+    return run(
         [sys.executable, *program, *arguments],
         env=environment,
         cwd=cwd,

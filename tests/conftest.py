@@ -89,6 +89,16 @@ def traced_as_asked(traced_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the children that import torch off this process, where their start is not what is tested."""
+    import forked_child
+
+    from gpubench import children
+
+    monkeypatch.setattr(children, "subprocess", forked_child.of_children())
+
+
+@pytest.fixture
 def heeded_signals() -> Iterator[None]:
     """Have the processes that a test starts heed the signals that it sends them.
 

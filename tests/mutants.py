@@ -10,6 +10,20 @@ from mutation import Mutant, Table
 MUTANTS = (
     # --- what a job costs -----------------------------------------------------------------------------------
     Mutant(
+        name="the slow and cheap card is called the sensible one, because waiting is free",
+        file="gpubench/recommend/objective.py",
+        old='return -(usd if by == "cost" else usd + waiting_usd(request, job_hours))',
+        new="return -usd",
+        killer="recommend/test_hour_worth.py::test_rows_are_in_order_of_dollars_and_hours",
+    ),
+    Mutant(
+        name="the chance of the cheapest is that of the sensible answer",
+        file="gpubench/recommend/chances.py",
+        old='p_cheapest=p_by("cost"),',
+        new='p_cheapest=p_by("value"),',
+        killer="recommend/test_hour_worth.py::test_the_chances_of_a_row_do_not_hang_on_the_order_that_is_asked_for",
+    ),
+    Mutant(
         name="a job of a second is free where an hour is billed",
         file="gpubench/recommend/economics.py",
         old="np.maximum(units, hours > 0) * granularity_hours",

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import forked_child
 import msgspec
 import psutil
 import pytest
@@ -63,14 +64,16 @@ OF_LIBRARIES = ("torchinductor", "pymp-")
 """Folders that a killed process leaves: torch's cache, and that of the sockets of Python's multiprocessing."""
 
 
-def left_after(command: list[str], folder: Path, mark: Path, number: signal.Signals) -> list[object]:
+def left_after(
+    command: list[str], folder: Path, mark: Path, number: signal.Signals, popen=subprocess.Popen
+) -> list[object]:
     """Start a command, end it once its child has come so far; return the processes and files that are left.
 
     The file ``mark`` says that it has, and names the processes that would not be found from the parent.
     """
     scratch = folder / "scratch"
     scratch.mkdir()
-    parent = subprocess.Popen(
+    parent = popen(
         command,
         cwd=folder,
         env=os.environ | {"TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
@@ -131,7 +134,7 @@ def test_a_model_that_is_measured_ends_with_the_command_and_with_what_it_started
     (tmp_path / "mine.py").write_text(MEASURED + indented)
     options = ["--device", "cpu", "--no-micro", "--precision", "fp32", "--results", "results"]
     command = [sys.executable, "-m", "gpubench", "run", "--workload", "./mine.py", *options]
-    assert left_after(command, tmp_path, mark, number) == []
+    assert left_after(command, tmp_path, mark, number, forked_child.popen) == []
 
 
 JOB = """
@@ -141,7 +144,7 @@ from gpubench.measure.budget import QUICK
 from gpubench.measure.child import JOB_MODULE, Child, environment_of
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
-variables = environment_of(cpu, os.environ, strict=False, peers=(cpu,))
+variables = environment_of(cpu, os.environ, peers=(cpu,))
 child = Child(variables, JOB_MODULE, arguments=("2",))
 child.send(messages.Setup(device=cpu, budget=QUICK, seed=0, peers=(cpu,)))
 while not isinstance(child.receive(time.monotonic() + 60), messages.Ready):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_child
 import pytest
 
 from gpubench.executions import Execution
@@ -18,7 +18,7 @@ PACKAGE = ROOT / "gpubench"
 
 MEMBER = """    REPLAY = "replay"
 """
-ROW = """    Execution.REPLAY: ExecutionFacts(words="as a replay", preparation="capture", prepared_s=3.0, prepared_steps=2),
+ROW = """    Execution.REPLAY: ExecutionFacts(words="as a replay", preparation="capture"),
 """
 WAY = """    Execution.REPLAY: lambda work: lambda index: work.step(index) * 1,
 """
@@ -32,8 +32,6 @@ from typer.testing import CliRunner
 
 import gpubench
 from gpubench.cli.app import app
-from gpubench.measure import estimate
-from gpubench.measure.budget import DEFAULT
 from gpubench.measure.execution import NotPreparedError, prepare
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -61,8 +59,6 @@ device = DeviceProfile(backend="cpu", core_count=2)
 made = plan(RunRequest(workloads=("cnn",), executions=("eager", "replay")), device, load_profiles())
 eager, planned = (each for each in made.cases if each.case.precision == "fp32")
 assert planned.case.execution is replay
-took = [estimate.case_s(each, DEFAULT, device) for each in (eager, planned)]
-assert 3.0 <= took[1] - took[0] < 3.5, took
 # What is measured: its own way, or none.
 model = nn.Linear(8, 4)
 batches = tuple((torch.randn(64, 8), torch.zeros(64, dtype=torch.long)) for _ in range(2))
@@ -119,7 +115,7 @@ def test_a_new_execution_is_one_member_one_row_and_one_way(tmp_path: Path, has_a
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "make_stub.py", tmp_path / "tests")
     for arguments in (("tests/make_stub.py",), ("-c", f"HAS_A_WAY = {has_a_way}\n{USES}")):
-        ended = subprocess.run(
+        ended = forked_child.run(
             [sys.executable, *arguments],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -90,7 +90,7 @@ def test_a_price_of_nothing_is_a_ceiling_too(request_type: type) -> None:
 
 
 def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
-    assert set(SORTS) == set(get_args(SortedBy))
+    assert {*SORTS, "total"} == set(get_args(SortedBy))  # which is what "value" is of a job
 
 
 @pytest.mark.parametrize("request_type", asked_of_verbs())

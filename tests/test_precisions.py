@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_child
 import pytest
 import torch
 
@@ -143,7 +143,7 @@ def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
         text = text.replace(before, before + added.lstrip("\n"))
     assert text.count("_AMPERE = (8, 0)\n") == 1
     table.write_text(text.replace("_AMPERE = (8, 0)", "_AMPERE = (8, 1)"), encoding="utf-8")
-    ended = subprocess.run(
+    ended = forked_child.run(
         [sys.executable, "-c", USES],
         cwd=tmp_path,
         capture_output=True,

@@ -18,12 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import one_line
-from gpubench.installing import pip_install
 from gpubench.models import Recipe, TaskKind, Trainable, WeightType
 from gpubench.names import nearest
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.units import plain
-from gpubench.user_model import CONTEXT_NAMES, check_context, read_config
+from gpubench.user_model import CONTEXT_NAMES, check_context, no_transformers, read_config
 from gpubench.workload import IMAGE_LABELS, Task, Workload, image_batches, seeded
 from gpubench_workloads._decoder_blocks import LoraLinear
 from gpubench_workloads._llama import ADAPTER_RANK, REFERENCE_TOKENS, dtype_of, given_loss, scored_batches
@@ -371,9 +370,7 @@ def _types() -> Mapping[str, Callable[..., Any]]:
         import transformers
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     except ImportError:
-        raise MisuseError(
-            f"a Hugging Face config needs transformers, which is not installed: {pip_install('transformers')}"
-        ) from None
+        raise no_transformers() from None
     if not transformers.utils.is_torch_available():
         raise MisuseError(
             f"transformers {transformers.__version__} does not work with torch {torch.__version__}: "

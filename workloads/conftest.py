@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedCase], Measurement]]:
     """Measure a case in the session's child process, in as many launches as the budget asks for."""
     prepared = _prepared(pytestconfig)
-    calm = msgspec.structs.replace(prepared.plan.budget, case_s=None)  # a test is never in a run's haste
+    calm = msgspec.structs.replace(prepared.plan.budget, in_haste=False)  # a test is never in haste
     launcher = Launcher(msgspec.structs.replace(prepared.plan, budget=calm), prepared.device)
     doubtful = pytestconfig.stash.setdefault(_DOUBTFUL, {})
 

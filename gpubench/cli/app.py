@@ -62,12 +62,25 @@ class Verbs(TyperGroup):
         heed_columns()
         return super().main(*args, **given)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take a model that is named first for a question of ``rank``: ``gpubench resnet50 --spot``."""
+        if args[0] not in self.commands and _is_a_model(args[0]):
+            args = ["rank", *args]
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; typer would make an interruption an exit code without a word."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise typer.Abort from error
+
+
+def _is_a_model(word: str) -> bool:
+    from gpubench.discovery import workload_names
+    from gpubench.user_model import is_own
+
+    return word in workload_names() or is_own(word)
 
 
 class _WhenCalled(UserDict[str, Any]):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REFRESH_PER_S = 8.0
-_MINUTES_FROM_S = 120.0
 
 
 def watch() -> AbstractContextManager[Callable[[events.Event], None]]:
@@ -48,7 +47,7 @@ class LiveProgress:
         self._power_w: float | None = None
         self._temperature_c: float | None = None
         self._batch, self._unit = 0, ""
-        self._expected_s = 0.0
+        self._most_s = 0.0
         self._began_s = time.monotonic()
         self._live: Live | None = None
 
@@ -77,7 +76,7 @@ class LiveProgress:
         """Change the line, and print above it what is worth keeping."""
         match event:
             case events.RunPlanned():
-                self._expected_s, self._began_s = event.expected_s, time.monotonic()
+                self._most_s, self._began_s = event.most_s, time.monotonic()
             case events.CaseBegan():
                 self._place = f"{event.number}/{event.total} {units.plain(event.case.label)}"
                 self._phase, self._rounds, self._width, self._rate = "start", 0, None, None
@@ -107,7 +106,6 @@ class LiveProgress:
 
     def _pieces(self) -> list[tuple[int, str]]:
         """What the line says, from left to right, each with its place among what a narrow terminal drops."""
-        left_s = self._expected_s - (time.monotonic() - self._began_s)
         rate = width = ""
         if self._rounds and self._rate is not None:
             rate = f"{units.format_number(self._rate)} {self._unit}"
@@ -119,19 +117,20 @@ class LiveProgress:
             (0, rate + width),
             (4, "" if self._power_w is None else f"{self._power_w:.0f} W"),
             (3, "" if self._temperature_c is None else f"{self._temperature_c:.0f} °C"),
-            (0, _left(left_s)),
+            (0, _elapsed(time.monotonic() - self._began_s, self._most_s)),
         ]
 
 
-def _left(left_s: float) -> str:
-    """Say about how much time is left: whole seconds at most, for it is a guess.
+def _elapsed(elapsed_s: float, most_s: float) -> str:
+    """Say how long the run has taken, and how long its limits let it take.
 
-    >>> _left(59.6), _left(600.0), _left(-3.0)
-    ('60 s left', '10 min left', 'nearly done')
+    >>> _elapsed(95.4, 500.0), _elapsed(612.0, 500.0)
+    ('1:35 of at most 8:20', '10:12')
     """
-    if left_s <= 1:
-        return "nearly done"
-    return f"{left_s:.0f} s left" if left_s < _MINUTES_FROM_S else f"{left_s / 60:.0f} min left"
+    elapsed = f"{elapsed_s // 60:.0f}:{elapsed_s % 60 // 1:02.0f}"
+    return (
+        elapsed if elapsed_s > most_s else f"{elapsed} of at most {most_s // 60:.0f}:{most_s % 60 // 1:02.0f}"
+    )
 
 
 def _fitting(pieces: list[tuple[int, str]], width: int | None) -> str:
@@ -155,11 +154,9 @@ def line_of(event: events.Event) -> str | None:
             what = f"{units.count(trainings, 'pair')} of workload and precision"
             return f"training {what} to a stated quality on {units.plain(event.device)}, {SEEDS} seeds each"
         case events.RunPlanned():
-            expected, most = (units.format_duration(s) for s in (event.expected_s, event.most_s))
-            about = "" if expected == most else f"about {expected}, "
             return (
                 f"measuring {_count(event)} on {units.plain(event.device)}, budget {event.budget}: "
-                f"{about}at most {most}"
+                f"at most {units.format_duration(event.most_s)}"
             )
         case events.CaseEnded():
             kept = f" ({units.plain(event.kept, 500)})" if event.kept else ""

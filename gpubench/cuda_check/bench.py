@@ -6,10 +6,9 @@ import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gpubench.children import ChildEndedError, ChildLateError
-from gpubench.cuda_check.cases import is_strict
 from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
@@ -39,13 +38,6 @@ class ProcessLostError(Exception):
     def __init__(self, message: str, *, late: bool = False) -> None:
         super().__init__(message)
         self.late = late
-
-
-class Key(NamedTuple):
-    """What a process is fit for: strict fp32 or the rest, and the share of the memory that it may take."""
-
-    strict: bool
-    memory_share: float | None
 
 
 class Phases:
@@ -83,7 +75,7 @@ class Bench:
     phases: Phases = field(default_factory=Phases)
     starts: int = 0
     _child: Child | None = None
-    _key: Key | None = None
+    _memory_share: float | None = None
 
     def ask(
         self,
@@ -100,7 +92,7 @@ class Bench:
         if self.lost is not None:
             raise ProcessLostError(self.lost)
         try:
-            child = self._of(Key(is_strict(order.case), memory_share), until_s)
+            child = self._of(memory_share, until_s)
             self.phases.enter("build")
             child.send(order)
             while isinstance(answer := self._next(child, _ANSWERED, until_s), messages.RoundDone):
@@ -124,20 +116,20 @@ class Bench:
             self.lost = child.end() or self.lost
             self.phases.enter(None)
 
-    def _of(self, key: Key, until_s: Seconds) -> Child:
-        """Return the process for this key.
+    def _of(self, memory_share: float | None, until_s: Seconds) -> Child:
+        """Return a process that may take this share of the memory.
 
         Raises:
             NoDeviceError: If torch cannot work on the device at all.
         """
-        if self._child is not None and self._key == key:
+        if self._child is not None and self._memory_share == memory_share:
             return self._child
         self.close()
-        self._key, self.starts = key, self.starts + 1
-        child = self._child = Child(environment_of(self.device, os.environ, strict=key.strict), self.module)
+        self._memory_share, self.starts = memory_share, self.starts + 1
+        child = self._child = Child(environment_of(self.device, os.environ), self.module)
         self.phases.enter("start")
         child.send(
-            messages.Setup(device=self.device, budget=self.budget, seed=SEED, memory_share=key.memory_share)
+            messages.Setup(device=self.device, budget=self.budget, seed=SEED, memory_share=memory_share)
         )
         report = self._next(child, STARTED, until_s)
         if isinstance(report, messages.Refused):

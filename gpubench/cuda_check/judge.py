@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from gpubench.cuda_check.cases import may_be_unsupported, part_of
+from gpubench.cuda_check.cases import may_be_unsupported
 from gpubench.cuda_check.judge_proofs import (
     State,
     Verdict,
@@ -21,7 +21,6 @@ from gpubench.cuda_check.judge_proofs import (
     judged,
     of_clock,
     of_device,
-    of_fp32,
     of_graph,
     of_load,
     of_precisions,
@@ -39,12 +38,13 @@ from gpubench.models import (
     FindingKind,
     Measurement,
     PartState,
+    Precision,
     Status,
 )
 from gpubench.readings import h200_readings
 from gpubench.units import count, format_bytes, format_duration, plain
 
-CORE = frozenset({"precision", "clock", "graph", "faults", "fp32"})
+CORE = frozenset({"precision", "clock", "graph", "faults"})
 """Parts without which nothing is confirmed."""
 ROOMY = 0.5
 """A case that takes less than this of the memory, by the memory model, must not run out of it."""
@@ -63,9 +63,8 @@ def judge(check: CudaCheck) -> tuple[Verdict, ...]:
             verdicts.append(itself(state="FAILED", reason=log.reason))
         elif log.state is PartState.CUT_OFF:
             found = f"no end in {format_duration(log.took_s or 0.0)}"
-            limit = f"about {format_duration(log.expected_s)}"
-            reason = f"{log.reason}: it hangs, or this machine is far slower than planned"
-            verdicts.append(itself(state="cut off", found=found, limit=limit, reason=reason))
+            reason = f"{log.reason}: it hangs, or this machine is slow"
+            verdicts.append(itself(state="cut off", found=found, reason=reason))
         elif log.state is not PartState.DONE:
             verdicts.append(itself(state="left out", found=log.state, reason=log.reason))
         verdicts += [verdict for part, rule in _RULES if part == log.name for verdict in rule(check)]
@@ -85,15 +84,17 @@ def cut_off(verdicts: Iterable[Verdict]) -> bool:
 def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
-    It ended, its core parts were done, nothing failed or was cut off, and nothing was left undecided. The
-    cases that there was no time for do not matter: all that was read agreed. How a job scales over several
-    GPUs may stay undecided: it hangs on what connects them, and what is confirmed is one card.
+    It ended, its core parts were done, strict fp32 among the precisions, nothing failed or was cut off, and
+    nothing was left undecided. The cases that there was no time for do not matter: all that was read agreed.
+    How a job scales over several GPUs may stay undecided: it hangs on what connects them, and what is
+    confirmed is one card.
     """
     verdicts = judge(check)
     done = {part.name for part in check.parts if part.state is PartState.DONE}
     open_ones = {v.state for v in verdicts if v.part != "scaling" or v.state != "undecided"}
     settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
-    return check.finished_at is not None and done >= CORE and settled
+    proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
+    return check.finished_at is not None and done >= CORE and proven and settled
 
 
 # --- a few steps --------------------------------------------------------------------------------------
@@ -133,8 +134,9 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
 
 def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
     """Judge the cases of a part; of the compiled, which are few, each one not tried or not here is named."""
-    rows = [row for row in check.cases if part_of(row.case) == part]
-    late = [label for label in check.left_out if check.left_out_parts.get(label) == part]
+    compiled = part == "compile"
+    rows = [row for row in check.cases if (row.case.execution is Execution.COMPILE) == compiled]
+    late = [label for label in check.left_out if (Execution.COMPILE in label.split()) == compiled]
     seen = [(row, fault_of(row, check.device.memory_bytes)) for row in rows]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if rows:
@@ -162,7 +164,7 @@ def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
             what="cases not tried",
             state="left out",
             found=f"{len(late)} of {len(rows) + len(late)}",
-            reason=f"{', '.join(late)}: {reason}" if part == "compile" else reason,
+            reason=f"{', '.join(late)}: {reason}" if compiled else reason,
         )
 
 
@@ -261,13 +263,11 @@ def _came_late(row: Measurement) -> bool:
 
 
 def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the rows of the quick run, or of what of it was made; its time is shown beside the announced."""
+    """Judge the rows of the quick run; its time is shown."""
     quick = check.quick
     if quick is None:
         return
     name = "the quick run" if quick.with_micro else "the quick run without micro-benchmarks"
-    if quick.case_count != quick.whole_case_count:
-        name = f"{quick.case_count} of the {quick.whole_case_count} cases of {name}"
     late = [m for m in quick.measurements if _came_late(m)]
     rows = [m for m in quick.measurements if not _came_late(m)]
     bad = [
@@ -290,7 +290,7 @@ def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
     if wide:
         yield Verdict(part="quick", what="rows not converged", state="shown", found=f"{wide} of {len(rows)}")
     if quick.took_s is not None:
-        found = f"{format_duration(quick.took_s)}, announced {format_duration(quick.expected_s)}"
+        found = format_duration(quick.took_s)
         yield Verdict(part="quick", what=f"time of {name}", state="shown", found=found)
 
 
@@ -300,13 +300,11 @@ _RULES: tuple[tuple[str, Callable[[CudaCheck], Iterator[Verdict]]], ...] = (
     ("clock", of_clock),
     ("graph", of_graph),
     ("load", of_load),
-    ("cases", partial(_of_rows, "cases")),
-    ("compile", partial(_of_rows, "compile")),
     ("faults", _of_faults),
-    ("fp32", of_fp32),
-    ("fp32", partial(_of_rows, "fp32")),
-    ("scaling", _of_scaling),
+    ("compile", partial(_of_rows, "compile")),
     ("quick", _of_quick),
+    ("scaling", _of_scaling),
+    ("cases", partial(_of_rows, "cases")),
 )
 """What judges each part, by its name."""
 

@@ -112,7 +112,7 @@ def of_device(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def of_precisions(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge whose device CUDA opened, and the precisions that share a process.
+    """Judge whose device CUDA opened, and each precision.
 
     Name and SM count prove no identity: of one such GPU they tell enough, of several any may be meant.
     """
@@ -133,25 +133,16 @@ def of_precisions(check: CudaCheck) -> Iterator[Verdict]:
             if proven
             else f"identity not proven: {here} of this name here, and CUDA tells no bus id",
         )
-    for proof in check.precisions:
-        if proof.precision is not Precision.FP32:
-            yield _of_precision("precision", proof)
+    yield from map(_of_precision, check.precisions)
 
 
-def of_fp32(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge strict fp32, in a process of its own."""
-    for proof in check.precisions:
-        if proof.precision is Precision.FP32:
-            yield _of_precision("fp32", proof)
-
-
-def _of_precision(part: str, proof: PrecisionProof) -> Verdict:
+def _of_precision(proof: PrecisionProof) -> Verdict:
     strict = proof.precision is Precision.FP32
     facts = proof.precision.facts
     recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
     errors = (f"{name} {error_text(error)}" for name, error in proof.errors.items())
     return judged(
-        part,
+        "precision",
         f"{proof.precision} against float64",
         found=", ".join(errors),
         limit=f"at most {facts.product_error:.0e}{recurrent}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,17 +12,26 @@ from typing import Literal
 import msgspec
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError
-from gpubench.cuda_check.cases import Trial, batch_of, is_strict, part_of
-from gpubench.cuda_check.plan import CheckPlan, quick_within
+from gpubench.cuda_check.cases import (
+    batch_of,
+    batched,
+    case_of,
+    compiled_cases,
+    expected_bytes,
+    other_cases,
+    proof_case,
+    usual_cases,
+)
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import capability, checks, events, messages, preflight
 from gpubench.measure.batch_search import largest_that_fits
+from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.environment import environment
-from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
-from gpubench.measure.plan import Plan, planned_case
+from gpubench.measure.plan import plan, planned_case
 from gpubench.measure.privacy import scrub, scrub_traceback
+from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     Case,
     CaseRow,
@@ -38,7 +48,7 @@ from gpubench.models import (
 )
 from gpubench.profile import load_profiles
 from gpubench.profile.memory_figures import WORKSPACE_BYTES
-from gpubench.units import Seconds
+from gpubench.units import GIB, Bytes, Seconds
 
 WAITING = "gpubench.measure.waiting_model:WORKLOAD"
 TOO_LARGE = 2.0
@@ -49,6 +59,36 @@ ROUND_SILENCE_S: Seconds = 20.0
 """Longest time without a round of a run, where each is a word: a row that hangs must not look late."""
 SOUND = ("cnn", 64)
 """Workload and batch of the case after an injected fault."""
+
+
+class Amounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything: a test does less.
+
+    Attributes:
+        fours: Runs of four blocks in each comparison.
+        block_s: Least length of a block [s].
+        load_s, settle_s: Length of the load, and how much of its start is not judged [s].
+        cap_bytes: What a process may take while the largest batch is searched [B].
+        resolution: Relative distance at which that search stops.
+        budget: Of the trials.
+        quick: Of the quick run.
+        workloads: Of the cases, where empty means all that are trained, and of the quick run.
+        micro: Whether the quick run has its micro-benchmarks.
+    """
+
+    fours: int = 3
+    block_s: Seconds = 0.3
+    load_s: Seconds = 12.0
+    settle_s: Seconds = 2.0
+    cap_bytes: Bytes = GIB
+    resolution: float = 1 / 4
+    budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
+    quick: Budget = QUICK
+    workloads: tuple[str, ...] = ()
+    micro: MicroWish = "also"
+
+
+AMOUNTS = Amounts()
 
 
 class PartFailedError(Exception):
@@ -68,17 +108,19 @@ class Work:
     """A check under way.
 
     Attributes:
+        peers: GPUs of the same kind beside the device.
         check: What is known so far.
         save: Writes it.
         until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
     """
 
     device: DeviceProfile
-    plan: CheckPlan
+    peers: tuple[DeviceProfile, ...]
+    amounts: Amounts
     bench: Bench
     check: CudaCheck
     save: Callable[[CudaCheck], None]
-    until_s: Seconds = float("inf")
+    until_s: Seconds = math.inf
 
     def add(self, **fields: object) -> None:
         """Put fields of the check in place of what they were, and write it."""
@@ -115,16 +157,15 @@ def look_at_device(work: Work) -> None:
 
 
 def prove_precisions(work: Work) -> None:
-    """Read switches and errors of every precision that shares a process with the others."""
+    """Read switches and errors of every usual precision."""
     for precision in Precision:
-        shared = precision.is_usual and precision is not Precision.FP32
-        if shared and capability.why_no_precision(precision, work.device) is None:
+        if precision.is_usual and capability.why_no_precision(precision, work.device) is None:
             _prove_precision(work, precision)
             _note_libraries(work)
 
 
 def _prove_precision(work: Work, precision: Precision) -> None:
-    case = msgspec.structs.replace(work.plan.proof, precision=precision)
+    case = msgspec.structs.replace(proof_case(work.device), precision=precision)
     proven = _proven(work, "precision", case)
     if proven.precision is not None:
         work.add(precisions=(*work.check.precisions, proven.precision))
@@ -152,12 +193,12 @@ def prove(what: Literal["clock", "graph", "load"], work: Work) -> None:
     counter against the power shown, and rounds with telemetry against rounds without.
     """
     execution = Execution.GRAPH if what == "graph" else Execution.EAGER
-    proven = _proven(work, what, msgspec.structs.replace(work.plan.proof, execution=execution))
+    proven = _proven(work, what, msgspec.structs.replace(proof_case(work.device), execution=execution))
     work.add(**{what: getattr(proven, what)})
 
 
 def _proven(work: Work, what: messages.ProofName, case: Case) -> messages.Proven:
-    amounts = work.plan.amounts
+    amounts = work.amounts
     order = messages.Prove(
         what=what,
         reference=case.workload,
@@ -177,55 +218,53 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> messages.Proven
 
 
 def try_cases(work: Work) -> None:
-    """Run a few steps of every case but those of strict fp32."""
-    _try_all(work, [t for t in work.plan.trials if not is_strict(t.case)])
+    """Run a few steps of every usual case, and of the others where nothing is left out."""
+    cases = list(usual_cases(work.device, work.amounts.workloads))
+    if work.check.full:
+        wanted = work.amounts.workloads
+        others = [
+            (case, why) for case, why in other_cases(work.device) if not wanted or case.workload in wanted
+        ]
+        cases += [case for case, why_not in others if why_not is None]
+        missing = {case.label: why_not for case, why_not in others if why_not is not None}
+        work.add(left_out=work.check.left_out | missing)
+    _try_all(work, cases)
 
 
 def try_compiled(work: Work) -> None:
     """Run a few steps of some cases under torch.compile."""
-    _try_all(work, work.plan.compiled)
+    _try_all(work, compiled_cases(work.device))
 
 
-def prove_fp32(work: Work) -> None:
-    """Read switches and errors of strict fp32 in a process of its own, and try its cases there."""
-    trials = [t for t in work.plan.trials if is_strict(t.case)]
-    _prove_precision(work, Precision.FP32)
-    _try_all(work, trials)
-
-
-def _try_all(work: Work, trials: Sequence[Trial]) -> None:
+def _try_all(work: Work, cases: Sequence[Case]) -> None:
     """Try each case that there is time for; a process that dies costs the case at hand.
 
-    A case is begun only where one that takes as much longer as the worst before it would end in time: on a
-    slow machine the last one is left out, and what is cut off all the same is no mere lack of time.
+    A case is begun only where one that takes as long as the longest before it would end in time: what is
+    cut off all the same is no mere lack of time.
 
     Raises:
         ProcessLostError: If a case gave no answer in its time, or the device is lost.
     """
-    overrun_s = 0.0
-    for number, trial in enumerate(trials):
+    longest_s = 0.0
+    for number, case in enumerate(cases):
         if work.bench.lost is not None:
             raise ProcessLostError(work.bench.lost)
         began_s = time.monotonic()
-        if began_s + trial.expected_s + overrun_s > work.until_s:
-            _leave_out(work, trials[number:])
+        if began_s + longest_s > work.until_s:
+            _leave_out(work, cases[number:])
             return
         try:
-            row = _tried(work, trial.case.workload, trial.case, expected_bytes=trial.expected_bytes)
+            row = _tried(work, case.workload, case, needed_bytes=expected_bytes(case))
         except ProcessLostError as error:
-            _leave_out(work, trials[number:])
-            raise ProcessLostError(f"{trial.case.label}: {error}", late=error.late) from error
-        overrun_s = max(overrun_s, time.monotonic() - began_s - trial.expected_s)
+            _leave_out(work, cases[number:])
+            raise ProcessLostError(f"{case.label}: {error}", late=error.late) from error
+        longest_s = max(longest_s, time.monotonic() - began_s)
         work.add(cases=(*work.check.cases, row))
 
 
-def _leave_out(work: Work, trials: Sequence[Trial]) -> None:
-    late = {trial.case.label: "no time left: --full tries it" for trial in trials}
-    parts = {trial.case.label: part_of(trial.case) for trial in trials}
-    work.add(
-        left_out=work.check.left_out | late,
-        left_out_parts=work.check.left_out_parts | parts,
-    )
+def _leave_out(work: Work, cases: Sequence[Case]) -> None:
+    late = {case.label: "no time left: --full tries it" for case in cases}
+    work.add(left_out=work.check.left_out | late)
 
 
 def _tried(
@@ -233,7 +272,7 @@ def _tried(
     reference: str,
     case: Case,
     *,
-    expected_bytes: float | None = None,
+    needed_bytes: float | None = None,
     memory_share: float | None = None,
 ) -> CaseRow:
     """Return the row of a case; of one whose process died, what it died of.
@@ -248,9 +287,8 @@ def _tried(
     except ProcessLostError as error:
         if error.late:
             raise
-        return CaseRow(
-            case=case, status=Status.FAILED, reason=scrub(str(error)), expected_bytes=expected_bytes
-        )
+        reason = scrub(str(error))
+        return CaseRow(case=case, status=Status.FAILED, reason=reason, expected_bytes=needed_bytes)
     launch = done.launch
     return CaseRow(
         case=case,
@@ -262,7 +300,7 @@ def _tried(
         graph_error=launch.graph_error,
         precision_errors=launch.precision_errors,
         peak_memory_bytes=launch.peak_memory_bytes,
-        expected_bytes=expected_bytes,
+        expected_bytes=needed_bytes,
         fused=launch.fused,
         cold_s=launch.cold_s,
         took_s=round(time.monotonic() - began_s, 3),
@@ -278,29 +316,32 @@ def inject_faults(work: Work) -> None:
 
     The first sound case runs under the cap already: one process less to start.
     """
-    _note(work, waiting=_tried(work, WAITING, _waiting_case(work.plan.proof)))
+    _note(work, waiting=_tried(work, WAITING, _waiting_case(proof_case(work.device))))
     _note_libraries(work)
     if work.device.memory_bytes is None:
         raise PartFailedError(
             "neither the driver nor torch tells the memory of this card: it cannot be capped"
         )
-    cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
+    cap, capped = work.amounts.cap_bytes, _capped_case(work)
     share = min(1.0, cap / work.device.memory_bytes)
     _note(work, cap_bytes=cap)
     workload, batch = SOUND
-    sound = msgspec.structs.replace(_batched(capped, batch), execution=Execution.GRAPH)
+    sound = msgspec.structs.replace(batched(capped, batch), execution=Execution.GRAPH)
     _note(work, after_waiting=_tried(work, workload, sound, memory_share=share))
     too_large = batch_of(capped, TOO_LARGE * cap + WORKSPACE_BYTES)
-    _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))
-    _search(work, share)
+    _note(work, too_large=_tried(work, workload, batched(capped, too_large), memory_share=share))
+    _search(work, capped, share)
 
 
-def _search(work: Work, share: float) -> None:
+def _capped_case(work: Work) -> Case:
+    return case_of(load_profiles()["cnn"], capability.best_amp(work.device), Execution.EAGER)
+
+
+def _search(work: Work, case: Case, share: float) -> None:
     """Search the largest batch under the cap, and measure at it."""
-    case = work.plan.capped
 
     def fits(batch: int) -> bool:
-        row = _tried(work, case.workload, _batched(case, batch), memory_share=share)
+        row = _tried(work, case.workload, batched(case, batch), memory_share=share)
         if row.status not in {Status.OK, Status.OUT_OF_MEMORY}:
             raise PartFailedError(f"trying batch {batch}: {row.status}: {row.reason}")
         if work.check.faults.after_too_large is None:
@@ -308,13 +349,12 @@ def _search(work: Work, share: float) -> None:
         _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
         return row.status is Status.OK
 
-    guess = batch_of(case, FIRST_GUESS * work.plan.amounts.cap_bytes)
-    found = largest_that_fits(fits, guess, resolution=work.plan.amounts.resolution)
+    guess = batch_of(case, FIRST_GUESS * work.amounts.cap_bytes)
+    found = largest_that_fits(fits, guess, resolution=work.amounts.resolution)
     if not found:
         raise PartFailedError("not even a batch of 1 fits under the cap")
-    largest = _batched(case, found)
-    aim_s = work.bench.budget.case_s
-    order = messages.MeasureCase(reference=case.workload, case=largest, launch=0, aim_s=aim_s)
+    largest = batched(case, found)
+    order = messages.MeasureCase(reference=case.workload, case=largest, launch=0)
     try:
         done = work.bench.ask(order, messages.CaseDone, work.until_s, share)
     except ProcessLostError as error:
@@ -341,10 +381,6 @@ def _note(work: Work, **fields: object) -> None:
     work.add(faults=msgspec.structs.replace(work.check.faults, **fields))
 
 
-def _batched(case: Case, batch: int) -> Case:
-    return msgspec.structs.replace(case, batch_size=batch)
-
-
 def _waiting_case(proof: Case) -> Case:
     return Case(
         workload="waiting",
@@ -362,47 +398,54 @@ def _waiting_case(proof: Case) -> Case:
 
 
 def measure_scaling(work: Work) -> None:
-    """Measure one job on one GPU, then on all.
+    """Measure one job on one GPU, then on all: eager, because that is what several GPUs are measured in.
 
     Raises:
         PartLeftOutError: If somebody else uses one of the others: neither may disturb the other.
     """
-    assert work.plan.scaling is not None  # else the part is not planned
     work.bench.close()
-    for peer in work.plan.scaling.peers:
+    for peer in work.peers:
         try:
             preflight.preflight(peer, allow_shared=False)
         except NoDeviceError as error:
             raise PartLeftOutError(str(error)) from error
-    work.add(scaling=_measured(work, work.plan.scaling)[0])
+    request = RunRequest(
+        workloads=("resnet50",),
+        precisions=(capability.best_amp(work.device),),
+        executions=("eager",),
+        gpus=1 + len(work.peers),
+        budget="quick",
+        micro="none",
+    )
+    work.add(scaling=_measured(work, request)[0])
 
 
 def run_quick(work: Work) -> None:
-    """Make the quick run, or what of it there is time for, and note how long each phase takes."""
+    """Make a quick run as `gpubench run --quick` does, and note how long each phase takes."""
     work.bench.close()
     began_s = time.monotonic()
-    made, whole = quick_within(work.plan, work.device, work.until_s - began_s), work.plan.quick[0]
-    quick = QuickProof(
-        case_count=len(made.cases),
-        whole_case_count=len(whole.cases),
-        with_micro=made.micro != "none",
-        expected_s=estimate_s(made, work.device)[0],
-    )
-    work.add(quick=quick)
-    measurements, launcher = _measured(work, made)
-    took_s = round(time.monotonic() - began_s, 3)
+    amounts = work.amounts
+    request = RunRequest(workloads=amounts.workloads, budget="quick", micro=amounts.micro)
+    measurements, launcher = _measured(work, request)
     work.add(
-        quick=msgspec.structs.replace(
-            quick, took_s=took_s, measurements=measurements, micro=tuple(launcher.micro)
+        quick=QuickProof(
+            with_micro=amounts.micro != "none",
+            took_s=round(time.monotonic() - began_s, 3),
+            measurements=measurements,
+            micro=tuple(launcher.micro),
         )
     )
 
 
-def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher]:
-    """Measure a plan as a run does; the latest measurement of each case, judged beside the others."""
+def _measured(work: Work, request: RunRequest) -> tuple[tuple[Measurement, ...], Launcher]:
+    """Measure a request as a run does; the latest measurement of each case, judged beside the others."""
+    peers = work.peers if request.gpus > 1 else ()
     left_s = work.until_s - time.monotonic()
-    if left_s != float("inf"):
-        made = msgspec.structs.replace(made, time_limit_s=max(1.0, left_s))
+    made = msgspec.structs.replace(
+        plan(request, work.device, load_profiles(), peers),
+        budget=work.amounts.quick,
+        time_limit_s=None if left_s == math.inf else max(1.0, left_s),
+    )
     phases = work.bench.phases
     phases.enter("start")
 
@@ -436,11 +479,10 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "clock": partial(prove, "clock"),
     "graph": partial(prove, "graph"),
     "load": partial(prove, "load"),
-    "cases": try_cases,
-    "compile": try_compiled,
     "faults": inject_faults,
-    "fp32": prove_fp32,
-    "scaling": measure_scaling,
+    "compile": try_compiled,
     "quick": run_quick,
+    "scaling": measure_scaling,
+    "cases": try_cases,
 }
-"""What is done in each part, by its name."""
+"""What is done in each part, by its name, in their order: what the others rest on comes first."""

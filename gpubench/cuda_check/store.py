@@ -10,7 +10,6 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from gpubench.cuda_check.plan import PARTS
 from gpubench.errors import MisuseError
 from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.files import read_json, write_file
@@ -62,13 +61,27 @@ _KINDS = (
     PartState,
     FindingKind,
 )
+_PARTS = (
+    "device",
+    "precision",
+    "clock",
+    "graph",
+    "load",
+    "faults",
+    "compile",
+    "quick",
+    "scaling",
+    "cases",
+    "fp32",
+)
+"""Those of a check; the last only of files before version 3."""
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
 """Calls of the driver library that tell one card, or one machine, from another of its kind."""
 _WORDS = frozenset(
     (
         *(str(word) for kind in _KINDS for word in kind),
         *(word for literal in (BatchChoice, Identity) for word in get_args(literal)),
-        *PARTS,
+        *_PARTS,
         *(
             "cuda-check",
             "waiting",
@@ -174,9 +187,6 @@ def read_check(path: Path) -> CudaCheck:
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
             f"cuda-check up to {CHECK_VERSION}"
         )
-    if check.left_out and not check.left_out_parts:
-        parts = {label: _part_by_label(label) for label in check.left_out}
-        check = msgspec.structs.replace(check, left_out_parts=parts)
     return _with_causes(check)
 
 
@@ -199,14 +209,6 @@ def _caused(row: _Row) -> _Row:
     if row.cause is None and row.status is Status.TIMEOUT and reason.startswith(NO_SIGN):
         return msgspec.structs.replace(row, cause=Cause.SILENCE)
     return row
-
-
-def _part_by_label(label: str) -> str:
-    """Name the part of a case of which an older file has the label alone: workload, precision, execution."""
-    words = label.split(" batch ", maxsplit=1)[0].split()
-    if Execution.COMPILE in words:
-        return "compile"
-    return "fp32" if Precision.FP32 in words else "cases"
 
 
 def _safe(text: str) -> str:

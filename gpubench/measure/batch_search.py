@@ -26,7 +26,6 @@ from gpubench.models import (
     Case,
     DeviceProfile,
     Measurement,
-    Precision,
     Status,
     WorkloadProfile,
 )
@@ -186,8 +185,7 @@ class Trials:
     def _open(self, until_s: Seconds) -> Child:
         if self._child is not None:
             return self._child
-        strict = self._case.precision is Precision.FP32
-        child = self._child = Child(environment_of(self._device, os.environ, strict=strict))
+        child = self._child = Child(environment_of(self._device, os.environ))
         budget = budget_of("quick", on_cpu=self._device.is_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
         started = next_report(child, STARTED, lambda _: until_s, say_nothing)

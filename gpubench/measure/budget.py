@@ -11,9 +11,13 @@ from gpubench.units import Seconds
 BudgetName = Literal["quick", "default", "publish"]
 
 LEAST_ROUNDS = 10
-"""The fewest rounds that an estimate rests on, whatever their length; ``within`` grants them to each case."""
+"""The fewest rounds that an estimate rests on."""
 SPARE_ROUNDS = 2
 """Rounds vary, so that the time of ten may hold nine."""
+SLOW_STEPS_S = 30.0
+"""A case of slow steps is warmed up and timed beyond the budget, each for as long as this at most [s]."""
+MICRO_MOST_S = 15.0
+"""The micro-benchmarks of a run begin no probe after this [s]."""
 MICRO_WARM_S = 0.2
 """A micro-benchmark is repeated for this long before it is timed [s]."""
 LEAST_REPETITIONS = 5
@@ -49,8 +53,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         judge_temperature: Whether a temperature slope keeps the warm-up going.
         curve_steps: First steps whose losses are kept one by one, to compare precisions.
         micro_s: Longest timed part of a micro-benchmark [s], on the wall.
-        case_s: What a case of a run may take on average, from its building to its end [s]; None for as long
-            as its parts do. See ``within``.
+        in_haste: Whether what explains a figure is left out: products that no case is measured at, and a
+            second look at rows that no host sets the pace of.
     """
 
     name: BudgetName
@@ -67,12 +71,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     judge_temperature: bool
     curve_steps: int
     micro_s: Seconds
-    case_s: Seconds | None = None
-
-    @property
-    def in_haste(self) -> bool:
-        """Whether a case should be over by a certain time."""
-        return self.case_s is not None
+    in_haste: bool = False
 
 
 QUICK = Budget(
@@ -90,14 +89,24 @@ QUICK = Budget(
     judge_temperature=False,
     curve_steps=8,
     micro_s=0.2,
-    case_s=5.4,
+    in_haste=True,
 )
-DEFAULT = Budget(
+DEFAULT = msgspec.structs.replace(
+    QUICK,
     name="default",
     launches=3,
+    target=0.015,
+    timed_s=4.0,
+    timed_least_s=2.0,
+    in_haste=False,
+)
+"""Four minutes on a data-center card: what differs from launch to launch tells more than longer rounds."""
+PUBLISH = Budget(
+    name="publish",
+    launches=8,
     target=0.005,
-    timed_s=90.0,
-    timed_least_s=10.0,
+    timed_s=30.0,
+    timed_least_s=30.0,
     warmup_steps=50,
     warmup_least_s=10.0,
     warmup_most_s=120.0,
@@ -108,7 +117,6 @@ DEFAULT = Budget(
     curve_steps=32,
     micro_s=0.5,
 )
-PUBLISH = msgspec.structs.replace(DEFAULT, name="publish", launches=5)
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 
 CPU_WARMUP_STEPS = 5
@@ -119,34 +127,8 @@ CPU_WINDOW_S = 0.4
 """Its times settle late."""
 
 
-AFTERWARDS_S = 0.5
-"""The second look and handing the memory back, after the rounds."""
-SETTLING_WINDOWS = 2
-"""A warm-up that is short of time still gets its least time and this many windows more."""
-
-
-def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
-    """Return the budget of a case that should be over in ``left_s``: half for warm-up, the rest for rounds.
-
-    Never so short that the figure means nothing: the least warm-up and two windows to settle, and the time of
-    ten rounds (of slow steps, as many as the timed part always had). What is not reached is a finding.
-
-    Args:
-        budget: With the longest times.
-        left_s: Time left for warm-up, rounds and the second look; after the warm-up, without it [s].
-        round_s: Length of one round as it is [s].
-    """
-    settle_s = budget.warmup_least_s + SETTLING_WINDOWS * budget.window_s
-    rounds_s = (LEAST_ROUNDS + SPARE_ROUNDS) * max(budget.round_s, round_s)
-    return msgspec.structs.replace(
-        budget,
-        warmup_most_s=min(budget.warmup_most_s, max(settle_s, left_s / 2)),
-        timed_s=min(budget.timed_s, max(rounds_s, left_s - AFTERWARDS_S)),
-    )
-
-
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
-    """Return a budget by name, or the usual one; in ``--quick`` a CPU is in no haste, and warms up longer."""
+    """Return a budget by name, or the usual one; a CPU warms up longer, and is in no haste."""
     name = name or ("quick" if on_cpu else "default")
     budget = BUDGETS[name]
     if on_cpu and name == "quick":
@@ -156,6 +138,6 @@ def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
             warmup_least_s=CPU_WARMUP_LEAST_S,
             window_s=CPU_WINDOW_S,
             curve_steps=CPU_CURVE_STEPS,
-            case_s=None,
+            in_haste=False,
         )
     return budget

@@ -115,22 +115,23 @@ def best_amp(*devices: DeviceProfile) -> Precision:
 
 
 def default_precisions(*devices: DeviceProfile) -> tuple[Precision, ...]:
-    """Return fp32, tf32 where every device has such hardware, and the best AMP that all of them have."""
-    wanted = (*(p for p in Precision if p.is_usual and not p.is_amp), best_amp(*devices))
+    """Return fp32 and the best AMP that all of the devices have."""
+    wanted = (Precision.FP32, best_amp(*devices))
     return tuple(p for p in wanted if all(why_no_precision(p, device) is None for device in devices))
 
 
 def default_executions(
     framework: Framework, device: DeviceProfile, *, publish: bool, gpu_count: int
 ) -> tuple[Execution, ...]:
-    """Return eager, graph on a GPU that has it, compile when figures are to be published; or Keras's own."""
+    """Return graph on a GPU that has it, else eager; all of them to publish; or Keras's own."""
     if framework is not Framework.TORCH:
         return KERAS[framework].usual
     if device.is_cpu or gpu_count > 1:
         return (Execution.EAGER,)
-    wanted = (e for e in Execution if publish or not e.facts.when_published)
-    usable = (e for e in wanted if not e.facts.of_tensorflow)
-    return tuple(e for e in usable if why_no_execution(e, device) is None)
+    usable = tuple(e for e in Execution if not e.facts.of_tensorflow and why_no_execution(e, device) is None)
+    if publish:
+        return usable
+    return (Execution.GRAPH if Execution.GRAPH in usable else Execution.EAGER,)
 
 
 OWN_LIMIT_S: Seconds = 120.0

@@ -119,7 +119,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     """Measure one case in torch; see ``launch.conduct`` for how it may end."""
 
     def measure(seen: LaunchRecorder, deadline_s: Seconds) -> None:
-        time_job(order, context, seen, deadline_s, lambda: _job(order, context, seen, deadline_s))
+        time_job(context, seen, deadline_s, lambda: _job(order, context, seen, deadline_s))
 
     return _conduct(order, context, measure)
 
@@ -328,8 +328,9 @@ def _wants_latency(work: Work, context: WorkerContext) -> bool:
 def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:
     """Read what would disturb the timed rounds: latency, device events, issue time, kernel time.
 
-    Latency is what a row at batch 1 is measured for, so time was kept back for it; the rest is left out where
-    time is short, and in haste but for eager rows: who sets the pace is asked of them alone.
+    Latency is what a row at batch 1 is measured for, so time was kept back for it. The rest is read once, in
+    the first launch; it is left out where time is short, and in haste but for eager rows: who sets the pace
+    is asked of them alone.
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
@@ -340,7 +341,7 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
     if context.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
     hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
-    if not context.hardware.is_cuda or hurried:
+    if not context.hardware.is_cuda or hurried or seen.index:
         return
     context.phase("second look")
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)

@@ -15,7 +15,7 @@ from gpubench.measure import messages
 from gpubench.measure.capability import variables_of
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Framework
-from gpubench.precisions import TF32_OVERRIDE, TF32_VARIABLES
+from gpubench.precisions import TF32_VARIABLES
 from gpubench.probe.identity import child_environment
 from gpubench.probe.system import memory_limit_bytes
 from gpubench.units import Seconds, format_bytes
@@ -57,21 +57,17 @@ def environment_of(
     device: DeviceProfile,
     inherited: Mapping[str, str],
     *,
-    strict: bool,
     peers: Sequence[DeviceProfile] = (),
     framework: Framework = Framework.TORCH,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
+    """Return the environment of a child: it sees its GPUs alone, and no inherited variable decides on TF32.
 
-    ``TF32_OVERRIDE`` is read when the math libraries load, hence a process of its own for strict
-    fp32. No inherited variable decides on TF32. A GPU is named by UUID; where that is all zeros, by its place
-    in PCI order. ``threads`` of a CPU compute; 0 leaves their number to the framework.
+    A GPU is named by UUID; where that is all zeros, by its place in PCI order. ``threads`` of a CPU compute;
+    0 leaves their number to the framework.
     """
     variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
     variables["PYTHONUNBUFFERED"] = "1"
-    if strict:
-        variables[TF32_OVERRIDE] = "0"
     if threads:
         variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     return variables | child_environment(device, *peers) | variables_of(framework, device)

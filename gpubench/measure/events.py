@@ -14,12 +14,12 @@ from gpubench.units import Seconds
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
     """Before the first case: how much there is to do; ``left`` of its launches where a run goes on.
 
-    ``trainings`` are to a stated quality, from several seeds each; how long they take is not known before.
+    ``most_s`` is what the limits of all of it add up to [s]. ``trainings`` are to a stated quality, from
+    several seeds each; how long they take is not known before.
     """
 
     cases: int
     launches: int
-    expected_s: Seconds
     most_s: Seconds
     budget: str
     device: str

@@ -338,7 +338,7 @@ def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
             policy_of(case.precision),
             switches_of(framework, case.precision) as seen.switches,
         ):
-            time_job(order, bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
+            time_job(bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
     return conduct(order, bench, seen, measure)
 

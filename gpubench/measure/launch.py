@@ -18,7 +18,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages, preflight
-from gpubench.measure.budget import Budget, within
+from gpubench.measure.budget import Budget
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.loop import (
     Clock,
@@ -298,7 +298,6 @@ def conduct(
 
 
 def time_job(
-    order: MeasureCase,
     bench: Bench,
     seen: LaunchRecorder,
     deadline_s: Seconds,
@@ -310,13 +309,6 @@ def time_job(
         OutOfTimeError: If not even two rounds came in.
         StoppedError: If the parent asked to stop.
     """
-    began_s = time.perf_counter()
-
-    def budget(round_s: Seconds = 0.0) -> Budget:
-        if order.aim_s is None:
-            return bench.budget
-        return within(bench.budget, began_s + order.aim_s - time.perf_counter(), round_s)
-
     job = make()
     loop = job.loop(
         advance=job.advance,
@@ -330,7 +322,7 @@ def time_job(
         announce=job.announce,
     )
     try:
-        _time(loop, job, bench, seen, budget)
+        _time(loop, job, bench, seen)
     finally:
         seen.tokens_at_s = tuple(job.tokens_at_s)
         if seen.series.began_s is not None:
@@ -362,23 +354,21 @@ def skipped_steps(scales: list[float]) -> int:
     return skipped
 
 
-def _time(
-    loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder, budget: Callable[[Seconds], Budget]
-) -> None:
+def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
     """Warm up and time the rounds, with what the device says at both edges and in between."""
     telemetry, series = bench.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
     with Sampler(telemetry, loop.clock.now_s) as sampler:
         loop.samples = sampler.drain
         bench.phase("warm-up")
-        warm_up(loop, budget(0.0), series)
+        warm_up(loop, bench.budget, series)
         bench.phase("timed")
         job.tokens_at_s.clear()
         held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
             loop.deadline_s -= reserved_s
-            time_rounds(loop, budget(loop.step_s * series.steps_per_round), series)
+            time_rounds(loop, bench.budget, series)
         finally:
             loop.deadline_s += reserved_s
             edges = (joules, sampler.energy_j())

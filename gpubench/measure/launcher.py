@@ -6,6 +6,7 @@ cases left go on in a new process.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import checks, events, messages, preflight, protocol
+from gpubench.measure.budget import MICRO_MOST_S
 from gpubench.measure.child import JOB_MODULE, JOINED, MODULE, Child, Control, environment_of
-from gpubench.measure.estimate import aim_s, least_case_s
 from gpubench.measure.events import OnEvent, say_nothing
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.place import Place
@@ -34,8 +35,10 @@ GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
 MICRO_SHARE = 0.1
 """Of the time left under a time limit, the micro-benchmarks of a process begin no probe after this share."""
-LEAST_SHARE_S = 1.0
+LEAST_CASE_S = 1.0
 """A case with less time than this is not begun."""
+MICRO_GROUP = Group(launch=0)
+"""The process that measures what the device does beside its cases."""
 PHASE_LIMITS_S = {
     "start": 60.0,
     "import": 180.0,
@@ -77,7 +80,7 @@ class Launcher:
     place: Place | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
-    _micro_done: set[bool] = field(default_factory=set)
+    _micro_done: bool = False
     _exchange_done: bool = False
     _child: Child | None = None
     _group: Group | None = None
@@ -100,15 +103,15 @@ class Launcher:
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
         units = self.plan.units()
+        groups = [unit.group for unit in units]
+        after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
         try:
             if self.plan.micro == "only":
-                for strict in self.plan.strict_groups():
-                    self._measure_micro(strict)
+                self._measure_micro()
             for number, unit in enumerate(units):
                 case = unit.planned.case
                 if case in record.ended:
                     continue
-                self._measure_micro(unit.group.strict)
                 self._measure_exchange(unit.group)
                 record.gemm = best_gemm(self.micro)
                 if self.control.stopping.is_set():
@@ -133,6 +136,10 @@ class Launcher:
                     continue
                 ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 self.on_event(ended)
+                if self.plan.micro_left and not self._micro_done and unit.group == after:
+                    self._measure_micro()
+                    record.gemm = best_gemm(self.micro)
+                    yield self._judged(record, unit)  # beside the products read since
         finally:
             self.close()
 
@@ -251,11 +258,10 @@ class Launcher:
         lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
             return seen.done(unit, Status.FAILED, lost)
-        least_s = max(LEAST_SHARE_S, least_case_s(unit.planned, self.plan.budget, self.device))
-        if self._time_left_s() < least_s:
+        if self._time_left_s() < LEAST_CASE_S:
             left_s = format_duration(max(0.0, self._time_left_s()))
-            least = format_duration(least_s)
-            reason = f"left out: it takes {least} at least, and the time limit leaves {left_s}"
+            least = format_duration(LEAST_CASE_S)
+            reason = f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
             return seen.done(unit, Status.TIMEOUT, reason)
         try:
             child = self._child_of(unit.group)
@@ -264,8 +270,7 @@ class Launcher:
                     reference=unit.planned.reference,
                     case=unit.planned.case,
                     launch=unit.launch,
-                    time_s=self._share_s(left, least_s),
-                    aim_s=self._aim_s(left),
+                    time_s=self._share_s(left),
                 )
             )
             done = protocol.follow_case(child, seen, self._until_s, self.on_event)
@@ -304,19 +309,11 @@ class Launcher:
         self._lost = preflight.describe_fault(fault)
         return self._lost
 
-    def _measure_micro(self, strict: bool) -> None:
-        """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else.
-
-        A process that serves all precisions runs those of all.
-        """
-        shares = self.plan.shares()
-        for kind in (False, True) if shares else (strict,):
-            over = self._lost is not None or self.control.stopping.is_set()
-            if kind not in self.plan.micro_groups() or kind in self._micro_done or over:
-                continue
-            self._micro_done.add(kind)
-            with_copies = not kind or False not in self.plan.strict_groups()
-            self._run_micro(Group(0, kind and not shares), strict=kind, others=with_copies)
+    def _measure_micro(self) -> None:
+        """Run the micro-benchmarks, once; a failure costs them and nothing else."""
+        if self._lost is None and not self.control.stopping.is_set():
+            self._micro_done = True
+            self._run_micro(MICRO_GROUP)
 
     def _measure_exchange(self, group: Group) -> None:
         """Measure, once, what the processes of a job exchange; in the job that its cases are measured in."""
@@ -325,13 +322,15 @@ class Launcher:
         if group.gpu_count == 1 or self.plan.micro == "none" or done or over:
             return
         self._exchange_done = True
-        self._run_micro(group, strict=group.strict, others=False)
+        self._run_micro(group)
 
-    def _run_micro(self, group: Group, *, strict: bool, others: bool) -> None:
-        limit_s = None if self.plan.time_limit_s is None else MICRO_SHARE * self._time_left_s()
+    def _run_micro(self, group: Group) -> None:
+        limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
+        if self.plan.time_limit_s is not None:
+            limit_s = min(limit_s, MICRO_SHARE * self._time_left_s())
         try:
             child = self._child_of(group)
-            child.send(messages.MeasureMicro(strict=strict, others=others, time_s=limit_s))
+            child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
             seen = Progress()
             while not (report := self._answer(child, messages.MicroDone, "micro", seen)).last:
                 if report.result is not None:
@@ -374,11 +373,9 @@ class Launcher:
         self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
-        is_joined = self.place is not None and group.gpu_count > 1  # to processes that are started already
         variables = environment_of(
             self.device,
             os.environ,
-            strict=group.strict and not is_joined,
             peers=peers,
             framework=group.framework,
             threads=group.threads,
@@ -459,7 +456,7 @@ class Launcher:
             return float("inf")
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
-    def _share_s(self, left: int, least_s: Seconds = 0.0) -> Seconds | None:
+    def _share_s(self, left: int) -> Seconds | None:
         """This case's share of the time left; None without a limit.
 
         Equal for all cases left, but never less than a figure takes: too short a limit costs the last cases,
@@ -468,12 +465,7 @@ class Launcher:
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())
-        return max(left_s / max(1, left), min(least_s, left_s))
-
-    def _aim_s(self, left: int) -> Seconds | None:
-        """When this case should be over: its share of what is left of the time that the run aims at."""
-        whole_s = aim_s(self.plan)
-        return None if whole_s is None else max(0.0, self.began_s + whole_s - time.monotonic()) / max(1, left)
+        return max(left_s / max(1, left), min(LEAST_CASE_S, left_s))
 
     def _until_s(self, phase: str) -> Seconds:
         now = time.monotonic()

@@ -219,8 +219,7 @@ class Series:
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
     """Step until steady, or until the most of the budget; leave the rounds and a finding in ``series``."""
-    most_s = min(budget.warmup_most_s, max(loop.left_s(), 0.0) * WARMUP_SHARE)
-    rule = WarmUp(budget=msgspec.structs.replace(budget, warmup_most_s=most_s))
+    rule = WarmUp(budget=budget, limit_s=max(loop.left_s(), 0.0) * WARMUP_SHARE)
     steps = 1
     while True:
         done = loop.round(steps)
@@ -233,9 +232,9 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
         if verdict is not Verdict.GO_ON:
             break
     if verdict is Verdict.OUT_OF_TIME:
-        series.findings.append(
-            Finding(kind=FindingKind.NOT_STEADY, value=rule.unsettled() or "time", limit=f"{most_s:.3g} s")
-        )
+        limit = f"{rule.most_s(done.step_s):.3g} s"
+        unsettled = rule.unsettled() or "time"
+        series.findings.append(Finding(kind=FindingKind.NOT_STEADY, value=unsettled, limit=limit))
     recent = series.warmup[-4:]
     step_s = sum(r.wall_s for r in recent) / sum(r.steps for r in recent)
     series.steps_per_round = loop.steps_for(budget.round_s, step_s)
@@ -248,7 +247,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
         OutOfTimeError: If not even two rounds came in.
         StoppedError: If the parent asked to stop; the rounds so far stay in ``series``, judged like any.
     """
-    rule = stop_rule(budget)
+    rule = stop_rule(budget, loop.step_s * series.steps_per_round)
     series.telemetry += loop.samples()
     _note_scale(loop, series)
     series.began_s = loop.clock.now_s()

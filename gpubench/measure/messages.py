@@ -50,26 +50,17 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure one case within ``time_s`` (None: as long as the budget allows).
-
-    ``aim_s`` is when it should be over (None: no haste); unlike ``time_s`` it never costs the figure.
-    """
+    """Measure one case within ``time_s`` (None: as long as the budget allows)."""
 
     reference: str
     case: Case
     launch: int
     time_s: Seconds | None = None
-    aim_s: Seconds | None = None
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run micro-benchmarks: those of strict fp32 or of the rest, with or without copies.
+    """Run the micro-benchmarks; the processes of a job measure what they exchange, and nothing else."""
 
-    The processes of a job measure what they exchange, and nothing else.
-    """
-
-    strict: bool
-    others: bool
     time_s: Seconds | None = None
 
 

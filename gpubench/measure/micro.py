@@ -74,35 +74,31 @@ def run_micro(
     budget: Budget,
     telemetry: Telemetry,
     *,
-    strict: bool,
-    others: bool,
     time_s: Seconds | None = None,
 ) -> Iterator[MicroResult | Finding]:
-    """Run probes: the products of strict fp32 or of the other precisions, and copies and launches.
+    """Run the probes: products of each precision, copies, transfers and launches.
 
     Setting is not effect: strict fp32 is first proven against float64, and its products are
     ``TF32_IN_FORCE`` where they are not IEEE. What there is no memory for is made smaller, and said: see
-    ``measure_all``; where not even the proof has any, nothing is measured.
+    ``measure_all``; where not even the proof has any, no product in fp32 is measured.
 
     Args:
         hardware: The device.
         profile: Which precisions it has, how much memory.
         budget: How long and how sure.
         telemetry: Of the device, read while each probe is repeated.
-        strict: Whether the products are those of strict fp32.
-        others: Whether copies, transfers and launches are probed too.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline_s = deadline_in(time_s)
     absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
-    products = gemm_probes(profile, strict=strict, in_haste=budget.in_haste)
+    products = gemm_probes(profile, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
-    chosen = [*here, *(other_probes(alone=not hardware.is_cuda) if others else ())]
-    doubts = _not_ieee(hardware) if strict else ()
+    chosen = [*here, *other_probes(alone=not hardware.is_cuda)]
+    doubts = _not_ieee(hardware)
     if doubts is None:
         hardware.release()
         yield memory_refused("the proof of strict fp32", profile)
-        return
+        chosen = [probe for probe in chosen if probe.precision != "fp32"]
 
     def measure(probe: Probe) -> MicroResult:
         with (
@@ -112,7 +108,7 @@ def run_micro(
             result = measure_probe(probe, hardware, budget, samples=sampler.drain)
         if probe.precision != "fp32":
             return result
-        return msgspec.structs.replace(result, findings=(*result.findings, *doubts))
+        return msgspec.structs.replace(result, findings=(*result.findings, *(doubts or ())))
 
     for each in measure_all(chosen, measure, lacks_memory, profile, deadline_s):
         yield each
@@ -182,11 +178,11 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
     return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
 
 
-def gemm_probes(profile: DeviceProfile, *, strict: bool, in_haste: bool = False) -> Iterator[Probe]:
+def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
     """Matrix products of the precisions that the device has, over several sizes; in haste the usual ones."""
     on_cpu = profile.is_cpu
     for name, precision in gemm_precisions(in_haste=in_haste).items():
-        if (precision is Precision.FP32) != strict or why_no_precision(precision, profile):
+        if why_no_precision(precision, profile):
             continue
         for size in CPU_GEMM_SIZES if on_cpu else GEMM_SIZES[name]:
             yield gemm(name, size)

@@ -92,10 +92,9 @@ def run_micro(
     profile: DeviceProfile,
     budget: Budget,
     *,
-    strict: bool,
     time_s: Seconds | None = None,
 ) -> Iterator[MicroResult | Finding]:
-    """Run the micro-benchmarks of one process: arithmetic of strict fp32, or all else.
+    """Run the micro-benchmarks: arithmetic, copies and transfers.
 
     A device that promises more memory than it has refuses a buffer: see ``measure_all``.
 
@@ -103,7 +102,6 @@ def run_micro(
         queue: Of the device.
         profile: How much memory it says that it has.
         budget: How long and how sure.
-        strict: Whether this is the process of strict fp32.
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
 
@@ -113,14 +111,12 @@ def run_micro(
     def is_refusal(error: Exception) -> bool:
         return isinstance(error, cl.Error) and error.code in _TOO_LARGE
 
-    yield from measure_all(probes(queue, strict=strict), measure, is_refusal, profile, deadline_in(time_s))
+    yield from measure_all(probes(queue), measure, is_refusal, profile, deadline_in(time_s))
 
 
-def probes(queue: cl.CommandQueue, *, strict: bool) -> Iterator[Probe]:
-    """Multiply-adds of strict fp32; else those of the device's other formats, copies and transfers."""
-    if strict:
-        yield multiply_add(queue, "fp32")
-        return
+def probes(queue: cl.CommandQueue) -> Iterator[Probe]:
+    """Multiply-adds of fp32 and of the device's other formats, copies and transfers."""
+    yield multiply_add(queue, "fp32")
     told = queue.device.extensions.split()
     yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in told)
     yield from copies(alone=_is_cpu(queue), inside=copy_inside, across=_copy_across)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,10 @@ import msgspec
 from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
-from gpubench.measure.budget import Budget, budget_of
+from gpubench.measure.budget import MICRO_MOST_S, Budget, budget_of
 from gpubench.measure.quality_goals import GOALS
 from gpubench.measure.request import MicroWish, RunRequest
+from gpubench.measure.suites import asked_cases, asked_executions
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -34,6 +36,9 @@ from gpubench.precisions import forcing_fewer_bits, forcing_tf32
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
 
+START_S, AROUND_S, COMPILED_S = 20.0, 10.0, 60.0
+"""What a process takes to start, and a case beside its warm-up and rounds, three times what they took on an
+H100 and an H200 of 16 cores; a compiled case, twice [s]."""
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 
@@ -53,32 +58,28 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework, threads.
+    """What shares a process, or as many as it has GPUs: launch, GPUs, framework, threads.
 
-    ``strict`` is the process that nothing but strict fp32 runs in, with TF32 turned off for its whole life.
     Of a CPU ``threads`` are those that compute; 0 is all that the process has.
     """
 
     launch: int
-    strict: bool
     gpu_count: int = 1
     framework: Framework = Framework.TORCH
     threads: int = 0
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in one launch; ``shares`` says that strict fp32 has no process of its own."""
+    """One case in one launch."""
 
     launch: int
     planned: PlannedCase
-    shares: bool = False
 
     @property
     def group(self) -> Group:
         """The process that this unit is measured in."""
         case = self.planned.case
-        strict = case.precision is Precision.FP32 and not self.shares
-        return Group(self.launch, strict, case.gpu_count, case.framework, case.threads)
+        return Group(self.launch, case.gpu_count, case.framework, case.threads)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,36 +101,35 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     done: frozenset[tuple[Case, int]] = frozenset()
     quality: tuple[PlannedCase, ...] = ()
 
-    def shares(self, framework: Framework = Framework.TORCH) -> bool:
-        """Whether strict fp32 runs in the process of the other precisions: torch in haste.
-
-        Another process costs 10 s on a cloud machine, a tenth of ``--quick``. The switches of torch are set
-        for each case, read back, and proven against float64 before and after its rounds, in either process.
-        """
-        return self.budget.in_haste and self.micro != "only" and framework is Framework.TORCH
-
-    def strict_groups(self) -> tuple[bool, ...]:
-        """The kinds of arithmetic that this plan needs: strict fp32, the other precisions, or both."""
-        if self.micro == "only":
-            return (True, False)
-        return tuple(sorted({planned.case.precision is Precision.FP32 for planned in self.cases}))
+    @property
+    def has_fp32(self) -> bool:
+        """Whether anything of it is computed in strict fp32."""
+        return self.micro == "only" or any(p.case.precision is Precision.FP32 for p in self.cases)
 
     @property
-    def needs_torch(self) -> bool:
-        """Whether anything of it runs in torch itself."""
-        return self.micro == "only" or any(p.case.framework is Framework.TORCH for p in self.cases)
+    def micro_left(self) -> bool:
+        """Whether the micro-benchmarks are still to come: they are those of the first process of torch."""
+        in_torch = any(p.case.framework is Framework.TORCH for p in self.cases)
+        return self.micro == "only" or (self.micro == "also" and in_torch and not self.done)
 
-    def micro_groups(self) -> tuple[bool, ...]:
-        """The kinds of arithmetic whose micro-benchmarks are left: not those that came to their cases."""
-        done = {case.precision is Precision.FP32 for case, _ in self.done}
-        wanted = self.micro != "none" and self.needs_torch
-        return tuple(g for g in self.strict_groups() if g not in done) if wanted else ()
+    def most_s(self) -> Seconds:
+        """Return what the limits of everything that is left add up to [s]; steps of seconds take longer."""
+        units, budget = self.units(), self.budget
+        processes = len({unit.group for unit in units}) or 1
+        around_s = sum(
+            COMPILED_S if unit.planned.case.execution.facts.preparation == "compile" else AROUND_S
+            for unit in units
+        )
+        timed_s = len(units) * (budget.warmup_most_s + budget.timed_s)
+        whole_s = processes * START_S + around_s + timed_s + MICRO_MOST_S * self.micro_left
+        return min(whole_s, self.time_limit_s or math.inf)
 
     def units(self) -> tuple[Unit, ...]:
         """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
 
-        Launches are interleaved, so that heat and drift hit all cases alike. Strict fp32 has a process of
-        its own, but in haste; the executions of one case follow each other, compile last of all.
+        Launches are interleaved, so that heat and drift hit all cases alike, each with a process of its own.
+        The executions of one case follow each other, compile last of all. The first launch begins with the
+        AMP case of the most arithmetic, whose figure is the first that means something.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -138,8 +138,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
         groups: dict[Group, list[Unit]] = {}
         for planned in self.cases:
-            shares = self.shares(planned.case.framework)
-            unit = Unit(launch=launch, planned=planned, shares=shares)
+            unit = Unit(launch=launch, planned=planned)
             groups.setdefault(unit.group, []).append(unit)
         processes = [groups[group] for group in sorted(groups)]
         order.shuffle(processes)
@@ -151,8 +150,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 blocks.setdefault(block, []).append(unit)
             shuffled = list(blocks.values())
             order.shuffle(shuffled)
+            if launch == 0:
+                opening = max(shuffled, key=lambda block: _amp_flops(block[0]))
+                shuffled.sort(key=lambda block: block is not opening)
             in_order = [unit for block in shuffled for unit in block]
             yield from sorted(in_order, key=lambda u: u.planned.case.execution is Execution.COMPILE)
+
+
+def _amp_flops(unit: Unit) -> float:
+    """Arithmetic of a step at AMP; 0 at any other precision."""
+    planned = unit.planned
+    return planned.case.precision.is_amp * planned.case.batch_size * (planned.flops_per_sample or 0.0)
 
 
 def plan(
@@ -235,7 +243,7 @@ def _every_case(
     Of several GPUs the first is measured alone too; a job of unequal ones does what all of them can.
     """
     publish = budget.name == "publish"
-    asked = tuple(execution for execution in Execution if execution in request.executions)
+    asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     placed = [
         (framework, count, execution)
         for framework in dict.fromkeys(map(Framework, request.frameworks))
@@ -244,13 +252,13 @@ def _every_case(
         or capability.default_executions(framework, devices[0], publish=publish, gpu_count=count)
     ]
     threads = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
-    for reference in request.workloads:
+    for reference, named in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         trained = TaskKind.TRAIN in profile.tasks
         task = profile.task_for(request.task) if trained else profile.tasks[0]  # as an input pipeline
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
-            resolve_precisions(request.precisions or profile.precisions, devices),
+            resolve_precisions(named or profile.precisions, devices),
             placed,
             batches_of(request, profile, task, on_cpu=devices[0].is_cpu),
             threads,
@@ -364,7 +372,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
 
 
 def refuse_forced_precision(made: Plan) -> None:
-    """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
+    """Refuse a plan with strict fp32 while a variable forces a lower precision on it.
 
     Every plan that is measured passes here: that of a run, of a run gone on with, and of micro-benchmarks
     alone.
@@ -372,7 +380,7 @@ def refuse_forced_precision(made: Plan) -> None:
     Raises:
         MisuseError: Naming the variable.
     """
-    if True not in made.strict_groups():
+    if not made.has_fp32:
         return
     forced = forcing_fewer_bits(os.environ) if made.on_cpu else forcing_tf32(os.environ)
     if forced:

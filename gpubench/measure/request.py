@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -11,7 +11,6 @@ from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
 from gpubench.options import (
     BATCH,
-    CLASSIC,
     EXECUTION,
     JOB_MODES,
     JOBS,
@@ -27,6 +26,7 @@ from gpubench.options import (
 )
 from gpubench.recipes import ParallelMode
 
+SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
 MOST_SEED = 2**31 - 1
 """With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
@@ -36,8 +36,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     """A request in the words of its user; ``plan`` makes cases of it.
 
     Attributes:
-        precisions: Empty means those the device has; ``amp`` means its best one.
-        executions: Empty means eager and, on a GPU, graph; ``publish`` adds compile.
+        workloads: Empty means those of the suite.
+        suite: What is measured where no workload is named; None means the default one.
+        precisions: Empty means fp32 and the best AMP that the device has; ``amp`` means the latter.
+        executions: Empty means graph on a GPU that has it, else eager; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: GPUs of each machine that work at once, measured beside one of them alone.
         jobs: How they do: one job that averages gradients, one that shards the model, or a job on each.
@@ -58,9 +60,18 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         with_help(
             WORKLOAD,
             help="Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or MODULE:NAME.",
-            default=" ".join(CLASSIC),
+            default="those of --suite",
         ),
-    ] = CLASSIC
+    ] = ()
+    suite: Annotated[
+        SuiteName | None,
+        Option(
+            "Where no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
+            "bert_base and llama_1b, eager and compiled (modern).",
+            choices=get_args(SuiteName),
+            default="default",
+        ),
+    ] = None
     precisions: Annotated[
         tuple[str, ...],
         Option(
@@ -68,7 +79,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             name="precision",
             choices=precisions.CHOICES,
             commas=True,
-            default="all of the device",
+            default="fp32 and amp",
         ),
     ] = ()
     executions: Annotated[
@@ -78,7 +89,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             name="execution",
             choices=executions.CHOICES,
             commas=True,
-            default="eager and, on a GPU, graph",
+            default="graph on a GPU, else eager",
         ),
     ] = ()
     frameworks: Annotated[
@@ -118,7 +129,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     budget: Annotated[
         BudgetName | None,
         Option("One launch, 2 % intervals. The default on a CPU.", name="quick", sets="quick"),
-        Option("Five launches, 0.5 % intervals, and torch.compile.", name="publish", sets="publish"),
+        Option("Eight launches of 30 s, 0.5 % intervals, every execution.", name="publish", sets="publish"),
     ] = None
     time_limit_s: Annotated[
         Positive | None,

@@ -10,7 +10,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure.quality_goals import GOALS
 from gpubench.measure.request import RunRequest
 from gpubench.models import Framework
-from gpubench.options import CLASSIC, asked_recipe, check_fields, spelled
+from gpubench.options import asked_recipe, check_fields, spelled
 from gpubench.probe.select import check_form
 from gpubench.units import plain
 
@@ -37,14 +37,12 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
             f"{plain(without[0], 80)} has no stated quality: --to-quality trains {' and '.join(GOALS)}"
         )
     names = dict.fromkeys(n for w in wanted for n in (known if w == "all" else (w,)))
-    if not names:
-        raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
     return msgspec.structs.replace(request, workloads=tuple(names))
 
 
 def _names_workloads(request: RunRequest) -> bool:
     """Whether workloads were named, be it the default ones."""
-    return "workload" in request.asked or request.workloads != CLASSIC
+    return "workload" in request.asked or bool(request.workloads)
 
 
 def _check_resume(request: RunRequest) -> None:
@@ -65,7 +63,7 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     micro, threads = {"--micro-only": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
     of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
-    of_workloads = of_cases or asked_recipe(request) or _names_workloads(request)
+    of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
     nothing = "--micro-only measures no workload: leave out {}"
     yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
@@ -74,6 +72,11 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     yield several, largest, "{} is of one GPU: give it without --gpus, or --gpus with a batch"
     beside = f"gpubench run cnn --gpus {request.gpu_count}"
     yield several, micro, f"{{}} is of one GPU: all-reduce by size is timed beside a workload, as by {beside}"
+    yield (
+        request.suite is not None,
+        {"the workloads": _names_workloads(request)},
+        ("--suite measures its own workloads: leave out {}, or --suite"),
+    )
     given = "--thread-scaling times given batches on one CPU: leave out {}"
     yield request.thread_scaling, gpus | largest, given
     yield is_micro, threads, nothing
@@ -89,6 +92,7 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
         "--batch-size": request.batch_size is not None,
         "--execution": bool(request.executions),
         "--framework": request.frameworks != (Framework.TORCH,),
+        "--suite": request.suite is not None,
         **gpus,
         **micro,
         **threads,

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import fmean, linear_regression, median
 
 from gpubench import stats
-from gpubench.measure.budget import LEAST_ROUNDS, Budget
+from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Budget
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds, format_percent
 
@@ -81,10 +81,12 @@ class WarmUp:
 
     Steady: four windows whose medians agree, temperature no longer rising, clock spread small, allocator
     and gradient scale settled over the last window. Where a host sets the pace, medians agree by luck alone:
-    there it is enough that they do not all rise or all fall.
+    there it is enough that they do not all rise or all fall. Steps so slow that the most of the budget holds
+    less than the least of them get the time of those; ``limit_s`` is never passed.
     """
 
     budget: Budget
+    limit_s: Seconds = math.inf
     steps: int = 0
     elapsed_s: Seconds = 0.0
     windows: list[_Window] = field(default_factory=list)
@@ -117,7 +119,12 @@ class WarmUp:
             self._rounds, self._clocks_hz, self._heap_at_start = [], [], self._heap
         if self.unsettled() is None:
             return Verdict.DONE
-        return Verdict.OUT_OF_TIME if self.elapsed_s >= self.budget.warmup_most_s else Verdict.GO_ON
+        return Verdict.OUT_OF_TIME if self.elapsed_s >= self.most_s(done.step_s) else Verdict.GO_ON
+
+    def most_s(self, step_s: Seconds) -> Seconds:
+        """Return how long a warm-up of such steps may take [s]."""
+        slow_s = min((self.budget.warmup_steps + WINDOWS) * step_s, SLOW_STEPS_S)
+        return min(self.limit_s, max(self.budget.warmup_most_s, slow_s))
 
     def unsettled(self) -> str | None:
         """Say what keeps the warm-up from being over; None when nothing does."""
@@ -290,11 +297,11 @@ class StopRule:
         return difference > DRIFT * fmean(values) and difference > DRIFT_ERRORS * error
 
 
-def stop_rule(budget: Budget) -> StopRule:
-    """Return the rule of the timed part of one case."""
+def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:
+    """Return the rule of the timed part of one case whose rounds take so long [s]."""
     return StopRule(
         target=budget.target,
-        deadline_s=budget.timed_s,
+        deadline_s=max(budget.timed_s, min((LEAST_ROUNDS + SPARE_ROUNDS) * round_s, SLOW_STEPS_S)),
         least_s=budget.timed_least_s,
         give_up_after_s=GIVE_UP_AFTER * budget.timed_least_s,
     )

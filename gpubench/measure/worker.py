@@ -84,7 +84,7 @@ def serve_opencl(line: ParentChannel, setup: messages.Setup) -> None:
 
         if not isinstance(command, messages.MeasureMicro):
             raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
-        results = run_micro(opened, setup.device, setup.budget, strict=command.strict, time_s=command.time_s)
+        results = run_micro(opened, setup.device, setup.budget, time_s=command.time_s)
         send_micro(line, results)
 
     serve_all(line, open_device, serve_one)
@@ -197,8 +197,6 @@ def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentCh
             context.profile,
             budget,
             telemetry,
-            strict=command.strict,
-            others=command.others,
             time_s=command.time_s,
         )
     send_micro(line, results)

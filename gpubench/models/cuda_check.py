@@ -12,8 +12,9 @@ from gpubench.models.record import Record
 from gpubench.models.run import DeviceProfile, Environment, MicroResult
 from gpubench.precisions import Precision
 
-CHECK_VERSION = 2
-"""Version of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2."""
+CHECK_VERSION = 3
+"""Version of a check of the CUDA path and its file. Since 2 its cases are those of a run of version 2. Since
+3 strict fp32 is proven among the other precisions, and nothing is announced."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
@@ -22,8 +23,8 @@ Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 class PartState(StrEnum):
     """How far a part of a check came.
 
-    ``CUT_OFF`` gave no answer in all the time that was expected of it: it hangs, or the machine is far slower
-    than planned. For a part that is ``LEFT_OUT`` there was less time than that, or none.
+    ``CUT_OFF`` gave no answer in its time: it hangs, or the machine is slow. A part that is ``LEFT_OUT`` was
+    not begun, or is not for this machine.
     """
 
     NOT_REACHED = "not reached"
@@ -39,7 +40,6 @@ class PartLog(Record, frozen=True, kw_only=True):
     """What became of one part.
 
     Attributes:
-        expected_s: By the arithmetic of the plan [s].
         took_s: Wall time [s]; None where it did not end.
         phases_s: Wall time of each phase of its processes and cases, added up [s].
         reason: Why it failed or was left out.
@@ -47,7 +47,6 @@ class PartLog(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    expected_s: float
     state: PartState = PartState.NOT_REACHED
     took_s: float | None = None
     phases_s: dict[str, float] = {}
@@ -161,20 +160,14 @@ class FaultProof(Record, frozen=True, kw_only=True):
 
 
 class QuickProof(Record, frozen=True, kw_only=True):
-    """A quick run, or a part of one, as a user would start it.
+    """A quick run as a user would start it.
 
     Attributes:
-        case_count: Of the cases that were planned.
-        whole_case_count: Of those of the whole quick run.
         with_micro: Whether its micro-benchmarks were planned, too.
-        expected_s: What a run of that much announces [s].
         took_s: What it took [s].
     """
 
-    case_count: int
-    whole_case_count: int
-    with_micro: bool
-    expected_s: float
+    with_micro: bool = True
     took_s: float | None = None
     measurements: tuple[Measurement, ...] = ()
     micro: tuple[MicroResult, ...] = ()
@@ -189,7 +182,6 @@ class CudaCheck(Record, frozen=True, kw_only=True):
         identity: By what CUDA's device and NVML's were found to be one; None where that was not reached.
         nvml: Every call of the driver library that gpubench makes, with its answer, without identifiers.
         left_out: Cases that were not tried, by label, and why.
-        left_out_parts: The part that each of them belongs to, by label.
         findings: What is unusual about the device.
     """
 
@@ -210,7 +202,6 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     load: LoadProof | None = None
     cases: tuple[CaseRow, ...] = ()
     left_out: dict[str, str] = {}
-    left_out_parts: dict[str, str] = {}
     faults: FaultProof = FaultProof()
     scaling: tuple[Measurement, ...] = ()
     quick: QuickProof | None = None

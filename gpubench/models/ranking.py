@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RANKING_SCHEMA = "gpubench.ranking/3"
 """Schema of ``gpubench rank --json``, apart from the version of every other document."""
 
-SortedBy = Literal["value", "throughput", "cost", "time"]
+SortedBy = Literal["total", "value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
 
 
@@ -91,6 +91,8 @@ class SentenceKind(StrEnum):
 
     NO_GPU_NEEDED = "no gpu needed"
     ANSWER = "answer"
+    OTHER_ANSWER = "other answer"
+    """The cheapest and the fastest, with what an hour costs between them and the answer."""
     SURENESS = "sureness"
     CAUTION = "caution"
     """What the answer rests on and should not."""
@@ -125,7 +127,9 @@ class Ranking(Record, frozen=True, kw_only=True):
     Attributes:
         objective: What the rows are in order of, in words.
         sorted_by: The same as one word. P(best), ties and the verdict are of it too: ``value`` (samples per
-            dollar) or ``throughput``, and where a job was given ``cost`` or ``time`` of the job.
+            dollar) or ``throughput``, and of a job ``total`` (dollars and what its hours are worth),
+            ``cost`` or ``time``.
+        hour_worth_usd: What an hour of waiting for the job counts [USD]; None where there is no job.
         unit: What a sample is, in the plural; of several workloads it is just "samples".
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
@@ -135,8 +139,8 @@ class Ranking(Record, frozen=True, kw_only=True):
         sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
             alone. ``verdict`` is their text.
         decision: The same as data, with what the verdict has no room for.
-        answers: The cheapest and the fastest row, whatever the rows are in order of. The sensible one needs
-            the worth of an hour, which nothing states yet, so it is missing.
+        answers: The cheapest row (of dollars), the sensible one (of dollars and what the hours are worth) and
+            the fastest, whatever the rows are in order of.
         question: What was asked, as it was understood.
         best_to_own_use: Likely share of hours at work that an hour of ``decision.best_to_own`` is priced at;
             None where nothing was paid for it.
@@ -147,6 +151,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     as_of: str
     objective: str
     sorted_by: SortedBy = "value"
+    hour_worth_usd: float | None = None
     cases: tuple[Case, ...]
     unit: str
     by_reference: bool = False
@@ -207,6 +212,8 @@ class Ranking(Record, frozen=True, kw_only=True):
 
     def merit_of(self, row: Row) -> Interval:
         """Return what the rows are in order of, and its interval: see ``sorted_by``."""
+        if self.sorted_by == "total":
+            return row.total_usd.collapsed
         if self.sorted_by == "cost":
             return row.cost_usd.collapsed
         if self.sorted_by == "time":

@@ -88,13 +88,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         score: Throughput of the instance over that of one reference GPU.
         reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
         hours, cost_usd: Of the job; unknown where there is none.
+        total_usd: The cost of the job and what its hours are worth.
         scaling_efficiency: Throughput over that of as many GPUs alone, by the recipe of the job: where one of
             so many GPUs has another (``checkpointing_from``), what that gains is in the samples alone.
         parallel_mode: How the GPUs of the instance share the job.
         p_best: Probability of being the best offer, over joint draws. None where it is not worked out: of a
             fourth offer of a machine below the first 1,000 rows.
-        p_cheapest, p_fastest: Probability that no other costs less for the work, or ends it earlier, whatever
-            the rows are in order of.
+        p_cheapest, p_sensible, p_fastest: Probability that no other costs less for the work, in dollars or in
+            dollars and hours, or ends it earlier, whatever the rows are in order of.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
         spot_break_even: Share of the work that may be lost before the same machine on demand does the job for
@@ -117,11 +118,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usd_per_million_tokens: float | None = None
     hours: Interval = UNKNOWN_INTERVAL
     cost_usd: Interval = UNKNOWN_INTERVAL
+    total_usd: Interval = UNKNOWN_INTERVAL
     scaling_efficiency: float
     scaling_basis: str
     parallel_mode: ParallelMode = ParallelMode.SINGLE
     p_best: float | None = None
     p_cheapest: float | None = None
+    p_sensible: float | None = None
     p_fastest: float | None = None
     pareto: bool | None = None
     dominated_by: str | None = None
@@ -197,7 +200,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "scaling_efficiency": self.scaling_efficiency,
                 "hours": self.hours,
                 "cost_usd": self.cost_usd,
-                "total_usd": None,
+                "total_usd": self.total_usd.value,
                 "samples_per_usd": self.samples_per_usd,
                 "usd_per_million_samples": self.usd_per_million_samples,
                 "usd_per_million_tokens": self.usd_per_million_tokens,
@@ -206,7 +209,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 "fits_memory": self.fits_memory,
                 "legacy_build": build,
                 "p_cheapest": self.p_cheapest,
-                "p_sensible": None,
+                "p_sensible": self.p_sensible,
                 "p_fastest": self.p_fastest,
                 "pareto": self.pareto,
                 "findings": [str(finding.kind) for finding in self.findings],

@@ -119,7 +119,7 @@ NEAR = 0.1
 _FARTHEST = 7.0
 """Standard deviations from its mean that no draw of a normal error is ever found at."""
 
-CHANCES = ("p_best", "p_cheapest", "p_fastest")
+CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """The chances of a row, as they are called there."""
 
 _CHANCES = 3
@@ -131,8 +131,8 @@ class Chances:
     """One figure a row, in the order of the rows, and how sure the first of them is.
 
     Attributes:
-        p_cheapest, p_fastest: P(best) by the cost of the work, and by its time, whatever the rows are in
-            order of; all NaN where only the first rows are looked at.
+        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost and hours together, and by
+            its time, whatever the rows are in order of; all NaN where only the first rows are looked at.
 
     Chances that are not worked out are NaN: of a row below the detailed ones that might lead, behind three of
     its own machine.
@@ -142,6 +142,7 @@ class Chances:
     ties: list[bool]
     p_best: Floats
     p_cheapest: Floats
+    p_sensible: Floats
     p_fastest: Floats
     sureness: Sureness
 
@@ -172,36 +173,42 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     leaders = leaders_of(scores)
     p_best[able] = leaders.wins(len(rows))
     rest = range(detailed + 1, len(order) + 1)
+
+    def p_by(sort: str) -> Floats:
+        """Return P(best) by another figure, of the same draws where they are of all rows."""
+        other = msgspec.structs.replace(request, sort=sort)
+        if sorted_by(other) == sorted_by(request):
+            return p_best
+        if len(able) < len(pool) or sorted_by(request) == "throughput":  # which draws no hours
+            return _p_by(other, pool, order)
+        return leaders_of(drawn_merits(other, pool, rows, together, price=price)).wins(len(rows))
+
     return Chances(
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
         p_best=p_best,
-        p_cheapest=p_best if _is_by_cost(request) else _p_cheapest(request, pool, order),
+        p_cheapest=p_by("cost"),
+        p_sensible=p_by("value"),
         p_fastest=p_best if _is_by_time(request) else _p_fastest(request, pool, order),
         sureness=_sureness(request, scores[0], leaders),
     )
-
-
-def _is_by_cost(request: RankRequest) -> bool:
-    return sorted_by(request) in {"cost", "value"}
 
 
 def _is_by_time(request: RankRequest) -> bool:
     return sorted_by(request) == ("time" if request.has_job else "throughput")
 
 
-def _p_cheapest(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
-    """Return P(best) by cost of each place of another order; NaN where few are looked at."""
+def _p_by(request: RankRequest, pool: Candidates, order: Indices) -> Floats:
+    """Return P(best) by what is asked, of each place of another order; NaN where few are looked at."""
     if len(order) < len(pool):
         return np.full(len(order), np.nan)
-    request = msgspec.structs.replace(request, sort="cost")
-    by_cost = best_first(request, pool)
-    able, unable = _able(request, pool, by_cost, min(len(by_cost), IN_DETAIL))
-    rows = by_cost[able]
+    by_other = best_first(request, pool)
+    able, unable = _able(request, pool, by_other, min(len(by_other), IN_DETAIL))
+    rows = by_other[able]
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, drawn(request, pool, rows), price=price)
     result = np.full(len(pool), np.nan)
-    result[by_cost[unable]] = 0.0
+    result[by_other[unable]] = 0.0
     result[rows] = leaders_of(scores).wins(len(rows))
     return result[order]
 
@@ -212,7 +219,8 @@ def _p_fastest(request: RankRequest, pool: Candidates, order: Indices) -> Floats
         return np.full(len(order), np.nan)
     _, first, kinds = np.unique(pool.kind[order], return_index=True, return_inverse=True)
     machines = drawn(msgspec.structs.replace(request, sort="time"), pool, order[first])
-    leaders, which = leaders_of(machines.known), machines.which[kinds]
+    paces = -machines.known[..., 1] if request.has_job else machines.known
+    leaders, which = leaders_of(paces), machines.which[kinds]
     alike = np.bincount(which)
     winners = alike[leaders.rows] @ leaders.won
     result = np.zeros(len(alike))
@@ -225,7 +233,7 @@ def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
 
     Of cost and time it is how much more than the least; of value and throughput how much more the most is.
     """
-    if sorted_by(request) in {"cost", "time"}:
+    if sorted_by(request) in {"total", "cost", "time"}:
         return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
     return np.asarray(best / scores - 1)
 
@@ -234,7 +242,7 @@ def _sureness(request: RankRequest, first: Floats, leaders: Leaders) -> Sureness
     """Return how sure the first row is, by its (D,) scores; rows as good as it share the win."""
     loss = _losses(request, first, leaders.best)
     won = first == leaders.best
-    is_cost = sorted_by(request) == "cost"
+    is_cost = sorted_by(request) in {"total", "cost"}
     return Sureness(
         p_best=float((won / leaders.winners).mean()),
         p_near_best=float((loss <= NEAR).mean()),

@@ -42,7 +42,7 @@ def change_of(found: Eligible) -> Change | None:
         return standing(request, mine, 0) > theirs and meets(request, mine)
 
     price, rate = float(pool.price[first]), float(pool.rate[first])
-    by_price = sorted_by(request) in {"cost", "value"} or limits_price(request)
+    by_price = sorted_by(request) in {"total", "cost", "value"} or limits_price(request)
     if by_price and (dearest := find_threshold(lambda usd: is_better(price=usd), price, 2.0)) is not None:
         return Change(kind="price", value=price, threshold=dearest)
     slowest = find_threshold(lambda speed: is_better(rate=speed), rate, 0.5)

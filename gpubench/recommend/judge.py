@@ -104,10 +104,10 @@ def _rows_by_place(found: Eligible, shown: Indices) -> dict[int, Row]:
 
 
 def _answers(found: Eligible) -> dict[str, int]:
-    """Return the places of the cheapest and of the fastest, guesses beyond the fit after all others."""
+    """Return the places of the three answers, guesses beyond the fit after all others."""
     place_of = np.empty(len(found), dtype=np.int64)
     place_of[found.order] = np.arange(len(found))
-    sorts = {"cheapest": "cost", "fastest": "time"}
+    sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
     asked = {name: msgspec.structs.replace(found.request, sort=sort) for name, sort in sorts.items()}
     return {name: int(place_of[objective.order(each, found.pool)[0]]) for name, each in asked.items()}
 
@@ -129,6 +129,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),
         sorted_by=objective.sorted_by(request),
+        hour_worth_usd=request.hour_worth_usd if request.has_job else None,
         cases=tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts)),
         unit=unit,
         by_reference=by_reference,
@@ -139,10 +140,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         offer_count=len(found),
         excluded=recorded(found.excluded),
         decision=decision,
-        answers={
-            "cheapest": Answer(row=answers["cheapest"], p_best=answers["cheapest"].p_cheapest),
-            "fastest": Answer(row=answers["fastest"], p_best=answers["fastest"].p_fastest),
-        },
+        answers={name: Answer(row=row, p_best=getattr(row, f"p_{name}")) for name, row in answers.items()},
         question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         best_to_own_use=likely_use(decision.best_to_own, filtered.machines),
         buy_or_rent=beside_rent,

@@ -1,14 +1,16 @@
 """What a ranking is in order of, and the only place that knows it.
 
-Of a job it is the cost, or the time: spot losses, start-up, billing increments, storage, egress and tax
-included. Without a job (``--relative``) it is what a dollar buys, or throughput. Rows, P(best), ties,
-deadlines, the Pareto set and the verdict all ask here, so that none of them can judge by another figure.
+Of a job it is the dollars and what its hours are worth, or either alone: spot losses, start-up, billing
+increments, storage, egress and tax included. Without a job (``--relative``) it is what a dollar buys, or
+throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all ask here, so that none of them
+can judge by another figure.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
@@ -28,12 +30,13 @@ _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "throughput": "throughput",
 }
 _OF_A_JOB: dict[str, SortedBy] = {
-    "value": "cost",
+    "value": "total",
     "cost": "cost",
     "time": "time",
     "throughput": "throughput",
 }
 _WORDS: dict[SortedBy, str] = {
+    "total": "cost to train and time to wait",
     "value": "throughput per US dollar",
     "throughput": "throughput of the instance",
     "time": "time to train",
@@ -42,8 +45,9 @@ _WORDS: dict[SortedBy, str] = {
 
 
 def sorted_by(request: RankRequest) -> SortedBy:
-    """Return what the rows are in order of; value for money is, of a job, what the job costs."""
-    return (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
+    """Return what the rows are in order of; value is, of a job, dollars and what its hours are worth."""
+    by = (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
+    return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
 
 def in_words(request: RankRequest) -> str:
@@ -71,28 +75,36 @@ def merit(
 
 
 def _before_price(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
-    """Return what a merit rests on beside the price, alike for all offers of one machine."""
-    by = sorted_by(request)
-    if by in {"throughput", "value"}:
+    """Return what a merit rests on beside the price, alike for all offers of one machine.
+
+    Of a job that is two figures on a last axis: the hours on the bill, and the hours.
+    """
+    if sorted_by(request) in {"throughput", "value"}:
         return rate
     job_hours = hours(request, pool, rate, rows)
-    return -job_hours if by == "time" else billed(request, pool, job_hours, rows)
+    return np.stack((billed(request, pool, job_hours, rows), job_hours), axis=-1)
 
 
 def _at_price(
     request: RankRequest, pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None
 ) -> Floats:
     by = sorted_by(request)
+    if by == "throughput":
+        return known
     if by == "value":
         return economics.samples_per_usd(known, _beside(pool.price[rows], known) if price is None else price)
-    return -cost_of_billed(request, pool, known, rows, price) if by == "cost" else known
+    job_hours = known[..., 1]
+    if by == "time":
+        return -job_hours
+    usd = cost_of_billed(request, pool, known[..., 0], rows, price)
+    return -(usd if by == "cost" else usd + waiting_usd(request, job_hours))
 
 
 class Drawn(NamedTuple):
     """What the merits of N rows rest on beside their prices, in every joint draw.
 
     Attributes:
-        known: (M, D) of each machine among the rows: see ``_before_price``.
+        known: (M, D), of a job (M, D, 2), of each machine among the rows: see ``_before_price``.
         which: (N,) the machine of each row.
     """
 
@@ -224,6 +236,11 @@ def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     return work + _beside(startup, rate)
 
 
+def waiting_usd(request: RankRequest, job_hours: Floats) -> Floats:
+    """Return what so many hours of waiting count [USD]."""
+    return request.hour_worth_usd * job_hours
+
+
 def cost(
     request: RankRequest,
     pool: Candidates,
@@ -265,17 +282,26 @@ def cost_of_billed(
 def cost_with_ends(
     request: RankRequest, pool: Candidates, rows: Indices | slice
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what one job likely costs, and the ends that hold nine tenths [USD]; unknown ends are NaN.
+    """Return what one job likely costs, and the ends that hold nine tenths [USD]; unknown ends are NaN."""
+    return total_with_ends(msgspec.structs.replace(request, hour_worth_usd=0.0), pool, rows)
+
+
+def total_with_ends(
+    request: RankRequest, pool: Candidates, rows: Indices | slice
+) -> tuple[Floats, Floats, Floats]:
+    """Return the same of the dollars and what the hours are worth together.
 
     Throughput and price err on their own, so that their widths add in quadrature, on a log scale. What is due
     whatever the hours cost, as for sending results home, is certain and moves both ends alike.
     """
     likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
-    likely, at_fast, at_slow = (cost(request, pool, each, rows) for each in (likely_hours, fast, slow))
+
+    def total(job_hours: Floats, price: Floats | None = None) -> Floats:
+        return cost(request, pool, job_hours, rows, price) + waiting_usd(request, job_hours)
+
+    likely, at_fast, at_slow = (total(each) for each in (likely_hours, fast, slow))
     factor = np.exp(pool.prices.half_width[rows])
-    cheap, dear = (
-        cost(request, pool, likely_hours, rows, pool.price[rows] * each) for each in (1 / factor, factor)
-    )
+    cheap, dear = (total(likely_hours, pool.price[rows] * each) for each in (1 / factor, factor))
     none = np.zeros_like(likely)
     certain = cost(request, pool, none, rows, none)
     fast_end, slow_end, cheap_end, dear_end = (each - certain for each in (at_fast, at_slow, cheap, dear))
@@ -311,7 +337,7 @@ def _tie_break(
     if by in {"value", "throughput"}:
         return price
     job_hours = hours(request, pool, rate, rows)
-    return job_hours if by == "cost" else cost(request, pool, job_hours, rows, price)
+    return cost(request, pool, job_hours, rows, price) if by == "time" else job_hours
 
 
 def _beside(column: Floats, like: Floats) -> Floats:

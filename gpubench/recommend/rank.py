@@ -181,6 +181,7 @@ def with_lines(
 _KINDS = {
     SentenceKind.NO_GPU_NEEDED: "answer",
     SentenceKind.ANSWER: "answer",
+    SentenceKind.OTHER_ANSWER: "answer",
     SentenceKind.SURENESS: "sureness",
     SentenceKind.CAUTION: "caution",
     SentenceKind.BESIDE: "note",
@@ -207,7 +208,7 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
         "as_of": ranking.as_of,
         "question": ranking.question if asked is None else {**ranking.question, "asked": asked},
         "job": None if job is None else {"samples": job.samples, "words": job.words},
-        "hour_worth_usd": None,
+        "hour_worth_usd": ranking.hour_worth_usd,
         "settings": [],
         "answers": {
             name: {"row": places[id(each.row)], "p_best": each.p_best, "toss_up": each.toss_up}

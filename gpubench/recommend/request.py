@@ -53,6 +53,9 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
+HOUR_WORTH_USD = 2.0
+"""What an hour of waiting counts unless somebody says otherwise [USD]."""
+
 SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
 """Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
 
@@ -209,6 +212,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     egress_usd: Annotated[NotNegative, Option("Egress of the job.", JOB)] = 0.0
     tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB)] = 0.0
 
+    hour_worth_usd: Annotated[
+        NotNegative,
+        Option(
+            "What an hour of waiting for the job is worth; the order is of dollars and hours together [USD].",
+            JOB,
+            name="hour_worth",
+        ),
+    ] = HOUR_WORTH_USD
     relative: Annotated[
         bool,
         Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
@@ -322,7 +333,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         DEFAULT_REFERENCE_GPU
     )
     sort: Annotated[
-        str, Option("Order of the rows; value is cost where there is a job.", OUTPUT, choices=SORTS)
+        str,
+        Option("Order of the rows; value is dollars and hours where there is a job.", OUTPUT, choices=SORTS),
     ] = "value"
     limit: Annotated[
         AtLeastOne | None, Option("Number of rows.", OUTPUT, default="20 in a terminal, all in JSON")

@@ -23,7 +23,13 @@ from gpubench.recommend.chances import CHANCES
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, alike
 from gpubench.recommend.factors import link_of
-from gpubench.recommend.objective import cost_with_ends, hours, job_rates, value_with_ends
+from gpubench.recommend.objective import (
+    cost_with_ends,
+    hours,
+    job_rates,
+    total_with_ends,
+    value_with_ends,
+)
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.recommend.tokens import token_cost
@@ -218,6 +224,7 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     if pool.work is not None:
         job["hours"] = _intervals(*(hours(request, pool, rate[rows], rows) for rate in job_rates(pool)))
         job["cost_usd"] = _intervals(*cost_with_ends(request, pool, rows))
+        job["total_usd"] = _intervals(*total_with_ends(request, pool, rows))
     return {
         "rank": [chances.ranks[place] for place in chosen.tolist()],
         "tie": [chances.ties[place] for place in chosen.tolist()],

@@ -59,10 +59,19 @@ RATHER_RENT = "Rather rent"
 """How the sentence begins that says that what is best to buy does not pay."""
 
 MOST_WORDS = 60
-"""Of a verdict; what it has no room for stands among the notes."""
+"""Of a verdict beside its other answers; what it has no room for stands among the notes."""
+
+MOST_WORDS_IN_ALL = 110
+"""Of both together: a screen of the page holds as many beside its chart."""
+
+ALIKE = 0.02
+"""Two jobs whose hours differ by less than this share take as long: an hour between them has no price."""
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+BEST_CLOUD = "Best cloud"
+"""The term of the best offer of a provider that is no single host."""
 
 ONLY_OFFER = "the only offer left"
 """What stands where nothing is left to compare with."""
@@ -88,7 +97,7 @@ class Said(NamedTuple):
 
 
 def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
-    """Return the verdict in at most 60 words: the answer, how sure it is, and what there is room for.
+    """Return the verdict: the answers, how sure the first is, and what there is room for.
 
     Args:
         found: What can do the job.
@@ -106,17 +115,25 @@ def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
         _others(ranking, found, made),
         *_buying(ranking.buy_or_rent),
     ]
+    others = other_answers(ranking).items()
     sentences = [
         *([cpu] if is_enough else []),
         _said(SentenceKind.ANSWER, _best(request, ranking, head)),
         _beside(f"{RATHER_RENT}: {rent}." if rent else ""),
         _beside(f"It is {ONLY_OFFER}.") if len(found) == 1 else _said(SentenceKind.SURENESS, sure),
         _said(SentenceKind.CAUTION, caution(ranking)),
+        *(_said(SentenceKind.OTHER_ANSWER, f"{name}: {text}.") for name, text in others),
         *map(_beside, beside),
         *([] if is_enough else [cpu]),
         _beside(_against_the_cpu(request, speeds, head)),
     ]
-    return _within(MOST_WORDS, (each for each in sentences if each.text))
+    return _within(room_for(ranking), (each for each in sentences if each.text))
+
+
+def room_for(ranking: Ranking) -> int:
+    """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
+    others = sum(word_count(f"{term} {text}") for term, text in other_answers(ranking).items())
+    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL)
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -152,6 +169,8 @@ def _best(request: RankRequest, ranking: Ranking, row: Row) -> str:
     title = f"{_TITLES[by]}{' among purchases' if only_purchases(decision) else ''}"
 
     def figure(row: Row) -> float:
+        if by == "total":
+            return row.total_usd.value or 0.0
         if by == "cost":
             return row.cost_usd.value or 0.0
         if by == "time":
@@ -167,6 +186,7 @@ def _best(request: RankRequest, ranking: Ranking, row: Row) -> str:
 
 
 _TITLES: dict[SortedBy, str] = {
+    "total": "Best in dollars and hours",
     "value": "Best value",
     "throughput": "Fastest",
     "time": "Fastest",
@@ -277,7 +297,13 @@ def sureness_note(ranking: Ranking) -> str:
     )
 
 
-_BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
+_BEST: dict[SortedBy, str] = {
+    "total": "best",
+    "cost": "cheapest",
+    "time": "fastest",
+    "value": "best",
+    "throughput": "fastest",
+}
 
 
 def _tie(leading: Sequence[Row]) -> str:
@@ -340,9 +366,49 @@ def fastest_and_cheapest_by_the_hour(found: Eligible) -> tuple[int, int]:
     return int(np.argmin(time)), int(np.argmin(found.pool.price[found.order]))
 
 
+def other_answers(ranking: Ranking) -> dict[str, str]:
+    """Return what stands beside the answer: the cheapest, the fastest, a cloud's best, the worth of an hour.
+
+    Each is another row than the answer, and says what an hour costs between the two: "8x B200 at coreweave,
+    49 min, $55.98; $44.91 more, 7.6 h sooner: $5.91 an hour". The best of a cloud stands beside a host of a
+    marketplace. Nothing where the order is not of dollars and hours together.
+    """
+    if ranking.sorted_by != "total":
+        return {}
+    decision, choice = ranking.decision, recommended(ranking.decision)
+    rows = {name.capitalize(): each.row for name, each in ranking.answers.items() if name != "sensible"}
+    if choice.source == "marketplace" and decision.best_cloud is not None:
+        rows[BEST_CLOUD] = decision.best_cloud.row
+    told: dict[str, str] = {}
+    named = {choice.offer}
+    for name, row in rows.items():
+        if row.offer not in named:
+            told[name] = f"{_there(row)}; {_trade(row, choice.row)}"
+            named.add(row.offer)
+    return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
+
+
+def _there(row: Row) -> str:
+    usd = format_usd(row.cost_usd.value)
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}, {_duration(row.hours.value)}, {usd}"
+
+
+def _trade(row: Row, first: Row) -> str:
+    """Return what a row costs beside the answer, and for an hour of the difference."""
+    usd = (row.cost_usd.value or 0.0) - (first.cost_usd.value or 0.0)
+    job_hours = (row.hours.value or 0.0) - (first.hours.value or 0.0)
+    trade = f"{format_usd(abs(usd))} {'more' if usd > 0 else 'less'}"
+    if usd * job_hours >= 0 or abs(job_hours) < ALIKE * (first.hours.value or 0.0):
+        return trade
+    later = f"{_duration(abs(job_hours))} {'sooner' if job_hours < 0 else 'longer'}"
+    return f"{trade}, {later}: {format_usd(abs(usd / job_hours))} an hour"
+
+
 def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
     parts, (fastest, cheapest) = [], fastest_and_cheapest_by_the_hour(found)
+    if ranking.sorted_by == "total":
+        fastest = 0  # it is one of the answers, which are told with what an hour costs between them
     if fastest and ranking.sorted_by in {"value", "cost"}:
         row = made[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
@@ -367,7 +433,7 @@ def _host_bound(row: Row) -> str:
 def _spot(ranking: Ranking, row: Row) -> str:
     if row.spot_break_even is None or row.spot_break_even <= 0:
         return ""
-    wins = "wins" if ranking.sorted_by in {"cost", "value"} else "is the cheaper"
+    wins = "wins" if ranking.sorted_by in {"total", "cost", "value"} else "is the cheaper"
     return f"Spot {wins} there while lost work stays under {format_percent(row.spot_break_even)}."
 
 

@@ -55,6 +55,7 @@ MOST_UNRANKED = 100
 EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
+    "total": "Dollars and hours of the job, ranked",
     "value": "Training per dollar, ranked",
     "throughput": "Throughput, ranked",
     "cost": "Cost of the job, ranked",

@@ -1,4 +1,4 @@
-"""The answer in 60 words: what to pay for, what the job takes there, how sure it is, what would change it.
+"""The answer in 60 words beside the two other answers: what to pay for, what it takes, how sure that is.
 
 What is promised always stands, at its shortest where names are long; what is left of the room goes to the
 intervals, to what to know before paying, and to the best of other sources. What found none stands below.
@@ -16,12 +16,14 @@ from gpubench.labels import price_of
 from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
 from gpubench.recommend.decision import against_rent_by_the_hour, recommended, second_best
 from gpubench.recommend.verdict import (
+    BEST_CLOUD,
     CAUTION,
-    MOST_WORDS,
     ONLY_OFFER,
     SURENESS,
     confidence,
     decisive_doubts,
+    other_answers,
+    room_for,
     underfed,
     word_count,
 )
@@ -57,7 +59,7 @@ class _Line(NamedTuple):
 
 
 class Card(NamedTuple):
-    """The card in at most ``MOST_WORDS``, and the facts that are cut or left out, in full."""
+    """The card in as many words as there is room for, and the facts that are cut or left out, in full."""
 
     headline: str
     facts: tuple[Fact, ...]
@@ -74,7 +76,7 @@ def card_of(ranking: Ranking) -> Card:
     for aged, named in _ROOM_MADE:
         answer, lines = headline(ranking, aged=aged), list(_lines(ranking, named=named))
         card = {i: line.wordings[-1] for i, line in enumerate(lines) if line.tier is _Tier.PROMISED}
-        room = MOST_WORDS - word_count(answer)
+        room = room_for(ranking) - word_count(answer)
         if sum(map(_words, card.values())) <= room:
             break
 
@@ -104,7 +106,7 @@ def _words(fact: Fact) -> int:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     decision = ranking.decision
-    on_the_card = {SentenceKind.CAUTION}
+    on_the_card = {SentenceKind.CAUTION, SentenceKind.OTHER_ANSWER}
     if decision.rather_rent is None:
         on_the_card.add(SentenceKind.SURENESS)
     return [_printable(each) for each in ranking.sentences[1:] if each.kind not in on_the_card]
@@ -135,6 +137,8 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
     """Yield the lines of the card in their order; the job by its name, or as "the job"."""
     decision = ranking.decision
     yield _job(ranking, decision, named=named)
+    for term, value in other_answers(ranking).items():
+        yield _promised(Fact(term=term, value=value))
     weighed = against_rent_by_the_hour(decision.choice, ranking.buy_or_rent)
     if decision.rather_rent is not None and weighed is not None:
         yield from _against_buying(decision, weighed)
@@ -231,7 +235,7 @@ def _winners(ranking: Ranking, decision: Decision) -> Iterator[_Line]:
     if own is not None and own.row.cost_usd.value is not None and own.purchase_usd is not None:
         own = None if own.row.cost_usd.value < LEAST_OF_A_PURCHASE * own.purchase_usd else own
     for term, winner in (
-        ("Best cloud", decision.best_cloud),
+        (BEST_CLOUD, None if BEST_CLOUD in other_answers(ranking) else decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),
         ("Or own", own),
     ):
@@ -268,7 +272,7 @@ def _render(data: ReportData) -> Block:
     )
 
 
-_IN_FULL = (JOB, SURENESS, RUNNER_UP, "Best cloud", "Best marketplace", "Or own")
+_IN_FULL = (JOB, SURENESS, RUNNER_UP, BEST_CLOUD, "Best marketplace", "Or own")
 """Facts that the table and ``winners_in_full`` say with more beside them; the runner-up is never cut."""
 
 

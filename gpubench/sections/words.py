@@ -21,6 +21,7 @@ from gpubench.models import (
     Pricing,
     Ranking,
     Row,
+    SortedBy,
 )
 from gpubench.offers.dates import dated
 from gpubench.units import (
@@ -49,13 +50,16 @@ def per_usd_unit(ranking: Ranking) -> str:
     return plain(ranking.value_unit, 60)
 
 
-JOB_COST, JOB_HOURS = "$ for the job", "hours for the job"
+JOB_COST, JOB_HOURS, JOB_TOTAL = "$ for the job", "hours for the job", "$ for the job and its hours"
+
+
+_JOB: dict[SortedBy, str] = {"total": JOB_TOTAL, "cost": JOB_COST, "time": JOB_HOURS}
 
 
 def merit_unit(ranking: Ranking) -> str:
     """The unit of ``Ranking.merit_of``: of what the rows are in order of."""
-    if ranking.sorted_by in {"cost", "time"}:
-        return JOB_COST if ranking.sorted_by == "cost" else JOB_HOURS
+    if ranking.sorted_by in _JOB:
+        return _JOB[ranking.sorted_by]
     return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
 
 

@@ -27,7 +27,6 @@ from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_l
 from gpubench.measure.capability import need_frameworks, profiles_in
 from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
 from gpubench.measure.environment import environment
-from gpubench.measure.estimate import estimate_s
 from gpubench.measure.events import say_nothing
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.place import Place, place_under_torchrun
@@ -35,6 +34,7 @@ from gpubench.measure.plan import Plan, plan
 from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
 from gpubench.measure.request_check import check_request
+from gpubench.measure.suites import references
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -181,7 +181,7 @@ def prepare(
     recipe = asked_recipe(request)
     profiles = profiles_in(
         wanted,
-        request.workloads,
+        references(request),
         recipe,
         device,
         gpu_count=request.gpu_count,
@@ -258,13 +258,11 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
 
 def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], None]) -> Session:
     made, device, control = prepared.plan, prepared.device, Control()
-    expected_s, most_s = estimate_s(made, device)
     on_event(
         events.RunPlanned(
             cases=len(made.cases),
             launches=made.budget.launches,
-            expected_s=expected_s,
-            most_s=most_s,
+            most_s=made.most_s(),
             budget=made.budget.name,
             device=device.name or device.backend,
             left=None if prepared.resumed is None else len(made.units()),

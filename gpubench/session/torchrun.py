@@ -76,7 +76,7 @@ def follow(request: RunRequest, place: Place) -> Run:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own would wait for an exchange that hangs
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
-    variables = environment_of(device, os.environ, strict=False, peers=peers)
+    variables = environment_of(device, os.environ, peers=peers)
     for name in TF32_VARIABLES:
         os.environ.pop(name, None)
     os.environ.update(variables)

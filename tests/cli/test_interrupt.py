@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_child
 import pytest
 from own_net import own_net
 from patience import Stopwatch, is_gone, wait_until
@@ -27,7 +28,7 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     model, root = tmp_path / "hangs.py", tmp_path / "results"
     reached = tmp_path / "reached"
     model.write_text(own_net(f"open({str(reached)!r}, 'w').close()\nimport time\ntime.sleep(600)"))
-    process = subprocess.Popen(
+    process = forked_child.popen(
         [
             *(sys.executable, "-m", "gpubench", "run", str(model), "--no-micro", "--results", str(root)),
             *("--device", "cpu", "--precision", "fp32", "--task", "infer", "--batch-size", "8"),

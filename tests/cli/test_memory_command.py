@@ -294,6 +294,7 @@ def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: P
     assert [card["verdict"] for card in answer["cards"]] == ["does not fit", "fits"]
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(BY_VALUE)

@@ -18,7 +18,7 @@ from cuda_check.builders import (
     with_part,
 )
 from gpubench.cuda_check.judge import confirms, cut_off, failed, fault_of, judge
-from gpubench.cuda_check.plan import PARTS
+from gpubench.cuda_check.parts import STEPS
 from gpubench.models import (
     Cause,
     Execution,
@@ -55,7 +55,7 @@ def test_a_sound_card_passes_everything_and_is_confirmed():
 # --- parts ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["precision", "clock", "graph", "faults", "fp32"])
+@pytest.mark.parametrize("name", ["precision", "clock", "graph", "faults"])
 @pytest.mark.parametrize("state", [PartState.LEFT_OUT, PartState.NOT_REACHED, PartState.INTERRUPTED])
 def test_without_a_core_part_nothing_fails_and_nothing_is_confirmed(name, state):
     made = with_part(check(), name, state=state, reason="no time left")
@@ -70,7 +70,7 @@ def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
     assert state_of(made, "load", "energy counted") == "ok"
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", STEPS)
 def test_a_part_that_gave_no_answer_in_its_time_is_no_failure_and_no_confirmation(name):
     made = with_part(check(), name, state=PartState.CUT_OFF, reason="cut off during timed", took_s=31.0)
     assert states(made, name)["the part itself"] == "cut off"
@@ -83,25 +83,23 @@ def test_a_check_that_did_not_end_confirms_nothing():
     assert not confirms(check(finished_at=None))
 
 
+def test_without_a_proof_of_strict_fp32_nothing_is_confirmed():
+    made = check(precisions=tuple(proof(p) for p in Precision if p is not Precision.FP32))
+    assert not failed(judge(made))
+    assert not confirms(made)
+
+
 def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
-    """The part of each is told, not read out of its name."""
-    labels = ("a compile of fp32 words", "cnn fp32 graph batch 64")
-    made = check(
-        left_out=dict.fromkeys(labels, "no time"),
-        left_out_parts=dict(zip(labels, ("cases", "fp32"), strict=True)),
-    )
+    made = check(left_out=dict.fromkeys(("cnn tf32 graph batch 512", "cnn fp32 graph batch 64"), "no time"))
     assert "cases not tried" not in states(made, "compile")
     assert states(made, "cases")["cases not tried"] == "left out"
-    assert states(made, "fp32")["cases not tried"] == "left out"
     assert confirms(made)
 
 
 def test_each_reason_for_which_cases_were_not_tried_is_named_once():
     reasons = ("torchao is not installed", "it takes about 34 GiB", "torchao is not installed")
     labels = ("vit_b16 fp8 eager batch 64", "llama_1b amp-bf16 graph batch 4", "vit_b16 fp8 graph batch 64")
-    made = check(
-        left_out=dict(zip(labels, reasons, strict=True)), left_out_parts=dict.fromkeys(labels, "cases")
-    )
+    made = check(left_out=dict(zip(labels, reasons, strict=True)))
     (verdict,) = (v for v in judge(made) if "not tried" in v.what)
     assert (verdict.found.split()[0], verdict.reason) == ("3", "; ".join(reasons[:2]))
 
@@ -120,7 +118,7 @@ def test_compiled_cases_that_were_not_tried_or_are_not_here_are_each_named():
     nothing = row(Status.UNSUPPORTED, "compiled nothing", workload="lstm", execution=Execution.COMPILE)
     cases = (row(execution=Execution.COMPILE, graph_error=0.0), nothing)
     label = "vgg16 amp-bf16 compile batch 64"
-    made = check(cases=cases, left_out={label: "no time"}, left_out_parts={label: "compile"})
+    made = check(cases=cases, left_out={label: "no time"})
     found = {v.what: v for v in judge(made) if v.part == "compile"}
     assert found["a few steps of each case tried"].state == "ok"
     assert "lstm" in found["case not here"].reason
@@ -214,8 +212,7 @@ def test_power_before_the_judged_region_does_not_count():
 )
 def test_a_precision_is_as_far_from_float64_as_it_should_be(precision, error, state):
     made = check(precisions=(proof(precision, error),))
-    part = "fp32" if precision is Precision.FP32 else "precision"
-    assert states(made, part)[f"{precision} against float64"] == state
+    assert states(made, "precision")[f"{precision} against float64"] == state
 
 
 def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
@@ -226,14 +223,14 @@ def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
         replaced(sound, errors=sound.errors | {"matmul": 1.1e-5}),
         replaced(sound, switches=proof(Precision.TF32).switches),
     ):
-        assert states(check(precisions=(made,)), "fp32")["fp32 against float64"] == "FAILED"
+        assert states(check(precisions=(made,)), "precision")["fp32 against float64"] == "FAILED"
 
 
 def test_a_recurrent_layer_of_fp32_has_room_that_a_product_has_not():
     """One reads 5.7e-6 on an H100 in IEEE fp32, and 3.6e-4 in TF32."""
     sound = proof(Precision.FP32)
     made = replaced(sound, errors=sound.errors | {"rnn": 4.4e-5})
-    assert states(check(precisions=(made,)), "fp32")["fp32 against float64"] == "ok"
+    assert states(check(precisions=(made,)), "precision")["fp32 against float64"] == "ok"
 
 
 def named(*names: str) -> tuple[dict[str, object], ...]:
@@ -299,7 +296,7 @@ def test_the_same_lack_of_memory_is_a_fault_on_a_larger_card():
 def test_each_case_is_judged_in_the_part_that_tried_it():
     bad = {"status": Status.FAILED, "reason": "no"}
     for changes, part in (
-        ({"precision": Precision.FP32}, "fp32"),
+        ({"precision": Precision.FP32}, "cases"),
         ({"precision": Precision.TF32}, "cases"),
         ({"execution": Execution.COMPILE}, "compile"),
     ):
@@ -377,14 +374,9 @@ def figure() -> MicroResult:
 def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
     micro = (figure(),)
-    quick = replaced(
-        check().quick, case_count=18, with_micro=True, measurements=(measured(), late), micro=micro
-    )
+    quick = replaced(check().quick, with_micro=True, measurements=(measured(), late), micro=micro)
     seen = states(check(quick=quick), "quick")
     assert list(seen.values()) == ["ok", "left out", "ok", "shown"]
-    share = {"case_count": 6, "with_micro": False}
-    named = states(check(quick=replaced(quick, **share)), "quick")
-    assert any("6 of the 18 cases" in what for what in named)
     invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
     silent = replaced(late, cause=Cause.SILENCE)
     for bad in (invalid, silent):

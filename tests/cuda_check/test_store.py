@@ -253,17 +253,6 @@ def test_a_file_beyond_all_measure_is_not_read_whole(tmp_path):
         read_check(path)
 
 
-def test_a_file_from_before_parts_were_stored_has_them_by_the_labels(tmp_path):
-    parts = {
-        "vgg16 amp-bf16 compile batch 64": "compile",
-        "vgg16 fp32 graph batch 64": "fp32",
-        "vit_b16 infer int8 eager batch 64": "cases",
-    }
-    path = tmp_path / "check.json"
-    write_check(path, check(left_out=dict.fromkeys(parts, "no time")))
-    assert read_check(path).left_out_parts == parts
-
-
 # --- files of before -------------------------------------------------------------------------------------
 
 

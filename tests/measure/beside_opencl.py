@@ -63,7 +63,7 @@ def both(
     queue: cl.CommandQueue, *, probe_is_first: bool
 ) -> tuple[Callable[[int], float], Callable[[int], float]]:
     """Return what times so many copies of the probe and by hand, of new buffers [s]."""
-    probe = next(p for p in opencl.probes(queue, strict=False) if p.name == "device copy")
+    probe = next(p for p in opencl.probes(queue) if p.name == "device copy")
     size_bytes = probe.memory_bytes // 2
     makers = [lambda: probe.make(queue), lambda: copy_by_hand(queue.device, size_bytes)]
     if probe_is_first:

@@ -161,7 +161,7 @@ def by_harness(folder: Path) -> float:
         warmup_least_s=WARM_S,
         warmup_most_s=WARM_S,
         round_s=BLOCK_S,
-        case_s=None,
+        in_haste=False,
     )
     plan, _ = planned(folder, budget)
     (measured,) = Launcher(plan, plan.peers[0]).run()

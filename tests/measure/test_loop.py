@@ -5,11 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.measure.budget import DEFAULT, QUICK, budget_of
+from gpubench.measure.budget import DEFAULT, PUBLISH, QUICK, budget_of
 from gpubench.measure.launch import skipped_steps
 from gpubench.measure.loop import Clock, Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.stopping import Heap
 from gpubench.models import FindingKind, TelemetrySample
+
+LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)
+"""A budget whose timed part may be given up."""
 
 
 def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
@@ -104,9 +107,9 @@ def test_the_warm_up_keeps_its_times_and_sizes_the_rounds(fake_clock):
     series = Series()
     reports = []
     loop = make_loop(fake_clock, batches=4, report=lambda timed, done, *_: reports.append((timed, done)))
-    warm_up(loop, DEFAULT, series)
-    assert sum(r.steps for r in series.warmup) >= DEFAULT.warmup_steps
-    assert sum(r.wall_s for r in series.warmup) >= DEFAULT.warmup_least_s
+    warm_up(loop, LONG, series)
+    assert sum(r.steps for r in series.warmup) >= LONG.warmup_steps
+    assert sum(r.wall_s for r in series.warmup) >= LONG.warmup_least_s
     assert series.steps_per_round == 28
     assert series.findings == []
     assert [done for _, done in reports] == series.warmup
@@ -115,7 +118,7 @@ def test_the_warm_up_keeps_its_times_and_sizes_the_rounds(fake_clock):
 
 def test_a_warm_up_that_does_not_settle_goes_on_with_a_finding(fake_clock):
     series = Series()
-    warm_up(make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 200) % 2))), DEFAULT, series)
+    warm_up(make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 200) % 2))), LONG, series)
     assert [f.kind for f in series.findings] == [FindingKind.NOT_STEADY]
     assert series.findings[0].value == "step time"
 
@@ -124,13 +127,13 @@ def test_under_a_time_limit_the_warm_up_takes_half_of_what_is_left(fake_clock):
     series = Series()
     loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 20) % 2)), read_s=0.0)
     loop.deadline_s = loop.clock.now_s() + 10
-    warm_up(loop, DEFAULT, series)
+    warm_up(loop, LONG, series)
     assert 4.9 < sum(r.wall_s for r in series.warmup) < 6.0
 
 
 def test_timed_rounds_stop_when_sure_and_mark_nothing(fake_clock):
     series = Series(steps_per_round=25)
-    time_rounds(make_loop(fake_clock), DEFAULT, series)
+    time_rounds(make_loop(fake_clock), LONG, series)
     assert len(series.timed) == 20
     assert series.findings == []
     assert all(r.left_out is None for r in series.timed)
@@ -142,7 +145,7 @@ def test_timed_rounds_that_never_agree_end_at_the_deadline_or_when_it_is_hopeles
     """Two fast rounds and two slow ones by turns; the finding says how long the target would take."""
     series = Series(steps_per_round=25)
     restless = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + swing * ((i // 50) % 2)), read_s=0.0)
-    time_rounds(restless, DEFAULT, series)
+    time_rounds(restless, LONG, series)
     (finding,) = series.findings
     assert finding.kind is FindingKind.NOT_CONVERGED
     assert "which takes about" in finding.limit
@@ -151,7 +154,7 @@ def test_timed_rounds_that_never_agree_end_at_the_deadline_or_when_it_is_hopeles
 
 def test_rounds_before_a_drop_of_the_clock_are_marked_and_kept(fake_clock):
     series = Series(steps_per_round=25)
-    budget = msgspec.structs.replace(DEFAULT, target=1e-5)
+    budget = msgspec.structs.replace(LONG, target=1e-5)
     noise = lambda i: 0.02 * (0.97 if i < 600 else 1.0) * (1 + 1e-3 * ((i * 2654435761 >> 8) % 7 - 3))  # noqa: E731
     time_rounds(make_loop(fake_clock, step_s=noise, read_s=0.0), budget, series)
     left_out = [r for r in series.timed if r.left_out == "drift"]
@@ -163,7 +166,7 @@ def test_rounds_before_a_drop_of_the_clock_are_marked_and_kept(fake_clock):
 def test_a_round_that_took_far_longer_is_marked_and_counts(fake_clock):
     """Steps of 20 ms; the machine sleeps for two seconds in step 130, in the sixth round."""
     series = Series(steps_per_round=25)
-    budget = msgspec.structs.replace(DEFAULT, timed_s=15.0)
+    budget = msgspec.structs.replace(LONG, timed_s=15.0)
     asleep = make_loop(fake_clock, step_s=lambda i: 2.0 if i == 130 else 0.02, read_s=0.0)
     time_rounds(asleep, budget, series)
     assert [i for i, r in enumerate(series.timed) if r.mark == "clock_gap"] == [5]
@@ -188,18 +191,18 @@ def test_a_deadline_in_the_timed_part_keeps_the_rounds_there_are(fake_clock):
     series = Series(steps_per_round=25)
     loop = make_loop(fake_clock, read_s=0.0)
     loop.deadline_s = loop.clock.now_s() + 3
-    time_rounds(loop, DEFAULT, series)
+    time_rounds(loop, LONG, series)
     assert len(series.timed) == 6
     short = Series(steps_per_round=25)
     loop.deadline_s = loop.clock.now_s() + 0.7
     with pytest.raises(OutOfTimeError):
-        time_rounds(loop, DEFAULT, short)
+        time_rounds(loop, LONG, short)
 
 
 def test_rounds_that_were_stopped_are_judged_like_any(fake_clock):
     series = Series(steps_per_round=25)
     with pytest.raises(StoppedError):
-        time_rounds(make_loop(fake_clock, stopped=lambda: len(series.timed) == 6), DEFAULT, series)
+        time_rounds(make_loop(fake_clock, stopped=lambda: len(series.timed) == 6), LONG, series)
     assert len(series.timed) == 6
     assert {f.kind for f in series.findings} == {FindingKind.NOT_CONVERGED}
 
@@ -207,7 +210,7 @@ def test_rounds_that_were_stopped_are_judged_like_any(fake_clock):
 def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     scales = iter(range(1, 100))
     series = Series(steps_per_round=25)
-    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=float(next(scales)))), DEFAULT, series)
+    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=float(next(scales)))), LONG, series)
     assert series.scales == [float(n) for n in range(1, 22)]
 
 
@@ -215,7 +218,7 @@ def test_a_step_skipped_in_the_first_timed_round_is_seen(fake_clock):
     """The scale was halved between the end of the warm-up and the end of the first round."""
     scales = iter([1024.0] + [512.0] * 99)
     series = Series(steps_per_round=25)
-    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=next(scales))), DEFAULT, series)
+    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=next(scales))), LONG, series)
     assert skipped_steps(series.scales) == 1
 
 
@@ -245,8 +248,12 @@ def test_the_budgets_are_those_of_the_contract():
     assert (QUICK.round_s, QUICK.window_s, QUICK.judge_temperature) == (0.1, 0.3, False)
     on_cpu = budget_of("quick", on_cpu=True)
     assert (on_cpu.warmup_least_s, on_cpu.window_s) == (2.0, 0.4)
-    assert (DEFAULT.launches, DEFAULT.target, DEFAULT.timed_s) == (3, 0.005, 90.0)
-    assert (DEFAULT.warmup_steps, DEFAULT.warmup_least_s, DEFAULT.warmup_most_s) == (50, 10.0, 120.0)
-    assert (DEFAULT.round_s, DEFAULT.window_s, DEFAULT.agreement) == (0.5, 2.0, 0.005)
-    assert budget_of("publish", on_cpu=False).launches == 5
+    assert (DEFAULT.launches, DEFAULT.target) == (3, 0.015)
+    assert (DEFAULT.timed_least_s, DEFAULT.timed_s) == (2.0, 4.0)
+    assert (DEFAULT.warmup_steps, DEFAULT.warmup_least_s, DEFAULT.warmup_most_s) == (10, 1.2, 8.0)
+    assert (PUBLISH.launches, PUBLISH.target) == (8, 0.005)
+    assert PUBLISH.timed_least_s == PUBLISH.timed_s == 30.0
+    assert (PUBLISH.warmup_steps, PUBLISH.warmup_least_s, PUBLISH.warmup_most_s) == (50, 10.0, 120.0)
+    assert (PUBLISH.round_s, PUBLISH.window_s, PUBLISH.agreement) == (0.5, 2.0, 0.005)
+    assert budget_of("publish", on_cpu=False) is PUBLISH
     assert budget_of("quick", on_cpu=True).warmup_steps == 5

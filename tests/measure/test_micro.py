@@ -182,15 +182,14 @@ def test_launches_are_divided_by_their_number():
 
 
 def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
-    strict = [p.precision for p in micro.gemm_probes(h100, strict=True)]
-    others = {p.precision for p in micro.gemm_probes(h100, strict=False)}
-    assert set(strict) == {"fp32"}
-    assert others == {"tf32", "fp16", "bf16", "fp8", "int8"}
-    hasty = {p.precision for p in micro.gemm_probes(h100, strict=False, in_haste=True)}
-    assert hasty == {"tf32", "fp16", "bf16"}
+    def of(device, **options):
+        return {p.precision for p in micro.gemm_probes(device, **options)}
+
+    assert of(h100) == {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
+    assert of(h100, in_haste=True) == {"fp32", "tf32", "fp16", "bf16"}
     ampere = msgspec.structs.replace(h100, compute_capability=(8, 0))
-    assert {p.precision for p in micro.gemm_probes(ampere, strict=False)} == {"tf32", "fp16", "bf16", "int8"}
-    assert {p.precision for p in micro.gemm_probes(cpu, strict=False)} == {"bf16"}
+    assert of(ampere) == {"fp32", "tf32", "fp16", "bf16", "int8"}
+    assert of(cpu) == {"fp32", "bf16"}
 
 
 def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
@@ -198,8 +197,13 @@ def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(probes, "MICRO_WARM_S", 0.0)
     budget = msgspec.structs.replace(QUICK, micro_s=0.01)
-    found = list(micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True))
-    assert [r.name for r in found] == ["gemm", "device copy", "launch wall"]
+    found = list(micro.run_micro(CPU, cpu, budget, BLIND))
+    assert [(r.name, r.precision) for r in found] == [
+        ("gemm", "fp32"),
+        ("gemm", "bf16"),
+        ("device copy", None),
+        ("launch wall", None),
+    ]
     assert found[-1].size == "1000 launches"
     assert all(r.value > 0 for r in found)
 
@@ -243,30 +247,26 @@ def test_a_strict_product_is_flagged_where_fp32_is_not_ieee(cpu, monkeypatch):
     monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(micro, "probe_errors", lambda device: {"matmul": 3e-4, "conv": 5e-7})
     budget = msgspec.structs.replace(QUICK, micro_s=0.01, target=10.0)
-    found = {r.name: r for r in micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True)}
-    assert [(f.kind, f.value) for f in found["gemm"].findings] == [(FindingKind.TF32_IN_FORCE, 3e-4)]
-    assert found["device copy"].findings == ()
-    assert best_gemm(list(found.values())) == {}
-    others = micro.run_micro(CPU, cpu, budget, BLIND, strict=False, others=False)
-    assert [r.findings for r in others] == [()]
+    found = {(r.name, r.precision): r for r in micro.run_micro(CPU, cpu, budget, BLIND)}
+    assert [(f.kind, f.value) for f in found["gemm", "fp32"].findings] == [(FindingKind.TF32_IN_FORCE, 3e-4)]
+    assert found["gemm", "bf16"].findings == found["device copy", None].findings == ()
+    assert Precision.FP32 not in best_gemm(list(found.values()))
 
 
 def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):
-    assert list(micro.run_micro(CPU, cpu, QUICK, BLIND, strict=True, others=True, time_s=0.0)) == []
+    assert list(micro.run_micro(CPU, cpu, QUICK, BLIND, time_s=0.0)) == []
     tiny = msgspec.structs.replace(cpu, memory_bytes=1000)
-    assert [r.name for r in micro.run_micro(CPU, tiny, QUICK, BLIND, strict=True, others=True)] == [
-        "launch wall"
-    ]
+    assert [r.name for r in micro.run_micro(CPU, tiny, QUICK, BLIND)] == ["launch wall"]
 
 
 def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_says_its_size(h100):
     small = probes.MEMORY_SHARE * 8 * GIB
-    card = [micro.device_copy(micro.COPY_BYTES), *micro.gemm_probes(h100, strict=False)]
+    card = [micro.device_copy(micro.COPY_BYTES), *micro.gemm_probes(h100)]
     found = list(probes.fitting(card, small))
     assert found[0].size == "1024 MiB"
     assert found[0].work == 2.0 * GIB
     assert [p.size for p in found if p.precision == "tf32"] == ["4096", "8192", "16384"]
-    found = list(probes.fitting(micro.gemm_probes(h100, strict=False), GIB // 2))
+    found = list(probes.fitting(micro.gemm_probes(h100), GIB // 2))
     assert [p.size for p in found if p.precision == "tf32"] == ["4096"]  # 16384 comes down to 4096 too
     assert all(p.memory_bytes <= GIB // 2 for p in found)
     assert list(probes.fitting([micro.gemm("fp32", 4096), micro.device_copy(GIB)], 1000)) == []

@@ -9,8 +9,7 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.executions import OF_TORCH
-from gpubench.measure.budget import AFTERWARDS_S, LEAST_ROUNDS, QUICK, within
-from gpubench.measure.estimate import aim_s
+from gpubench.measure.budget import DEFAULT, PUBLISH
 from gpubench.measure.plan import Group, plan
 from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
@@ -41,6 +40,7 @@ def profiles(make_profile):
         "cnn": make_profile("cnn"),
         "lstm": make_profile("lstm", is_image=False),
         "vgg16": vgg16,
+        "resnet50": make_profile("resnet50"),
     }
 
 
@@ -48,14 +48,57 @@ def labels(made):
     return [planned.case.label for planned in made.cases]
 
 
-def test_a_gpu_gets_its_precisions_eager_and_graph_at_the_main_batch(h100, profiles):
+def test_the_default_suite_of_a_gpu_is_seven_graphs_at_the_main_batch_in_three_launches(h100, profiles):
     made = plan(RunRequest(), h100, profiles)
-    assert len(made.cases) == 3 * 3 * 2
     cases = {planned.case for planned in made.cases}
-    assert {c.precision for c in cases} == {Precision.FP32, Precision.TF32, Precision.AMP_BF16}
-    assert {c.execution for c in cases} == {Execution.EAGER, Execution.GRAPH}
-    assert {(c.workload, c.batch_size) for c in cases} == {("cnn", 512), ("lstm", 512), ("vgg16", 64)}
-    assert made.budget.launches == 3
+    both = (Precision.FP32, Precision.AMP_BF16)
+    assert {(c.workload, c.precision) for c in cases} == {
+        *((name, precision) for name in ("cnn", "lstm", "vgg16") for precision in both),
+        ("resnet50", Precision.AMP_BF16),
+    }
+    assert {c.execution for c in cases} == {Execution.GRAPH}
+    batches = {(c.workload, c.batch_size) for c in cases if c.workload != "resnet50"}
+    assert batches == {("cnn", 512), ("lstm", 512), ("vgg16", 64)}
+    assert len(made.cases) == 7
+    assert made.budget == DEFAULT
+    assert (DEFAULT.launches, DEFAULT.target) == (3, 0.015)
+
+
+def test_the_modern_suite_is_four_networks_at_amp_eager_and_compiled(h100):
+    made = plan(RunRequest(suite="modern"), h100, load_profiles())
+    names = ("resnet50", "vit_b16", "bert_base", "llama_1b")
+    assert {(p.case.workload, p.case.precision, p.case.execution) for p in made.cases} == {
+        (name, Precision.AMP_BF16, execution)
+        for name in names
+        for execution in (Execution.EAGER, Execution.COMPILE)
+    }
+
+
+def test_precisions_and_executions_that_are_named_take_the_place_of_those_of_the_suite(h100, profiles):
+    made = plan(RunRequest(precisions=("fp32", "tf32"), executions=("eager",)), h100, profiles)
+    assert len(made.cases) == 4 * 2
+    assert {p.case.execution for p in made.cases} == {Execution.EAGER}
+    assert {p.case.precision for p in made.cases} == {Precision.FP32, Precision.TF32}
+
+
+def test_a_suite_and_workloads_by_name_are_refused_together():
+    with pytest.raises(MisuseError, match="--suite measures its own workloads: leave out the workloads"):
+        check_request(RunRequest(suite="modern", workloads=("cnn",)), KNOWN)
+
+
+def test_the_first_figure_of_a_run_is_the_amp_case_of_the_most_arithmetic(h100):
+    for seed in range(20):
+        first = plan(RunRequest(seed=seed), h100, load_profiles()).units()[0].planned.case
+        assert (first.workload, first.precision) == ("vgg16", Precision.AMP_BF16)
+
+
+def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, profiles):
+    made = plan(RunRequest(), h100, profiles)
+    timed_s = 3 * 7 * (DEFAULT.warmup_most_s + DEFAULT.timed_s)
+    assert timed_s < made.most_s() < timed_s + 3 * 7 * 10 + 3 * 20 + 16
+    assert plan(RunRequest(time_limit_s=50.0), h100, profiles).most_s() == 50.0
+    compiled = plan(RunRequest(executions=("compile",)), h100, profiles)
+    assert compiled.most_s() > made.most_s() + 3 * 7 * 40
 
 
 def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
@@ -67,15 +110,17 @@ def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
     rows = [record.measurement(unit) for unit in made.units()]
     convolving = {"cnn": True, "lstm": False, "resnet50": True, "bert_base": False}
     assert {row.case.workload: row.convolves for row in rows} == convolving
-    assert {row.target for row in rows} == {0.005}
+    assert {row.target for row in rows} == {0.015}
     again = [resume._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
     assert again == list(made.cases)
 
 
-def test_publish_adds_compile_and_five_launches(h100, profiles):
+def test_publish_measures_every_execution_in_eight_launches_of_thirty_seconds(h100, profiles):
     made = plan(RunRequest(budget="publish"), h100, profiles)
     assert {p.case.execution for p in made.cases} == set(OF_TORCH)
-    assert made.budget.launches == 5
+    assert made.budget == PUBLISH
+    assert (PUBLISH.launches, PUBLISH.target) == (8, 0.005)
+    assert PUBLISH.timed_least_s == PUBLISH.timed_s == 30.0
 
 
 def test_an_older_gpu_gets_fp16_and_no_tf32(h100, profiles):
@@ -94,6 +139,7 @@ def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_do(cpu, profiles):
     assert {c.execution for c in cases} == {Execution.EAGER}
     assert {c.precision for c in cases} == {Precision.FP32, Precision.AMP_BF16}
     assert {(c.workload, c.batch_size) for c in cases} == {("cnn", 64), ("lstm", 64), ("vgg16", 1)}
+    assert made.budget.launches == 1
     assert (made.budget.name, made.budget.warmup_steps) == ("quick", 5)
 
 
@@ -117,7 +163,7 @@ def test_what_is_asked_for_by_name_and_missing_is_unsupported_with_its_reason(cp
 def test_the_memory_format_is_the_faster_one_and_part_of_the_case(h100, profiles):
     formats = {
         (p.case.workload, p.case.precision): p.case.memory_format
-        for p in plan(RunRequest(), h100, profiles).cases
+        for p in plan(RunRequest(precisions=("fp32", "tf32", "amp")), h100, profiles).cases
     }
     assert formats["vgg16", Precision.FP32] is MemoryFormat.CONTIGUOUS
     assert formats["vgg16", Precision.TF32] is MemoryFormat.CHANNELS_LAST
@@ -130,43 +176,29 @@ def test_launches_are_interleaved_in_an_order_that_the_seed_fixes(h100, profiles
     units = made.units()
     assert units == plan(RunRequest(seed=7), h100, profiles).units()
     assert units != plan(RunRequest(seed=8), h100, profiles).units()
-    assert len(units) == 3 * 18
+    assert len(units) == 3 * 7
     per_launch = [[u.planned.case for u in units if u.launch == n] for n in range(3)]
     assert per_launch[0] != per_launch[1]
     assert {frozenset(cases) for cases in per_launch} == {frozenset(p.case for p in made.cases)}
 
 
-def test_strict_fp32_has_a_process_of_its_own_and_executions_follow_each_other(h100, profiles):
+def test_a_launch_is_one_process_and_its_executions_follow_each_other(h100, profiles):
     units = plan(RunRequest(budget="publish"), h100, profiles).units()
-    for launch in range(5):
-        kinds = [u.group.strict for u in units if u.launch == launch]
-        assert sum(a != b for a, b in pairwise(kinds)) == 1
-        for strict in (True, False):
-            group = [u.planned.case for u in units if u.group[:2] == (launch, strict)]
-            assert all((c.precision is Precision.FP32) == strict for c in group)
-            executions = [c.execution for c in group]
-            first_compile = executions.index(Execution.COMPILE)
-            assert set(executions[first_compile:]) == {Execution.COMPILE}
-            for eager, graph in zip(group[:first_compile:2], group[1:first_compile:2], strict=True):
-                assert msgspec.structs.replace(eager, execution=Execution.GRAPH) == graph
+    for launch in range(8):
+        group = [u.planned.case for u in units if u.launch == launch]
+        assert {u.group for u in units if u.launch == launch} == {Group(launch)}
+        assert {c.precision for c in group} == {Precision.FP32, Precision.AMP_BF16}
+        executions = [c.execution for c in group]
+        first_compile = executions.index(Execution.COMPILE)
+        assert set(executions[first_compile:]) == {Execution.COMPILE}
+        for eager, graph in zip(group[:first_compile:2], group[1:first_compile:2], strict=True):
+            assert msgspec.structs.replace(eager, execution=Execution.GRAPH) == graph
 
 
-def test_in_haste_one_process_serves_every_precision_of_torch(h100, profiles):
-    quick = plan(RunRequest(budget="quick", seed=3), h100, profiles)
-    assert {u.group for u in quick.units()} == {Group(launch=0, strict=False)}
-    assert {u.planned.case.precision for u in quick.units()} >= {Precision.FP32, Precision.TF32}
-    assert not plan(RunRequest(), h100, profiles).shares()
-    assert not plan(RunRequest(budget="quick", micro="only"), h100, profiles).shares()
-    assert not quick.shares(Framework.KERAS_JAX)
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_the_order_within_one_process_changes_from_launch_to_launch(h100, profiles, strict):
+def test_the_order_within_one_process_changes_from_launch_to_launch(h100, profiles):
     made = plan(RunRequest(executions=("eager",), budget="publish"), h100, profiles)
-    orders = {
-        tuple(u.planned.case for u in made.units() if u.group[:2] == (launch, strict)) for launch in range(5)
-    }
-    assert len(orders) > 1
+    orders = {tuple(u.planned.case for u in made.units() if u.launch == launch) for launch in range(8)}
+    assert len(orders) > 4
     assert len({frozenset(order) for order in orders}) == 1
 
 
@@ -216,13 +248,12 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"micro": "only", "task": "infer"}, "--micro-only measures no workload"),
         ({"micro": "only", "trainable": "lora"}, "--micro-only measures no workload"),
         ({"resume": "latest", "asked": ("resume", "gpus")}, "leave out --gpus"),
-        ({"resume": "latest", "asked": ("workload",)}, "leave out workloads by name"),
+        ({"resume": "latest", "asked": ("workload",), "workloads": ("cnn",)}, "leave out workloads by name"),
         ({"time_limit_s": 0.0}, "--time-limit 0 must"),
         ({"time_limit_s": float("nan")}, "--time-limit nan must"),
         ({"precisions": ("fp6",)}, "--precision 'fp6' is unknown"),
         ({"executions": ("magic",)}, "--execution 'magic' is unknown"),
         ({"device": "toaster"}, "'toaster' is not a device"),
-        ({"workloads": ()}, "no workload named"),
     ],
 )
 def test_a_request_that_nothing_could_meet_is_refused_in_one_line(changes, words):
@@ -235,33 +266,15 @@ def test_all_means_every_workload_and_names_are_taken_once():
     assert check_request(RunRequest(workloads=("all", "cnn")), KNOWN).workloads == KNOWN
 
 
-def test_a_quick_run_of_the_classic_three_aims_at_two_minutes(h100, cpu, profiles):
-    made = plan(RunRequest(budget="quick"), h100, profiles)
-    assert len(made.cases) == 18
-    assert 90 < aim_s(made) < 120 - 5  # the device is looked at before and after
-    assert aim_s(plan(RunRequest(), h100, profiles)) is None
-    compiled = plan(RunRequest(budget="quick", executions=("eager", "compile")), h100, profiles)
-    assert aim_s(compiled) > aim_s(made) + 9 * 20
-    assert aim_s(plan(RunRequest(), cpu, profiles)) is None
-
-
-def test_haste_shortens_a_case_but_never_below_what_a_figure_needs():
-    left = within(QUICK, 3.5, 0.1)
-    assert (left.warmup_most_s, left.timed_s) == (pytest.approx(1.8), 3.5 - AFTERWARDS_S)
-    none = within(QUICK, -1.0, 0.1)
-    assert (none.warmup_most_s, none.timed_s) == (pytest.approx(1.8), pytest.approx(1.2))
-    assert none.timed_s > LEAST_ROUNDS * none.round_s  # what the stop rule asks for, and rounds vary
-    slow = within(QUICK, -1.0, 1.2)
-    assert slow.timed_s == QUICK.timed_s
-    plenty = within(QUICK, 100.0, 0.1)
-    assert (plenty.warmup_most_s, plenty.timed_s) == (QUICK.warmup_most_s, QUICK.timed_s)
-
-
-def test_micro_only_needs_both_kinds_of_process_and_no_case():
-    device = DeviceProfile(backend="cpu")
-    made = plan(RunRequest(micro="only"), device, {})
-    assert made.cases == ()
-    assert made.strict_groups() == (True, False)
+def test_micro_only_has_no_case_and_the_micro_benchmarks_of_a_run_come_once(h100, cpu, profiles):
+    alone = plan(RunRequest(micro="only"), DeviceProfile(backend="cpu"), {})
+    assert (alone.cases, alone.micro_left, alone.budget.launches) == ((), True, 1)
+    made = plan(RunRequest(), h100, profiles)
+    assert made.micro_left
+    begun = {(made.cases[0].case, 0)}
+    assert not msgspec.structs.replace(made, done=frozenset(begun)).micro_left
+    assert not plan(RunRequest(micro="none"), h100, profiles).micro_left
+    assert not plan(RunRequest(frameworks=(Framework.KERAS_JAX,)), cpu, profiles).micro_left
 
 
 def test_several_gpus_are_timed_beside_one_eagerly_and_in_a_process_of_their_own(h100, profiles):
@@ -270,7 +283,7 @@ def test_several_gpus_are_timed_beside_one_eagerly_and_in_a_process_of_their_own
     assert counts == {
         (name, execution, count)
         for name in profiles
-        for execution, count in ((Execution.EAGER, 1), (Execution.GRAPH, 1), (Execution.EAGER, 4))
+        for execution, count in ((Execution.GRAPH, 1), (Execution.EAGER, 4))
     }
     assert made.peers == (h100,) * 3
     groups = [unit.group for unit in made.units()]

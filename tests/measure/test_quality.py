@@ -139,7 +139,7 @@ def test_figures_have_their_interval_over_seeds_and_precisions_are_paired_by_see
 def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_nothing_else() -> None:
     request = check_request(RunRequest(to_quality=True, precisions=("fp32",)), ["cnn"])
     made = plan(request, CPU, {name: load_profiles()[name] for name in request.workloads})
-    assert (made.cases, made.micro_groups()) == ((), ())
+    assert (made.cases, made.micro_left) == ((), False)
     assert {(p.case.workload, p.case.precision.value, p.case.batch_size) for p in made.quality} == {
         ("cnn", "fp32", 64),
         ("lstm", "fp32", 64),
@@ -150,13 +150,14 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
     ("given", "named"),
     [
         ({"workloads": ("vgg16",)}, "vgg16 has no stated quality"),
-        ({"asked": ("workload", "to_quality")}, "vgg16 has no stated quality"),
+        ({"asked": ("workload", "to_quality"), "workloads": ("cnn", "vgg16")}, "vgg16 has no stated quality"),
         ({"batch_size": 8}, "--batch-size"),
         ({"task": "infer"}, "--task"),
         ({"executions": ("graph",)}, "--execution"),
         ({"frameworks": ("keras-jax",)}, "--framework"),
         ({"gpus": 2}, "--gpus"),
         ({"micro": "only"}, "--micro-only"),
+        ({"suite": "modern"}, "--suite"),
     ],
 )
 def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object], named: str) -> None:

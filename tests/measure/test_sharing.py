@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
+import forked_child
 import pytest
 import torch
 import two_ranks
@@ -31,10 +31,7 @@ def together(tmp_path_factory) -> list[dict[str, list[list[float]]]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     script = Path(two_ranks.__file__)
-    ranks = [
-        subprocess.Popen([sys.executable, script, f"{rank}", f"{port}", folder], env=None)
-        for rank in range(2)
-    ]
+    ranks = [forked_child.popen([sys.executable, script, f"{rank}", f"{port}", folder]) for rank in range(2)]
     assert [rank.wait(120) for rank in ranks] == [0, 0]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 

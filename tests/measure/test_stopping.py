@@ -11,10 +11,12 @@ import pytest
 from scripted import GPU_BOUND, HOST_BOUND, correlated
 
 from gpubench import stats
-from gpubench.measure.budget import DEFAULT, LEAST_ROUNDS, QUICK, Budget
+from gpubench.measure.budget import DEFAULT, LEAST_ROUNDS, PUBLISH, QUICK, SLOW_STEPS_S, Budget
 from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp, stop_rule
 from gpubench.models import FindingKind, Round, TelemetrySample
 
+LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)
+"""A budget whose timed part may be given up."""
 STEP_S = 0.02
 STEPS_PER_ROUND = 25
 MOST_STEPS = 10_000
@@ -132,21 +134,39 @@ def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
 
 def test_a_gpu_bound_row_takes_little_more_than_the_least_time():
     """10 s, because the energy of less is not known; a restless card takes up to a minute."""
-    rules = timed(DEFAULT, GPU_BOUND, 200)
+    rules = timed(LONG, GPU_BOUND, 200)
     assert all(rule.converged() for rule in rules)
-    assert all(DEFAULT.timed_least_s <= rule.elapsed_s <= 12 for rule in rules)
+    assert all(LONG.timed_least_s <= rule.elapsed_s <= 12 for rule in rules)
     assert coverage(rules) >= 0.92
-    restless = timed(DEFAULT, (0.005, 0.6), 200)
+    restless = timed(LONG, (0.005, 0.6), 200)
     assert all(rule.converged() for rule in restless)
     assert fmean(rule.elapsed_s for rule in restless) < 20
 
 
+def test_a_gpu_bound_row_of_a_default_launch_is_sure_after_two_seconds():
+    rules = timed(DEFAULT, GPU_BOUND, 200)
+    assert all(rule.converged() for rule in rules)
+    assert all(2.0 <= rule.elapsed_s < 2.2 for rule in rules)
+    restless = timed(DEFAULT, (0.005, 0.6), 200)
+    assert fmean(not rule.converged() for rule in restless) <= 0.02
+    assert fmean(rule.elapsed_s for rule in restless) < 2.4
+    host = timed(DEFAULT, HOST_BOUND, 200)
+    assert fmean(rule.converged() for rule in host) <= 0.05
+    assert all(4.0 <= rule.elapsed_s < 4.3 for rule in host if not rule.converged())
+    assert coverage(host) >= 0.92
+
+
+@pytest.mark.parametrize(("round_s", "timed_s"), [(0.1, 4.0), (1.0, 12.0), (10.0, SLOW_STEPS_S)])
+def test_slow_steps_are_timed_until_ten_of_them_are_in_or_half_a_minute_is_over(round_s, timed_s):
+    assert stop_rule(DEFAULT, round_s).deadline_s == pytest.approx(timed_s)
+
+
 def test_a_host_bound_row_is_given_up_early_with_an_honest_interval_and_a_reason():
     """0.5 % would take a quarter of an hour: the row ends after 20 of 90 s and says so."""
-    rules = timed(DEFAULT, HOST_BOUND, 200)
+    rules = timed(LONG, HOST_BOUND, 200)
     assert np.quantile([rule.elapsed_s for rule in rules], 0.95) < 22
     assert max(rule.elapsed_s for rule in rules) < 45
-    assert min(rule.elapsed_s for rule in rules) >= 2 * DEFAULT.timed_least_s
+    assert min(rule.elapsed_s for rule in rules) >= 2 * LONG.timed_least_s
     assert coverage(rules) >= 0.92
     unmet = [rule.unmet() for rule in rules]
     assert {f.kind for f in unmet} == {FindingKind.NOT_CONVERGED}
@@ -159,12 +179,12 @@ def test_a_host_bound_row_is_given_up_early_with_an_honest_interval_and_a_reason
 @pytest.mark.parametrize("spread", [0.005, 0.01])
 def test_a_row_that_can_reach_its_target_in_time_is_rarely_given_up(spread):
     """It takes 8 and 31 s of rounds on average at a correlation of 0.6."""
-    rules = timed(DEFAULT, (spread, 0.6), 200)
+    rules = timed(LONG, (spread, 0.6), 200)
     assert fmean(rule.verdict() is Verdict.OUT_OF_REACH for rule in rules) <= 0.05
 
 
 def test_a_row_out_of_reach_is_not_given_up_before_that_is_known():
-    rule = stop_rule(DEFAULT)
+    rule = stop_rule(LONG)
     rng = np.random.default_rng(0)
     verdicts = [rule.feed(float(v), 0.5) for v in correlated(0.6, 0.05, 40, rng)]
     assert verdicts == [Verdict.GO_ON] * 39 + [Verdict.OUT_OF_REACH]
@@ -253,7 +273,7 @@ def test_without_drift_nothing_is_left_out():
 # --- warm-up -----------------------------------------------------------------------------------------
 
 
-def warm(budget=DEFAULT, **changes) -> WarmUp:
+def warm(budget=LONG, **changes) -> WarmUp:
     return WarmUp(budget=msgspec.structs.replace(budget, **changes))
 
 
@@ -269,9 +289,17 @@ def feed(rule: WarmUp, step_s: float, count: int, steps: int = 25, **seen) -> Ve
 def test_warm_up_lasts_at_least_its_steps_and_its_seconds():
     rule = warm()
     assert feed(rule, 0.02, 100) is Verdict.DONE
-    assert rule.elapsed_s >= DEFAULT.warmup_least_s
+    assert rule.elapsed_s >= LONG.warmup_least_s
     slow = warm(warmup_least_s=0.0)
     assert feed(slow, 3.0, 49, steps=1) is Verdict.OUT_OF_TIME
+
+
+def test_a_warm_up_of_slow_steps_has_the_time_of_its_least_steps_up_to_half_a_minute():
+    assert warm(DEFAULT).most_s(0.01) == DEFAULT.warmup_most_s
+    assert feed(warm(DEFAULT), 1.0, 20, steps=1) is Verdict.DONE
+    assert warm(DEFAULT).most_s(1.0) == 14.0
+    assert warm(DEFAULT).most_s(60.0) == SLOW_STEPS_S
+    assert WarmUp(budget=DEFAULT, limit_s=3.0).most_s(60.0) == 3.0
 
 
 def test_warm_up_goes_on_until_four_windows_agree():
@@ -290,7 +318,7 @@ def test_warm_up_that_never_agrees_ends_at_its_cap():
         verdict = feed(rule, 0.02 * (1 + 0.1 * (index % 2)), 4)
         index += 1
     assert verdict is Verdict.OUT_OF_TIME
-    assert rule.elapsed_s >= DEFAULT.warmup_most_s
+    assert rule.elapsed_s >= LONG.warmup_most_s
 
 
 def at(t_s: float, celsius: float, clock: float = 1.98e9) -> list[TelemetrySample]:
@@ -324,7 +352,7 @@ def test_a_clock_that_still_moves_keeps_warming_up():
     assert spread(0.0199).unsettled() is None
 
 
-@pytest.mark.parametrize(("budget", "agreement"), [(DEFAULT, 0.005), (QUICK, 0.02)])
+@pytest.mark.parametrize(("budget", "agreement"), [(LONG, 0.005), (QUICK, 0.02), (DEFAULT, 0.02)])
 def test_windows_agree_within_what_the_budget_says(budget, agreement):
     def windows(apart: float) -> WarmUp:
         rule = warm(budget)
@@ -355,7 +383,7 @@ def test_a_gradient_scale_that_still_falls_keeps_warming_up():
 @pytest.mark.parametrize(
     "noise", [HOST_BOUND, (0.1, 0.6), (0.02, 0.6)], ids=["host", "restless host", "calm host"]
 )
-@pytest.mark.parametrize("budget", [QUICK, DEFAULT], ids=["quick", "default"])
+@pytest.mark.parametrize("budget", [QUICK, LONG], ids=["quick", "publish"])
 def test_a_host_bound_warm_up_ends_though_no_four_windows_agree(budget, noise):
     """Waiting for luck took 118 s of the 120 at a spread of 5 %."""
     spread, phi = noise

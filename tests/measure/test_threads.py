@@ -50,9 +50,9 @@ def test_the_powers_of_two_below_all_threads_and_all_of_them(monkeypatch, cores,
 
 
 def test_a_process_is_told_its_threads_before_it_loads_anything():
-    told = environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, strict=True, threads=2)
+    told = environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, threads=2)
     assert {told[name] for name in THREAD_VARIABLES} == {"2"}
-    assert environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, strict=True)["OMP_NUM_THREADS"] == "8"
+    assert environment_of(cpu(8), {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
 
 
 def measured(monkeypatch, script: dict) -> tuple[Run, Launcher]:
@@ -115,7 +115,7 @@ def test_the_table_of_the_page_has_each_number_of_threads_and_no_gpu():
         ({"gpus": 2}, cpu(4), "leave out --gpus"),
         ({"frameworks": ("keras-jax",)}, cpu(4), "leave out --framework keras-jax"),
         (
-            {"micro": "only", "precisions": (), "workloads": ("cnn", "lstm", "vgg16")},
+            {"micro": "only", "precisions": (), "workloads": ()},
             cpu(4),
             "leave out --thread",
         ),

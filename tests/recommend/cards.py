@@ -5,13 +5,22 @@ from __future__ import annotations
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Decision, Ranking
-from gpubench.recommend.verdict import NO_GPU_NEEDED
+from gpubench.recommend.verdict import NO_GPU_NEEDED, other_answers, room_for
 from gpubench.sections import verdict
 from gpubench.sections.choices import fits_in_short, fits_words
 from gpubench.sections.data import of_ranking
 from gpubench.units import format_bytes, format_duration, format_number, format_percent, format_usd
 
-MOST_WORDS, MOST_WORDS_OF_HOW_SURE = 60, 15
+MOST_WORDS, MOST_WORDS_OF_ANOTHER, MOST_WORDS_OF_HOW_SURE = 60, 24, 15
+
+
+def most_words(ranking: Ranking) -> int:
+    """Return how many words an answer may have: 60, and those of what stands beside it, 110 in all."""
+    others = [f"{term} {text}".split() for term, text in other_answers(ranking).items()]
+    assert len(others) <= 4
+    assert all(len(words) <= MOST_WORDS_OF_ANOTHER for words in others), others
+    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)), 110)
+    return room_for(ranking)
 
 
 def card_of(ranking: Ranking) -> tuple[str, dict[str, Fact]]:
@@ -35,18 +44,19 @@ def words_of(*parts: Paragraph | Facts) -> list[str]:
 
 
 def assert_card_is_whole(ranking: Ranking) -> None:
-    """Hold the card to 60 words with every promised element in it, on a terminal and on a page."""
+    """Hold the card to its words with every promised element in it, on a terminal and on a page."""
     block = verdict.SECTION.render(of_ranking(ranking))
     for parts in (block.brief, block.parts):
-        assert len(words_of(*parts)) <= MOST_WORDS, " ".join(words_of(*parts))
+        assert len(words_of(*parts)) <= most_words(ranking), " ".join(words_of(*parts))
         assert all(fact.value for part in parts if isinstance(part, Facts) for fact in part.rows)
     headline, facts = card_of(ranking)
     decision = ranking.decision
+    assert facts.keys() >= other_answers(ranking).keys()
     if headline.startswith(NO_GPU_NEEDED):
         return
     paid = decision.rather_rent or decision.choice
     _assert_what(headline, paid)
-    _assert_job(facts["Job"], decision, paid, room=MOST_WORDS - len(words_of(*block.brief)))
+    _assert_job(facts["Job"], decision, paid, room=most_words(ranking) - len(words_of(*block.brief)))
     assert 3 <= len(facts["How sure"].value.split()) <= MOST_WORDS_OF_HOW_SURE
     second = decision.choice if decision.rather_rent else decision.runner_up
     if second is not None:

@@ -349,7 +349,7 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
 def test_what_does_not_pay_is_said_before_anything_is_bought(jobs, weighed):
     """A job of 33 h a month on a card of three years: on the first line, on the card, in verdict and decision."""
     found = gpubench.rank(
-        "resnet50", max_purchase_usd=3000, jobs_per_month=jobs, as_of="2026-11-20", draws=50
+        "resnet50", max_purchase_usd=3000, jobs_per_month=jobs, hour_worth=0, as_of="2026-11-20", draws=50
     )
     own, rent = found.decision.choice, found.decision.rather_rent
     assert (own.source, found.buy_or_rent[0].verdict) == ("own", weighed)

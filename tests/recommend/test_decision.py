@@ -256,11 +256,12 @@ def test_the_runner_up_says_what_of_its_speed_its_vcpus_feed():
 def test_the_fastest_says_what_of_its_speed_its_vcpus_feed():
     """Two H100 take 36 vCPUs at nine tenths of twice 3,000/s: 27 feed three quarters of that."""
     offers = [offer(H100, 2.0, instance="one", vcpus=26), offer(H100, 8.0, gpu_count=2, vcpus=27)]
-    ranking = of_photographs(offers, {H100: estimate(H100, 3000.0)}, samples=1e8)
+    asked = {"samples": 1e8, "hour_worth_usd": 0}
+    ranking = of_photographs(offers, {H100: estimate(H100, 3000.0)}, **asked)
     assert "Fastest: 2x H100" in said(ranking)
     assert "27 vCPUs feed 75 %" in said(ranking)
     enough = [offers[0], msgspec.structs.replace(offers[1], vcpus=36)]
-    assert "vCPUs feed" not in said(of_photographs(enough, {H100: estimate(H100, 3000.0)}, samples=1e8))
+    assert "vCPUs feed" not in said(of_photographs(enough, {H100: estimate(H100, 3000.0)}, **asked))
 
 
 def test_spot_is_fed_at_the_speed_it_works_at_and_not_at_what_is_left_of_it():

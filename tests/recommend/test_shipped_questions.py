@@ -83,13 +83,14 @@ def test_what_is_cheapest_where_nothing_is_named():
 
     So 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h. At 0.53 of an A100, 24 h are 24 / 0.53 + 1/6 h.
     """
-    row, in_memory = ask()["rows"][0], answer().rows[0]
+    dollars = ("--hour-worth", "0")
+    row, in_memory = ask(*dollars)["rows"][0], answer(*dollars).rows[0]
     assert (row["provider"], row["gpu_key"]) == ("vast", "nvidia-geforce-rtx-3090-24gb")
     assert row["price_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
     assert row["hours"] == pytest.approx(24 / in_memory.score.value + 1 / 6)
     assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
-    assert first_line().startswith("Rent 1x RTX 3090 at")
-    assert "$0.184/h (2026-10-04, host's ask)." in first_line()
+    assert first_line(*dollars).startswith("Rent 1x RTX 3090 at")
+    assert "$0.184/h (2026-10-04, host's ask)." in first_line(*dollars)
 
 
 @pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])
@@ -125,7 +126,7 @@ def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
     hungry = ["FEED_BOUND" in row["findings"] for row in rows]
     assert hungry == [each < takes * (1 - 1e-9) for takes, each in zip(gpus, fed, strict=True)]
     assert 10 < sum(hungry) < len(rows)
-    assert_in_order(rows, "cost_usd")
+    assert_in_order(rows, "total_usd")
     assert not any("FEED_BOUND" in row["findings"] for row in ask("llama_8b_lora")["rows"])
 
 
@@ -227,12 +228,12 @@ def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
 
 
 def test_who_rules_out_less_never_pays_more():
-    """Whatever the prices: the first row of a wider choice costs no more, and of one choice it costs least."""
+    """Whatever the prices: the first row of a wider choice is worth no less, and of one choice it is the best."""
 
     def least(*words):
         rows = ask(*words)["rows"]
-        assert_in_order(rows, "cost_usd")
-        return rows[0]["cost_usd"]
+        assert_in_order(rows, "total_usd")
+        return rows[0]["total_usd"]
 
     assert least("--spot") <= least()
     assert least("--spot") <= least("--nvlink", "--spot")

@@ -10,10 +10,9 @@ from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
 from gpubench.measure import events, messages, preflight
-from gpubench.measure.estimate import aim_s, estimate_s
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
-from gpubench.measure.plan import PlannedCase, Unit, plan
+from gpubench.measure.plan import PlannedCase, Unit
 from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
@@ -136,32 +135,16 @@ def test_a_stopped_launch_is_measured_anew_and_the_others_stay(cut_off):
     assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
 
 
-def test_only_what_is_left_is_counted_and_estimated(cut_off, tmp_path, scripted):
+def test_only_what_is_left_is_counted_and_has_its_limits_added_up(cut_off, tmp_path, scripted):
     scripted(cut_off.measurements[0])
     ready, seen = prepared(cut_off, tmp_path), []
     whole = msgspec.structs.replace(ready.plan, done=frozenset())
     assert {unit.planned.case for unit in ready.plan.units()} == set(cut_off.planned[1:])
     assert [u for u in whole.units() if u.planned.case != cut_off.planned[0]] == list(ready.plan.units())
-    assert estimate_s(ready.plan, ready.device)[1] < estimate_s(whole, ready.device)[1]
+    assert ready.plan.most_s() < whole.most_s()
     session.execute(ready, seen.append)
     planned = next(e for e in seen if isinstance(e, events.RunPlanned))
     assert (planned.left, planned.cases) == (2, 3)
-
-
-def test_a_run_in_haste_keeps_its_pace(h100_plan):
-    half = frozenset((p.case, 0) for p in h100_plan.cases[:9])
-    left = msgspec.structs.replace(h100_plan, done=half)
-    assert aim_s(left) < aim_s(h100_plan) - 9 * h100_plan.budget.case_s + 1
-    assert h100_plan.micro_groups() == (False, True)
-    strict = frozenset((p.case, 0) for p in h100_plan.cases if p.case.precision is Precision.FP32)
-    assert msgspec.structs.replace(h100_plan, done=strict).micro_groups() == (False,)
-
-
-@pytest.fixture
-def h100_plan():
-    device = DeviceProfile(backend="cuda", name="NVIDIA H100", compute_capability=(9, 0), uuid="GPU-1")
-    names = ("cnn", "lstm", "vgg16")
-    return plan(RunRequest(workloads=names, budget="quick"), device, load_profiles())
 
 
 def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_child
 import msgspec
 import pytest
 from own_net import own_net
@@ -63,11 +64,13 @@ def timed(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def start(timed):
-    """The command line itself, with a budget of a fraction of a second."""
+    """The command line itself, with a budget of a fraction of a second; ``popen`` starts it."""
     started = []
 
-    def run(*arguments: str, timed_s: float = 0.3, target: float = 0.02, **options) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def run(
+        *arguments: str, timed_s: float = 0.3, target: float = 0.02, popen=forked_child.popen, **options
+    ) -> subprocess.Popen[str]:
+        process = popen(
             [sys.executable, "-P", "-c", PROGRAM, str(timed_s), str(target), "run", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -156,8 +159,8 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed,
 
 
 def test_sigterm_saves_within_three_seconds_and_resume_goes_on(start, tmp_path):
-    process = start("lstm", "cnn", *INFER, "--results", str(tmp_path), timed_s=5, target=0)
-    wait_until(lambda: rows(tmp_path) == 1, process)  # the second case takes another five seconds
+    process = start("lstm", "cnn", *INFER, "--results", str(tmp_path), timed_s=3, target=0)
+    wait_until(lambda: rows(tmp_path) == 1, process)  # the second case takes another three seconds
     watch = Stopwatch()
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
@@ -204,7 +207,8 @@ def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
 
 def test_a_file_of_the_users_does_not_stand_in_for_the_library(start, tmp_path):
     (tmp_path / "random.py").write_text("raise SystemExit('a random.py of mine ran')")
-    code, _, err = finish(start("lstm", *INFER, "--results", str(tmp_path / "results"), cwd=tmp_path))
+    results = str(tmp_path / "results")
+    code, _, err = finish(start("lstm", *INFER, "--results", results, cwd=tmp_path, popen=subprocess.Popen))
     assert code == 0, err
 
 

@@ -44,7 +44,7 @@ def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
     assert path.parent == tmp_path / "reports"
     page = path.read_text(encoding="utf-8")
     assert "Nothing was measured" in page
-    assert "Cost of the" in page
+    assert "Dollars and hours of the" in page
 
 
 def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):

@@ -37,7 +37,7 @@ SITE = Path(__file__).parent / "site"
 
 BRIEF = msgspec.structs.replace(
     QUICK,
-    case_s=None,  # in haste a run takes no second look at its graphs
+    in_haste=False,  # in haste a run takes no second look at its graphs
     warmup_steps=2,
     warmup_least_s=0.0,
     warmup_most_s=0.01,

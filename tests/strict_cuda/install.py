@@ -90,6 +90,8 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             lambda tensor: False,
         ),  # the weights of an LSTM stay where they are
         (torch.version, "cuda", "13.0"),
+        # Each seed is kept for a device that is never opened, with the stack that it came from.
+        *((other, "manual_seed_all", lambda seed: None) for other in (torch.xpu, torch.mtia)),
         *((accelerator, name, value) for name, value in _accelerator(machine).items() if accelerator),
         (torch, "autocast", _autocast(torch.autocast)),
         (torch, "compile", compiler(machine)),

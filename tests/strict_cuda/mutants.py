@@ -519,14 +519,14 @@ MUTANTS = (
         name="energy is counted from before the warm-up",
         file=LAUNCH,
         old=(
-            "        warm_up(loop, budget(0.0), series)\n"
+            "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
             "        job.tokens_at_s.clear()\n"
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
         ),
         new=(
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
-            "        warm_up(loop, budget(0.0), series)\n"
+            "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
         ),
         misleads="a sample costs the energy of the warm-up too",
@@ -792,7 +792,7 @@ MUTANTS = (
     Mutant(
         name="products of strict fp32 are not proven",
         file=MICRO,
-        old="doubts = _not_ieee(hardware) if strict else ()",
+        old="doubts = _not_ieee(hardware)",
         new="doubts = ()",
         misleads="the rate of TF32 stands as that of fp32, without a doubt",
         killer="test_micro.py::test_products_that_are_not_ieee_are_doubted",

@@ -480,13 +480,13 @@ def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any
     """
     if rounded:
         args = _mapped(args, _rounded)
-    reduced = _reduced_format((args, kwargs))
-    if not (kind_of(func).convolves and reduced is torch.float16):
+    if not (kind_of(func).convolves and _reduced_format((args, kwargs)) is torch.float16):
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
-            if reduced is None:
+            if _reduced_format((args, kwargs)) is None:
                 raise
+    reduced = _reduced_format((args, kwargs))
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
     return _mapped(out, lambda t: t.to(reduced) if t.dtype is torch.float32 else t)
 

@@ -15,10 +15,11 @@ import pytest
 from nvml.script import Fault, change, load_dump
 from patience import Stopwatch
 
-from gpubench.cuda_check import cases, parts, plan
+from gpubench.cuda_check import cases, parts
+from gpubench.cuda_check import run as cuda_check
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
 from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
-from gpubench.cuda_check.plan import Amounts
+from gpubench.cuda_check.parts import Amounts
 from gpubench.cuda_check.run import check_cuda
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import NoDeviceError
@@ -27,7 +28,7 @@ from gpubench.probe.probe import probe
 from gpubench.probe.select import every_peer
 from strict_cuda.conftest import BRIEF
 
-BUDGET = msgspec.structs.replace(BRIEF, timed_s=0.3, case_s=1.0)
+BUDGET = msgspec.structs.replace(BRIEF, timed_s=0.3)
 LITTLE = Amounts(
     fours=2,
     block_s=0.05,
@@ -38,6 +39,7 @@ LITTLE = Amounts(
     budget=BUDGET,
     quick=BUDGET,
     workloads=("cnn", "lstm"),
+    micro="none",
 )
 """Everything that a check does, in little; the workloads are their tiny presets."""
 ROOMY_GIB = 72
@@ -50,13 +52,7 @@ def ends(made) -> dict[str, PartState]:
 
 
 def only(monkeypatch, *names: str) -> None:
-    monkeypatch.setattr(plan, "PARTS", names)
-
-
-def least_share(monkeypatch) -> None:
-    """Plan the least share of the quick run: a fake device computes its rows and products on the CPU."""
-    shares = plan._quick
-    monkeypatch.setattr(plan, "_quick", lambda *given, full: shares(*given, full=False)[-1:])
+    monkeypatch.setattr(cuda_check, "STEPS", {name: parts.STEPS[name] for name in names})
 
 
 @pytest.mark.slow
@@ -64,9 +60,8 @@ def least_share(monkeypatch) -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch, full):
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
-    monkeypatch.setattr(plan, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
-    least_share(monkeypatch)
-    longer = msgspec.structs.replace(BUDGET, warmup_most_s=2.0, timed_s=2.0, case_s=5.0)
+    monkeypatch.setattr(cuda_check, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
+    longer = msgspec.structs.replace(BUDGET, warmup_most_s=2.0, timed_s=2.0)
     enough = msgspec.structs.replace(LITTLE, budget=longer)  # steps for the loss to fall at the largest batch
     path, heard = tmp_path / "check.json", []
     made = check_cuda(
@@ -85,7 +80,7 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     assert {row.case.execution for row in made.cases} == {"eager", "graph", "compile"}
     assert made.faults.after_waiting.status is Status.OK
     assert made.faults.at_largest.case.batch_size > 64
-    assert len(made.quick.measurements) == made.quick.case_count == 6
+    assert len(made.quick.measurements) == 2 * 2  # workloads, precisions
     quick = next(part for part in made.parts if part.name == "quick")
     assert {"import", "context", "warm-up", "timed"} <= quick.phases_s.keys()
     assert sum(quick.phases_s.values()) == pytest.approx(quick.took_s, rel=0.1)
@@ -138,7 +133,7 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     made = check_cuda(device, tmp_path / "check.json", amounts=few, module="strict_cuda.ailing_child")
     assert ends(made) == {"cases": PartState.DONE}
     seen = {row.case.label: row for row in made.cases}
-    assert len(seen) == 6
+    assert len(seen) == 8
     dead = seen.pop("cnn amp-bf16 graph batch 512")
     assert dead.status is Status.FAILED
     assert "SIGKILL" in dead.reason
@@ -146,21 +141,19 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     assert all(row.precision_errors.keys() == {"matmul", "conv"} for row in seen.values())
 
 
-EXPECTED_S = 4.0
-"""Given to a part in place of the plan's arithmetic."""
+PART_S = 4.0
+"""What a part that hangs is given."""
 
 
 @pytest.fixture
 def hanging(inside_gpu, tmp_path, monkeypatch):
-    """``hanging(limit_s, part, order)``: a check of a part that is expected to take 4 s and hangs at an order."""
+    """``hanging(limit_s, part, order)``: a check of a part alone that hangs at an order."""
 
     def check(limit_s: float, part: str, order: str, amounts=LITTLE):
         device = inside_gpu()
         only(monkeypatch, part)
-        made = plan.make_plan(device, amounts=amounts)
-        expected_s = made.expected_s | {part: EXPECTED_S}
-        expected = msgspec.structs.replace(made, limit_s=limit_s, expected_s=expected_s)
-        monkeypatch.setattr("gpubench.cuda_check.run.make_plan", lambda *args, **kwargs: expected)
+        monkeypatch.setattr(cuda_check, "LIMIT_S", limit_s)
+        monkeypatch.setattr(cuda_check, "LEAST_PART_S", PART_S / 2)
         monkeypatch.setenv("AILING", json.dumps({order: "hang"}))
         return check_cuda(device, tmp_path / "check.json", amounts=amounts, module="strict_cuda.ailing_child")
 
@@ -202,22 +195,17 @@ def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, mon
     assert "MIG-3" not in path.read_text()
 
 
-@pytest.mark.parametrize(
-    ("limit_s", "reason"),
-    [(1.0, "no time left"), pytest.param(3.0, "cut off during", marks=pytest.mark.slow)],
-)
-def test_what_there_is_no_time_for_is_left_out(hanging, limit_s, reason):
-    """With less than half of the time that the plan gives a part it does not begin, else it is cut off."""
-    made = hanging(limit_s, "clock", "clock")
+def test_what_there_is_no_time_for_is_left_out(hanging):
+    made = hanging(PART_S / 4, "clock", "clock")
     assert ends(made) == {"clock": PartState.LEFT_OUT}
-    assert reason in made.parts[0].reason
+    assert "no time left" in made.parts[0].reason
     assert {v.state for v in judge(made)} == {"left out"}
     assert not confirms(made)
 
 
 @pytest.mark.parametrize("part", ["clock", pytest.param("load", marks=pytest.mark.slow)])
 def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
-    made = hanging(EXPECTED_S + 1, part, part)
+    made = hanging(PART_S, part, part)
     assert ends(made) == {part: PartState.CUT_OFF}
     assert "cut off during" in made.parts[0].reason
     assert cut_off(judge(made))
@@ -235,7 +223,7 @@ def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, 
     """The first case of its part: a slow machine leaves out those after it, for want of time."""
     monkeypatch.setattr(cases, "CLASSIC", ("cnn",))
     few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
-    made = hanging(EXPECTED_S + 1, part, label, few)
+    made = hanging(PART_S, part, label, few)
     assert ends(made) == {part: PartState.CUT_OFF}
     assert cut_off(judge(made))
     if part == "cases":
@@ -312,7 +300,6 @@ def test_gpus_that_somebody_computes_on_are_left_alone(inside_gpu, tmp_path, mon
 def test_a_row_of_the_quick_run_that_hangs_fails_and_costs_that_row(inside_gpu, tmp_path, monkeypatch):
     device = inside_gpu()
     only(monkeypatch, "quick")
-    least_share(monkeypatch)
     monkeypatch.setattr(parts, "ROUND_SILENCE_S", 2.0)
     monkeypatch.setenv("AILING", json.dumps({"lstm amp-bf16 graph batch 512": "hang timed"}))
     made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")

@@ -1,4 +1,7 @@
-"""Every case that a run offers, on the strict fake: workload x precision x execution, trained and run forward."""
+"""Every case that a run offers, on the strict fake: workload x precision x execution, trained and run forward.
+
+The default run measures a part of them that has each workload, each precision and each way to execute.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,8 @@ RECURRENT = {"lstm", "lstm_large"}
 """Workloads of nothing but a fused recurrent layer and its head, of which torch.compile compiles nothing."""
 PIPELINES = {"augment", "augment_video"}
 """Input pipelines: they draw on the host and send that over, which no capture takes."""
+IN_FULL = {"cnn", "lstm", "resnet50", "transformer"}
+"""Workloads of which the default run measures every case at every precision: one of each kind of layer."""
 
 SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
 """Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
@@ -132,13 +137,45 @@ def why_unsupported(case: Case) -> str | None:
     return None
 
 
+def everyday(name: str, precision: Precision) -> list[Case]:
+    """Return the cases that the default run measures: all at the first precision of a workload, then one each.
+
+    That one is the captured training step, which asks most of torch: a graph of forward pass, backward pass and
+    optimizer. The slow tests measure the others.
+    """
+    cases = OFFERED[name, precision]
+    if name in IN_FULL or precision is next(p for n, p in OFFERED if n == name):
+        return cases
+    hardest = Execution.EAGER if name in PIPELINES else Execution.GRAPH
+    task = load_workload(name).tasks[0]
+    return [case for case in cases if (case.execution, case.task) == (hardest, task)]
+
+
+REST = {
+    key: rest for key, cases in OFFERED.items() if (rest := [c for c in cases if c not in everyday(*key)])
+}
+
+
 @pytest.mark.parametrize(("name", "precision"), OFFERED)
 def test_a_case_is_measured_whole(gpu, name, precision):
+    assert everyday(name, precision)
+    measure_whole(gpu, everyday(name, precision))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "precision"), REST)
+def test_so_is_every_other_case(gpu, name, precision):
+    measure_whole(gpu, REST[name, precision])
+
+
+def measure_whole(gpu, cases: list[Case]) -> None:
+    """Measure cases of one workload at one precision, in turn."""
+    name, precision = cases[0].workload, cases[0].precision
     if precision is Precision.FP8:
         pytest.importorskip("torchao", exc_type=ImportError)
     if name in PIPELINES:
         pytest.importorskip("kornia", exc_type=ImportError)  # today's kornia takes no torch before 2.5
-    for case in OFFERED[name, precision]:
+    for case in cases:
         recipe = shorter(case.recipe)
         done = gpu.measure(
             name,

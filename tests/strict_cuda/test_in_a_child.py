@@ -51,7 +51,13 @@ def test_a_torch_for_a_newer_cuda_than_the_driver_knows_is_refused(gpu_environme
 def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
     device = inside_gpu()
     made = plan(
-        RunRequest(workloads=("cnn",), precisions=("fp32", "amp"), batch_size=64, micro="none"),
+        RunRequest(
+            workloads=("cnn",),
+            precisions=("fp32", "amp"),
+            executions=("eager", "graph"),
+            batch_size=64,
+            micro="none",
+        ),
         device,
         load_profiles(),
     )
@@ -77,7 +83,7 @@ def start():
     children = []
 
     def begin(device: DeviceProfile) -> Child:
-        made = Child(environment_of(device, os.environ, strict=False))
+        made = Child(environment_of(device, os.environ))
         children.append(made)
         made.send(messages.Setup(device=device, budget=BRIEF, seed=0))
         while not isinstance(report := made.receive(time.monotonic() + 60), messages.Ready):

@@ -34,15 +34,12 @@ def _small(monkeypatch):
 
 @pytest.fixture
 def run(make_gpu):
-    def results(machine=None, *, strict, **options):
+    def results(machine=None):
         gpu = make_gpu(
             machine or Machine(issue_s=ISSUE_S, cost=lambda name: KERNELS_S.get(name, 1e-4)), BUDGET
         )
         desk = gpu.desk
-        found = micro.run_micro(
-            desk.hardware, desk.profile, BUDGET, desk.telemetry, strict=strict, **({"others": True} | options)
-        )
-        found = list(found)
+        found = list(micro.run_micro(desk.hardware, desk.profile, BUDGET, desk.telemetry))
         alone = [f for f in found if isinstance(f, Finding)]
         return {(r.name, r.precision): r for r in found if r not in alone}, gpu, alone
 
@@ -50,7 +47,7 @@ def run(make_gpu):
 
 
 def test_every_figure_is_that_of_the_device(run):
-    found, gpu, alone = run(strict=False)
+    found, gpu, alone = run()
     for precision in ("tf32", "fp16", "bf16"):
         product = found["gemm", precision]
         assert product.value == pytest.approx(2 * 256**3 / GEMM_S, rel=0.01), precision
@@ -84,12 +81,13 @@ def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_siz
     run, monkeypatch
 ):
     monkeypatch.setattr(micro, "LEAST_GEMM", 64)
-    once = Machine(cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory)])
-    found, gpu, alone = run(once, strict=False)
-    first = found.pop(("gemm", "tf32"))
+    after_the_proof = Fault("aten::mm", no_memory, after=1)
+    once = Machine(cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[after_the_proof])
+    found, gpu, alone = run(once)
+    first = found.pop(("gemm", "fp32"))
     assert (first.size, [f.kind for f in first.findings]) == ("128", [FindingKind.MEMORY_REFUSED])
-    assert first.findings[0].value.startswith("gemm tf32 of 256, of ")
-    assert {found["gemm", name].size for name in ("fp16", "bf16")} == {"256"}, (
+    assert first.findings[0].value.startswith("gemm fp32 of 256, of ")
+    assert {found["gemm", name].size for name in ("tf32", "fp16", "bf16")} == {"256"}, (
         "the others are as large as ever"
     )
     assert found.keys() >= OTHERS
@@ -97,54 +95,51 @@ def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_siz
     assert gpu.machine.memory.allocated == 0
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is_measured(run, strict):
+def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is_measured(run):
     """Of strict fp32 not even the proof that it is strict."""
     never = Machine(
         cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory, times=10**6)]
     )
-    found, gpu, alone = run(never, strict=strict)
+    found, gpu, alone = run(never)
     assert {f.kind for f in alone} == {FindingKind.MEMORY_REFUSED}
-    assert [f.value.partition(", of ")[0] for f in alone] == (
-        ["the proof of strict fp32"]
-        if strict
-        else [f"gemm {name} of 256" for name in ("tf32", "fp16", "bf16")]
-    )
-    assert (found == {}) if strict else (found.keys() >= OTHERS)
+    assert [f.value.partition(", of ")[0] for f in alone] == [
+        "the proof of strict fp32",
+        *(f"gemm {name} of 256" for name in ("tf32", "fp16", "bf16")),
+    ]
+    assert found.keys() - {("gemm", "fp8"), ("gemm", "int8")} == OTHERS
     assert gpu.machine.memory.allocated == 0
 
 
 def test_a_process_that_lacked_memory_for_a_probe_says_so_and_measures_its_cases(make_gpu):
     gpu = make_gpu(Machine(cost=lambda name: 1e-4, faults=[Fault("aten::mm", no_memory, times=3)]), BUDGET)
-    worker.serve(MeasureMicro(strict=False, others=False), gpu.desk, gpu.line)
+    worker.serve(MeasureMicro(), gpu.desk, gpu.line)
     told = [each for each in gpu.line.sent if isinstance(each, MicroDone)]
     assert [each.finding.kind for each in told if each.finding] == [FindingKind.MEMORY_REFUSED] * 3
     assert [each.last for each in told] == [False] * (len(told) - 1) + [True]
     assert gpu.measure("cnn").status is Status.OK
 
 
-def test_strict_products_are_of_fp32_alone_and_prove_their_precision(run):
-    found, *_ = run(strict=True, others=False)
-    assert set(found) == {("gemm", "fp32")}
+def test_products_in_fp32_prove_their_precision_beside_the_others(run):
+    found, *_ = run()
     assert FindingKind.TF32_IN_FORCE not in {f.kind for f in found["gemm", "fp32"].findings}
 
 
 def test_products_that_are_not_ieee_are_doubted(run):
     machine = Machine(cost=lambda name: 1e-3, tf32="always")
-    found, *_ = run(machine, strict=True, others=False)
+    found, *_ = run(machine)
     assert FindingKind.TF32_IN_FORCE in {f.kind for f in found["gemm", "fp32"].findings}
 
 
 def test_the_cache_is_cleared_outside_what_is_timed(run):
     """Clearing takes 10 ms here, and no figure has it in."""
-    found, *_ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3), strict=False, others=False)
+    found, *_ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3))
     assert found["gemm", "bf16"].value == pytest.approx(2 * 256**3 / 1e-3, rel=0.01)
 
 
 def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
     """Between two products something as large as the cache is written."""
     kernels = []
-    run(Machine(cost=lambda name: kernels.append(name) or 1e-3), strict=False, others=False)
+    run(Machine(cost=lambda name: kernels.append(name) or 1e-3))
     told = [name for name in kernels if name in {"aten::mm", "aten::zero_"}]
     products = [place for place, name in enumerate(told) if name == "aten::mm"]
     assert len(products) > 10
@@ -176,19 +171,24 @@ def test_a_product_does_all_the_work_that_its_rate_counts(gpu, precision):
     assert counted.get_total_flops() == probe.work
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_every_product_is_timed_under_the_switches_of_its_precision(run, strict):
-    """Neither strict products, nor the copies of their proof, ever see TF32 on; those of tf32 do."""
-    allowed = set()
+def test_every_product_is_timed_under_the_switches_of_its_precision(run, monkeypatch):
+    """Neither products in fp32, nor the copies of their proof, ever see TF32 on; all others do."""
+    allowed, now = {}, ["fp32"]
+    measure = micro.measure_probe
+
+    def measured(probe, *args, **kwargs):
+        now.append(probe.precision)
+        return measure(probe, *args, **kwargs)
 
     def cost(name):
         if name == "aten::mm":
-            allowed.add(torch.backends.cuda.matmul.allow_tf32)
+            allowed.setdefault(now[-1], set()).add(torch.backends.cuda.matmul.allow_tf32)
         return 1e-3
 
-    found, *_ = run(Machine(cost=cost), strict=strict, others=False)
-    assert found
-    assert allowed == {not strict}
+    monkeypatch.setattr(micro, "measure_probe", measured)
+    run(Machine(cost=cost))
+    assert allowed["fp32"] == {False}
+    assert allowed["tf32"] == allowed["bf16"] == {True}
 
 
 def test_transfers_lie_in_the_memory_that_their_name_says(gpu):

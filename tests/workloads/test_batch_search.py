@@ -139,6 +139,7 @@ def build(n):
 """
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_real_trials_run_out_of_memory_in_their_own_process(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(OWN)

@@ -30,7 +30,7 @@ def losses(path: Path, batch_size: int, steps: int) -> list[float]:
     return found
 
 
-@pytest.mark.usefixtures("traced_here")
+@pytest.mark.usefixtures("traced_as_asked")
 def test_a_new_workload_works_as_it_is_written(tmp_path: Path) -> None:
     done = gpubench(None, "new-workload", "my_model", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_json_names_the_file(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.usefixtures("traced_here")
+@pytest.mark.usefixtures("traced_as_asked")
 def test_the_u_net_is_profiled_and_learns() -> None:
     found = profile_of(str(EXAMPLES / "unet.py"))
     assert found.name == "unet.py"

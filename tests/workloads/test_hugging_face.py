@@ -44,9 +44,10 @@ SIZES = {
     "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 64,
 }  # fmt: skip
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES}
-
-
-PARAMETERS = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 2 * 64 * 32 + 32
+ONE_LAYER = LLAMA | {"num_hidden_layers": 1}
+"""As large as it has to be, where not its size is told but what of it is traced."""
+OF_A_LAYER = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32
+PARAMETERS = 2 * OF_A_LAYER + 2 * 64 * 32 + 32
 
 
 @pytest.fixture
@@ -128,12 +129,12 @@ def test_chunks_that_a_model_cannot_have_are_refused(config, traced_as_asked):
 
 
 def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config, traced_as_asked):
-    reference = config()
+    reference = config(ONE_LAYER)
     assert load_workload(reference).precisions == ("bf16",)
     (amp,) = memory(reference, gpu="L4", precision="amp")
     assert (amp.case.precision, amp.case.weight_type) == (Precision.AMP_BF16, WeightType.FLOAT32)
     assert amp.need.basis is MemoryBasis.TRACED
-    assert amp.need.parts.weights_bytes >= 4 * PARAMETERS
+    assert amp.need.parts.weights_bytes >= 4 * (PARAMETERS - OF_A_LAYER)
     assert isinstance(predict(reference, gpu="T4", precision="amp")["nvidia-tesla-t4-16gb"], Estimate)
     for asked in ({"qlora": True}, {"weight_type": "bfloat16"}):
         with pytest.raises(MisuseError, match="at amp"):
@@ -302,7 +303,7 @@ def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
 ):
     """Else a slow machine would tell of the same question less than a fast one, and each verb its own."""
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
-    reference, card = config(), "A100 SXM4 80GB"
+    reference, card = config(ONE_LAYER), "A100 SXM4 80GB"
     asked = asked if precision is None else {"precision": precision, **asked}
     (needed,) = memory(reference, gpu=[card], **asked)
     assert needed.need.basis is MemoryBasis.TRACED
@@ -313,7 +314,7 @@ def test_what_is_asked_for_is_traced_though_no_time_is_left_for_other_ways(
 @pytest.mark.usefixtures("traced_here")
 def test_a_ranking_tells_the_memory_that_memory_tells(config, monkeypatch):
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
-    reference, card = config(), "A100 SXM4 80GB"
+    reference, card = config(ONE_LAYER), "A100 SXM4 80GB"
     (needed,) = memory(reference, precision="amp", gpu=[card])
     row = rank(reference, precision="amp", gpu=[card], limit=1).rows[0]
     assert row.estimate.device_bytes == needed.need.device_bytes
@@ -333,10 +334,11 @@ def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config
 
     monkeypatch.setattr(cache, "run_child", counted)
     asked = {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}
-    profile = profile_of(config(), asked, gpu_count=2)
-    assert profile.recipe == load_workload(config()).recipe.changed(asked)
+    reference = config(ONE_LAYER)
+    profile = profile_of(reference, asked, gpu_count=2)
+    assert profile.recipe == load_workload(reference).recipe.changed(asked)
     assert profile.sample_shape == (32,)
-    files = cache.files_of(config())[1]
+    files = cache.files_of(reference)[1]
     assert [path.name for path in files] == ["config.json"]
     assert len(started) == 2
     assert sum("being built" in record.message for record in caplog.records) == 1

@@ -7,10 +7,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import forked_child
 import msgspec
 import pytest
 import torch
-from command import WITH_BF16, gpubench
+from command import IN_SHORT, WITH_BF16, gpubench
 from own_kinds import HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS
 from processor import runs_lstm
 
@@ -142,12 +143,14 @@ def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
     assert sound.memory_format_at(Precision.AMP_BF16) is MemoryFormat.CHANNELS_LAST
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(HEAD + KINDS["view"], encoding="utf-8")
     command = ("--workload", "./mine.py", "--json")
-    quick = ("--device", "cpu", "--quick", "--no-micro", "--precision", "amp", "--time-limit", "60")
-    ran = gpubench(None, "run", *quick, *command, cwd=tmp_path, program=("-c", WITH_BF16))
-    ranked = gpubench(None, "rank", *command, cwd=tmp_path)
+    quick = ("--device", "cpu", "--no-micro", "--precision", "amp", "--batch-size", "8")
+    program = ("-c", IN_SHORT + WITH_BF16)
+    ran = gpubench(None, "run", *quick, *command, cwd=tmp_path, program=program, run=forked_child.run)
+    ranked = gpubench(None, "rank", *command, cwd=tmp_path, run=forked_child.run)
     (row,) = json.loads(ran.stdout)["measurements"]
     assert (row["status"], row["case"]["memory_format"]) == ("ok", "contiguous")
     assert "CONTIGUOUS" in {finding["kind"] for finding in row["findings"]}

@@ -126,7 +126,7 @@ def build(n):
 {MODEL.replace("nn.Linear", "Net")}"""
 
 
-@pytest.mark.usefixtures("traced_here")
+@pytest.mark.usefixtures("traced_here", "forked_children")
 def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> None:
     """The trace, at a batch of 2 and 4, has not met it."""
     done = gpubench(LATE, *RUN, "./mine.py")
@@ -148,6 +148,7 @@ def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None:
     done = gpubench(
         LATE.replace('raise RuntimeError("late boom")', "import os; os._exit(7)"), *RUN, "./mine.py"
@@ -159,7 +160,7 @@ def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None
     assert "so far so" in log.read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("traced_here")
+@pytest.mark.usefixtures("traced_here", "forked_children")
 def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(
     gpubench: Run, monkeypatch: pytest.MonkeyPatch, tiny_budget: Budget
 ) -> None:

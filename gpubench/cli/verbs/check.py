@@ -16,7 +16,6 @@ from gpubench.units import count, format_duration, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge_proofs import Verdict
-    from gpubench.cuda_check.plan import CheckPlan
     from gpubench.models import CudaCheck, PartLog
 
 CONFIRMED = "tests/data/confirmed/"
@@ -66,7 +65,6 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
     from gpubench.cuda_check import judge
     from gpubench.cuda_check import run as cuda_check
-    from gpubench.cuda_check.plan import LIMIT_S, make_plan
     from gpubench.cuda_check.store import file_name
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_problems import torch_build
@@ -78,10 +76,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     build = torch_build()
     path = request.output or Path(file_name(profile, None if build is None else build.version))
     peers = every_peer(profile)
-    whole = make_plan(profile, peers, full=True)
-    how_long = (
-        f"all of it, about {_time_of(whole)}" if request.full else f"at most {format_duration(LIMIT_S)}"
-    )
+    how_long = "all of it" if request.full else f"at most {format_duration(cuda_check.LIMIT_S)}"
     say(f"checking {plain(profile.name or request.device)}, {how_long}; let nothing else use it meanwhile")
     check = cuda_check.check_cuda(profile, path, peers, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
@@ -91,7 +86,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
         lambda: judged(check, verdicts, judge.beside(check)),
     )
     if not request.full and not judge.failed(verdicts):
-        _say_what_is_left(check, whole)
+        _say_what_is_left(check)
     _say_next(check, verdicts, path)
     return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
 
@@ -103,31 +98,23 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
 
     place = f"{number}/{total} {log.name}"
     if log.state is PartState.RUNNING:
-        say(f"{place}: about {format_duration(max(1.0, log.expected_s))}")
+        say(place)
         return
     took = "" if log.took_s is None else f" in {format_duration(log.took_s)}"
     reason = "" if log.reason is None else f": {plain(log.reason, LONGEST_REASON)}"
     say(f"{place}: {log.state}{took}{reason}")
 
 
-def _time_of(whole: CheckPlan) -> str:
-    return format_duration(sum(whole.expected_s.values()))
-
-
-def _say_what_is_left(check: CudaCheck, whole: CheckPlan) -> None:
-    """Say how much of a whole check was not tried within the limit, and how long all of it takes."""
+def _say_what_is_left(check: CudaCheck) -> None:
+    """Say what was not tried within the limit, and what tries it."""
     from gpubench.models import PartState
 
-    trials = (*whole.trials, *whole.compiled)
-    tried = {row.case for row in check.cases}
-    left = sum(trial.case not in tried for trial in trials)
     late = [part.name for part in check.parts if part.state is PartState.LEFT_OUT]
-    if not left and not late:
-        return
     parts = f", nor the part{'s' if len(late) > 1 else ''} {', '.join(late)}" if late else ""
+    what = f"{count(len(check.left_out), 'usual case')} not tried{parts}" if check.left_out or late else ""
     say(
-        f"{left} of {len(trials)} cases were not tried{parts}: "
-        f"gpubench check --cuda --full has no limit of time, and takes about {_time_of(whole)} here"
+        f"{what or 'every usual case was tried'}: gpubench check --cuda --full has no limit of time, "
+        "and tries the unusual ones too"
     )
 
 

@@ -1,0 +1,124 @@
+"""A Python process as a fork of the process of the tests, which has imported torch: that alone takes two seconds.
+
+Everything else is as in a process of its own: its pipes, its process group, its variables, its output, its end. It
+imports gpubench anew, so that what a test has changed of it in this process stays here; its own children are forks too.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+
+MODULES = ("gpubench.measure.worker", "gpubench.profile.child")
+"""What is forked of the children of gpubench: those that import torch."""
+IS_POSSIBLE = sys.platform == "linux" and not torch.cuda.is_available()
+"""Beside a GPU torch does not train in a fork of a process that has trained."""
+
+
+def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start ``python [-P] -m MODULE ...``, ``-c PROGRAM ...`` or ``SCRIPT ...`` as a fork of this process."""
+    if not IS_POSSIBLE:
+        return subprocess.Popen(command, **options)
+    arguments = [str(word) for word in command[1:] if word != "-P"]
+    here = [] if "-P" in command else [""]
+    be_it = partial(_be_it, arguments, here, options.get("env"), options.get("pass_fds", ()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that do not live on in a fork
+        return subprocess.Popen(command, preexec_fn=be_it, **options)  # noqa: PLW1509 - it never returns
+
+
+def run(
+    command: Sequence[str], *, capture_output: bool, check: bool, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command to its end, as ``subprocess.run`` does."""
+    assert capture_output
+    with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        out, err = process.communicate(timeout=timeout)
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def of_children() -> SimpleNamespace:
+    """Return what ``gpubench.children`` takes for ``subprocess``, so that children which import torch are forks."""
+
+    def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        is_forked = any(module in command for module in MODULES)
+        return (popen if is_forked else subprocess.Popen)(command, **options)
+
+    return SimpleNamespace(**vars(subprocess) | {"Popen": start})
+
+
+def _be_it(
+    arguments: Sequence[str], here: Sequence[str], environment: dict[str, str] | None, kept: Sequence[int]
+) -> NoReturn:
+    """Do what Python does with its arguments; the standard streams and the group are those of a child already."""
+    status = 1
+    try:
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.path[:0] = [*here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        _become_new({0, 1, 2, *kept})
+        match arguments:
+            case ["-m", module, *rest]:
+                sys.argv = ["-m", *rest]
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            case ["-c", program, *rest]:
+                sys.argv = ["-c", *rest]
+                exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+            case [script, *_]:
+                sys.argv = [*arguments]
+                runpy.run_path(script, run_name="__main__")
+        status = 0
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            sys.stderr.write(f"{ended.code}\n")
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python does
+        traceback.print_exc()
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _become_new(kept: set[int]) -> None:
+    """Put away what a new process would not have."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    inherited = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+    for descriptor in {*inherited} - kept - {nothing}:  # also the pipe by which a start is waited for
+        # Closed, its number would be given anew, and then closed by the end of what held it before.
+        os.dup2(nothing, descriptor, inheritable=False)
+    faulthandler.disable()
+    logging.root.handlers.clear()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False, encoding="utf-8") for n in (1, 2))  # noqa: SIM115
+    tempfile.tempdir = None
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in {"gpubench", "gpubench_workloads", "tools"}
+    ]:
+        del sys.modules[name]
+    from gpubench import children
+
+    children.subprocess = of_children()  # type: ignore[assignment]

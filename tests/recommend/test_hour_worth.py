@@ -1,0 +1,114 @@
+"""The order of a job: dollars and what its hours are worth, by hand, and the two answers beside it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.models import SentenceKind
+
+from .builders import H100, L4, RTX5090, offer, rank_of
+
+SAMPLES = 3.6e8
+OFFERS = [offer(L4, 0.2), offer(RTX5090, 0.6), offer(H100, 4.0)]
+RATES = {L4: 1e3, RTX5090: 4e3, H100: 1e4}
+"""The job takes an L4 100 h and 20 USD, an RTX 5090 25 h and 15 USD, an H100 10 h and 40 USD."""
+
+
+def ranked(worth: float, **options):
+    return rank_of(OFFERS, RATES, samples=SAMPLES, hour_worth_usd=worth, **options)
+
+
+def order(ranking) -> list[str]:
+    return [row.offer.gpu_key for row in ranking.rows]
+
+
+@pytest.mark.parametrize(
+    ("worth", "expected"),
+    [
+        (0, [RTX5090, L4, H100]),
+        (1, [RTX5090, H100, L4]),  # 40, 50 and 120
+        (2, [H100, RTX5090, L4]),  # 60, 65 and 220
+    ],
+)
+def test_rows_are_in_order_of_dollars_and_hours(worth, expected):
+    ranking = ranked(worth)
+    assert order(ranking) == expected
+    for row in ranking.rows:
+        total_usd = row.cost_usd.value + worth * row.hours.value
+        assert row.total_usd.value == pytest.approx(total_usd)
+    assert ranking.hour_worth_usd == worth
+
+
+def test_the_three_answers_are_of_dollars_of_both_and_of_hours():
+    answers = ranked(2).answers
+    assert {name: each.row.offer.gpu_key for name, each in answers.items()} == {
+        "cheapest": RTX5090,
+        "sensible": H100,
+        "fastest": H100,
+    }
+    assert {name: each.p_best for name, each in answers.items()} == dict.fromkeys(answers, 1.0)
+
+
+def test_what_an_hour_costs_between_two_answers_is_said_and_needs_no_worth():
+    (cheapest,) = [
+        each.text
+        for each in ranked(2).sentences
+        if each.kind is SentenceKind.OTHER_ANSWER and "--hour-worth" not in each.text
+    ]
+    assert cheapest.startswith("Cheapest: 1x RTX 5090 at acme, 25.0 h, $15.00; ")
+    assert cheapest.endswith("$25.00 less, 15.0 h longer: $1.67 an hour.")
+    (fastest,) = [each.text for each in ranked(1).sentences if each.text.startswith("Fastest")]
+    assert fastest.endswith("$25.00 more, 15.0 h sooner: $1.67 an hour.")
+    assert not any(each.kind is SentenceKind.OTHER_ANSWER for each in ranked(2, sort="cost").sentences)
+
+
+def test_no_price_of_an_hour_is_told_where_both_take_as_long():
+    hosts = [offer(H100, 2.0, provider="one", kind="marketplace"), offer(H100, 3.0, provider="two")]
+    (cloud,) = [
+        each.text
+        for each in rank_of(hosts, {H100: 1e4}, samples=SAMPLES, hour_worth_usd=2).sentences
+        if each.text.startswith("Best cloud")
+    ]
+    assert cloud == "Best cloud: 1x H100 SXM5 80GB at two, 10.0 h, $30.00; $10.00 more."
+
+
+@pytest.mark.parametrize("sort", ["value", "cost", "time", "throughput"])
+def test_the_chances_of_a_row_do_not_hang_on_the_order_that_is_asked_for(sort):
+    usual = {row.offer.gpu_key: row for row in ranked(2, width=1.5, draws=2000).rows}
+    for row in ranked(2, width=1.5, draws=2000, sort=sort).rows:
+        same = usual[row.offer.gpu_key]
+        for name in ("p_cheapest", "p_sensible", "p_fastest"):
+            assert getattr(row, name) == pytest.approx(getattr(same, name), abs=1e-12), name
+    assert sum(row.p_sensible for row in usual.values()) == pytest.approx(1)
+    assert usual[L4].p_sensible == 0
+
+
+def test_hours_that_are_worth_nothing_leave_the_dollars():
+    free, dollars = ranked(0, width=1.5), ranked(2, width=1.5, sort="cost")
+    assert (free.sorted_by, order(free)) == ("cost", order(dollars))
+    assert [row.p_best for row in free.rows] == [row.p_best for row in dollars.rows]
+
+
+def test_a_slow_card_that_may_be_slower_has_the_wider_total():
+    """A factor of 1.5 in speed moves hours and dollars together: 120 USD of an L4 are 80 to 180."""
+    total = next(row.total_usd for row in ranked(1, width=1.5).rows if row.offer.gpu_key == L4)
+    assert (total.low, total.value, total.high) == pytest.approx((80, 120, 180))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 50), st.floats(100, 1e5)), min_size=2, max_size=5),
+    st.floats(0, 20),
+    st.floats(0, 20),
+)
+def test_the_more_an_hour_is_worth_the_faster_is_the_answer(market, one, other):
+    keys = [H100, L4, RTX5090, "nvidia-tesla-t4-16gb", "nvidia-a100-sxm-80gb"][: len(market)]
+    offers = [offer(key, round(price, 3)) for key, (price, _) in zip(keys, market, strict=True)]
+    rates = {key: rate for key, (_, rate) in zip(keys, market, strict=True)}
+    less, more = (
+        rank_of(offers, rates, samples=SAMPLES, hour_worth_usd=worth, draws=1).rows[0].hours.value
+        for worth in sorted((one, other))
+    )
+    assert more <= less * (1 + 1e-9)
