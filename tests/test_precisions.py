@@ -39,7 +39,6 @@ import pandas as pd
 
 from gpubench.cli.app import app
 from gpubench.cuda_check import cases
-from gpubench.cuda_check.plan import make_plan
 from gpubench.measure import capability, micro, plan, step
 from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
 from gpubench.measure.precision import switches_for
@@ -86,7 +85,7 @@ assert step.AUTOCAST_TYPES[fp8].itemsize == 2
 with switches_for(fp8) as switches:
     assert switches.unexpected(fp8) is None and switches.unexpected(Precision.FP32)
 assert case.precision.facts.loss_error > 0
-assert any(t.case.precision is fp8 for t in make_plan(gpus["H100"], full=True).trials)
+assert any(case.precision is fp8 for case, _ in cases.other_cases(gpus["H100"]))
 # What is stored, predicted and printed.
 assert msgspec.json.decode(msgspec.json.encode(case), type=Case) == case
 assert planned_peak_bytes(cnn, case) > 0

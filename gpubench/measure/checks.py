@@ -17,7 +17,6 @@ from gpubench.installing import pip_install
 from gpubench.measure.losses import loss_ends, loss_trace
 from gpubench.measure.peaks import clock_ratio, datasheet_share
 from gpubench.measure.stopping import StopRule
-from gpubench.measure.telemetry import LEAST_REGION_S
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -50,6 +49,8 @@ LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
 """A single operation that is faster was not waited for, or did not do the work; a product has the room of the
 card's own clock."""
+TELLING_REGION_S = 10.0
+"""A shorter region may have no energy for want of time, as in files that were written before."""
 SCALING_TOLERANCE = 1.05
 """N GPUs give at most N times one, and this much for luck; a published table has 8 GPUs at 20 times."""
 
@@ -243,8 +244,8 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
         implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
         if launch.energy_source == "power_integral":
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
-        elif launch.energy_source is None and not implausible and region_s >= LEAST_REGION_S:
-            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)  # a shorter region has none to be read
+        elif launch.energy_source is None and not implausible and region_s >= TELLING_REGION_S:
+            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
     known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
     held = {policy: held_s / region_s for policy, held_s in known.items()} if region_s else {}

@@ -116,8 +116,8 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
-LEAST_REGION_S = 10.0
-"""The counter steps every 0.1 s: over ten seconds each edge costs up to 1 %."""
+LEAST_REGION_S = 2.0
+"""The counter steps every 0.1 s: over two seconds each edge costs up to 5 %, over thirty 0.3 %."""
 POWER_TOLERANCE = 1.2
 """Energy over time may pass the power limit by this factor: the counter steps every 0.1 s."""
 LARGEST_GAP_S = 1.0

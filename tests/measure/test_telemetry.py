@@ -180,8 +180,9 @@ def test_without_a_counter_the_integral_of_power_stands_in():
     assert (found.joules, found.source) == (pytest.approx(12000), "power_integral")
 
 
-def test_a_region_under_ten_seconds_has_no_energy():
-    assert energy_of(9.9, (0.0, 6000.0), powers(600), 700).joules is None
+def test_a_region_under_two_seconds_has_no_energy():
+    assert energy_of(1.9, (0.0, 1200.0), powers(600), 700).joules is None
+    assert energy_of(2.0, (0.0, 1200.0), powers(600), 700).joules == 1200.0
 
 
 @pytest.mark.parametrize("edges", [(100.0, 100.0), (100.0, 50.0), (0.0, 20.0 * 700 * 1.21)])

@@ -216,7 +216,7 @@ def test_what_is_compiled_is_compiled_in_every_launch():
     assert rehearsal.took_s < made.most_s()
 
 
-@pytest.mark.parametrize("budget", ["quick", "default", "publish"])
+@pytest.mark.parametrize("budget", ["quick", "default", pytest.param("publish", marks=pytest.mark.slow)])
 def test_no_run_of_short_steps_passes_the_sum_of_its_limits(budget):
     """Steps that take two and a half times as long as on an H200, all of them restless."""
     made = planned(budget=budget, workloads=("cnn", "lstm", "vgg16"))

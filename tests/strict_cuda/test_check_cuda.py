@@ -215,7 +215,7 @@ def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
 @pytest.mark.parametrize(
     ("part", "label"),
     [
-        ("cases", "cnn amp-bf16 eager batch 512"),
+        ("cases", "cnn amp-bf16 graph batch 512"),
         pytest.param("faults", "waiting amp-bf16 graph batch 8", marks=pytest.mark.slow),
     ],
 )

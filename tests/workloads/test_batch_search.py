@@ -169,7 +169,8 @@ def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {Precision.FP32: 100, Precision.TF32: 0, Precision.AMP_BF16: 240}
     monkeypatch.setattr(Trials, "fits", lambda self, n: n <= limits[self._case.precision])
     profiles = {"vgg16": load_profiles()["vgg16"]}
-    request = RunRequest(workloads=("vgg16",), batch_size="max", executions=("eager",))
+    precisions = ("fp32", "tf32", "amp")
+    request = RunRequest(workloads=("vgg16",), precisions=precisions, batch_size="max", executions=("eager",))
     made = with_largest_batches(plan(request, GPU, profiles), profiles, GPU)
     assert {p.batch_choice for p in made.cases} == {m.batch_choice for m in made.unsupported} == {"largest"}
     found = {p.case.precision: p.case.batch_size for p in made.cases}
@@ -188,7 +189,8 @@ def test_a_case_that_fails_otherwise_is_a_row_with_its_reason(monkeypatch: pytes
 
     monkeypatch.setattr(Trials, "fits", fits)
     profiles = {"vgg16": load_profiles()["vgg16"]}
-    request = RunRequest(workloads=("vgg16",), batch_size="max", executions=("eager",))
+    precisions = ("fp32", "tf32", "amp")
+    request = RunRequest(workloads=("vgg16",), precisions=precisions, batch_size="max", executions=("eager",))
     made = with_largest_batches(plan(request, GPU, profiles), profiles, GPU)
     (lost,) = made.unsupported
     assert (lost.case.precision, lost.status) == (Precision.TF32, "failed")
