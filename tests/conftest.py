@@ -35,12 +35,6 @@ settings.load_profile("gpubench")
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Take one process more than there are cores: a seventh of the time a test waits for a child or a clock."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return cores + 1
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _light_collections() -> None:
     """Keep what lived before a file of tests out of its collections: torch and all tests are a million objects.
