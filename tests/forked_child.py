@@ -27,8 +27,8 @@ import torch
 
 MODULES = ("gpubench.measure.worker", "gpubench.profile.child")
 """What is forked of the children of gpubench: those that import torch."""
-IS_POSSIBLE = sys.platform == "linux" and not torch.cuda.is_available()
-"""Beside a GPU torch does not train in a fork of a process that has trained."""
+IS_POSSIBLE = sys.platform == "linux" and torch.version.cuda is None and torch.version.hip is None
+"""A build of torch for GPUs does not train in a fork of a process that has trained."""
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from functools import partial
@@ -476,9 +477,13 @@ def test_a_model_of_which_nothing_was_compiled_is_unsupported(make_case, graphs_
     work = compile_work(make_case, Opaque(nn.Linear(8, 4)))
     with pytest.raises(NotPreparedError, match="compiled nothing"):
         prepare(work)
-    recurrent = load_workload("lstm").tiny(4, 0)
-    with pytest.raises(NotPreparedError, match=r"nothing .*LSTM"):
+    recurrent, before = load_workload("lstm").tiny(4, 0), len(graphs_compiled)
+    try:
         prepare(move(recurrent, work.case, CPU))
+    except NotPreparedError as error:
+        assert re.search(r"nothing .*LSTM", str(error))  # noqa: PT017 - torch 2.15 compiles what stands behind it
+    else:
+        assert len(graphs_compiled) > before
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     with pytest.raises(NotPreparedError, match="unset TORCH_COMPILE_DISABLE=1"):
         prepare(work)
