@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.foreign_code import one_line
 from gpubench.interval import Interval
 from gpubench.models.workload import PHOTOGRAPH_SHAPE
+from gpubench.parent import die_with_parent
 from gpubench.probe.system import usable_threads
 from gpubench.profile import load_profiles
 from gpubench.stats import rate_interval, relative_half_width
@@ -93,6 +95,7 @@ def measure_preparation(
         collate_fn=partial(_prepared, task.model.eval()),
         num_workers=wanted,
         timeout=TIME_LIMIT_S,
+        worker_init_fn=partial(_end_with, os.getpid()),
         multiprocessing_context="fork" if sys.platform == "linux" else None,
     )
     times_s: list[Seconds] = []
@@ -115,6 +118,12 @@ def measure_preparation(
         frames=frames,
         rounds=len(per_image_s),
     )
+
+
+def _end_with(parent_pid: int, worker: int) -> None:
+    """Bind a worker to its parent: torch's own look at it begins too late for one that ends meanwhile."""
+    del worker
+    die_with_parent(parent_pid)
 
 
 def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:
