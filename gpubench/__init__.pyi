@@ -127,7 +127,7 @@ def rank(
     None = None, new_tokens: int | None = None, context: int | None = None, lora: bool = False, qlora: bool =
     False,
 ) -> Ranking:
-    """Rank GPUs and instances by training per dollar, from the tables on this machine; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.

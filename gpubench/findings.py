@@ -109,11 +109,8 @@ SHARES = frozenset(
 )
 """Value and limit are parts of a whole, and people read them in percent."""
 
-_MORE_TIME = (
-    "leave out --quick and --time-limit, on a CPU pass --publish; "
-    "if that was so, close other programs and measure again"
-)
-"""The times of --quick are fixed, and it is the default on a CPU."""
+_MORE_TIME = "pass --publish and no --time-limit; if that was so, close other programs and measure again"
+"""The other budgets have a few seconds for each case."""
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
@@ -241,8 +238,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "do not use this row; please report it",
     ),
     FindingKind.TEMPERATURE_NOT_JUDGED: (
-        "a quick warm-up does not wait for the temperature to settle",
-        "a card that heats slowly may be slower in a long run; leave out --quick to see",
+        "a short warm-up does not wait for the temperature to settle",
+        "a card that heats slowly may be slower in a long run; --publish waits for it",
     ),
     FindingKind.ONE_PROCESS: (
         "the intervals hold only what varies within one process",

@@ -143,7 +143,9 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     silent = bool(sources) and sources <= {"none"}
     hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
     found = [Finding(kind=FindingKind.NO_TELEMETRY, value=hint)] if silent else []
-    if run.budget == "quick" and sources and not silent:
+    limits = {} if run.settings is None else run.settings.budget
+    judged = limits.get("judge_temperature", run.budget != "quick")  # older files do not say
+    if not judged and sources and not silent:
         found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
     if run.launch_count == 1 and sources:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))

@@ -12,7 +12,7 @@ from gpubench.models import TaskKind
 from gpubench.options import check_fields, spelled
 from gpubench.predict.question import task_of
 from gpubench.profile import load_profiles
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 
 SHARES_TOLERANCE = 0.011
 """Shares of a mix may miss a sum of 1 by this: three times 0.33 is 0.99."""
@@ -103,6 +103,10 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
             asked.relative and getattr(asked, field) is not None,
             f"{spelled(field)} is of a job, and --relative ranks without one: leave out either",
         )
+    yield (
+        asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
+        "--hour-worth is of the hours of a job, and --relative ranks without one: leave out either",
+    )
     if asked.jobs_per_month is not None:
         yield (
             asked.relative,

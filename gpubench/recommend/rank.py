@@ -38,7 +38,7 @@ from gpubench.units import count, plain
 
 @takes_options_of(RankRequest)
 def rank(request: RankRequest) -> Ranking:
-    """Rank GPUs and instances by training per dollar, from the tables on this machine; no network, no GPU.
+    """Rank GPUs and instances for a job by dollars and hours, from the tables here; no network, no GPU.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.

@@ -101,6 +101,7 @@ def plan_again(
         micro="also" if wanted_micro else "none",
         allow_throttled=request.allow_throttled,
         peers=peers,
+        has_micro=bool(run.micro),
         done=finished_units(run, budget.launches),
     )
     refuse_forced_precision(made)

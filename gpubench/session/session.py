@@ -161,10 +161,7 @@ def prepare(
     run_id = None if place is None else torchrun.run_id()
     if request.resume is not None:
         store.check_writable(root)  # first: a run behind a link would be told as missing
-    found = None if request.resume is None else store.find_run(root, request.resume)
-    if run_id is not None and found is None:
-        with suppress(MisuseError):  # as a rule: unless torchrun has started this process anew
-            found = store.find_run(root, run_id)
+    found = _to_go_on_with(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
         store.refuse_if_written(root, resumed)
@@ -214,6 +211,16 @@ def prepare(
         run_id=run_id,
         place=place,
     )
+
+
+def _to_go_on_with(request: RunRequest, root: Path, run_id: str | None) -> Path | None:
+    """Return the file of a run that is gone on with: as asked, or what torchrun has started before."""
+    if request.resume is not None:
+        return store.find_run(root, request.resume)
+    if run_id is not None:
+        with suppress(MisuseError):  # as a rule: it is the first start
+            return store.find_run(root, run_id)
+    return None
 
 
 def _settings(request: RunRequest, made: Plan) -> Settings:

@@ -24,7 +24,7 @@ PLANNED = RunPlanned(cases=6, launches=3, most_s=300.0, budget="default", device
 
 def test_a_run_says_what_its_limits_add_up_to() -> None:
     head = "measuring 6 cases x 3 launches on a GPU, budget default: "
-    assert line_of(PLANNED).removeprefix(head) == "at most 5 min 0 s"
+    assert line_of(PLANNED).removeprefix(head) == "at most 5 min 0 s where steps are short"
 
 
 def test_the_living_line_has_the_pace_so_far_and_the_time_that_has_passed() -> None:

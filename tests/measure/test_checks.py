@@ -19,6 +19,7 @@ from gpubench.models import (
     Precision,
     Round,
     Run,
+    Settings,
     Status,
     Switches,
     TaskKind,
@@ -475,6 +476,22 @@ def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):
     assert [f.kind for f in checks.of_run(run_of(bare))] == [K.NO_TELEMETRY]
     assert [f.kind for f in checks.of_run(run_of(bare, budget="quick"))] == [K.NO_TELEMETRY]
     assert checks.of_run(run_of(make_measurement())) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "said"),
+    [
+        ("quick", None, True),
+        ("default", None, False),  # a file of before, whose warm-up waited
+        ("default", {"judge_temperature": False}, True),
+        ("publish", {"judge_temperature": True}, False),
+    ],
+)
+def test_a_warm_up_that_did_not_wait_for_the_temperature_says_so(make_measurement, name, limits, said):
+    run = run_of(make_measurement(launch={"telemetry_source": "nvml"}), budget=name)
+    if limits is not None:
+        run = msgspec.structs.replace(run, settings=Settings(budget=limits))
+    assert (K.TEMPERATURE_NOT_JUDGED in {f.kind for f in checks.of_run(run)}) == said
 
 
 def test_a_run_of_one_launch_says_that_its_intervals_hold_one_process(make_measurement):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench.errors import MisuseError
 from gpubench.models import SentenceKind
 
 from .builders import H100, L4, RTX5090, offer, rank_of
@@ -72,6 +73,11 @@ def test_no_price_of_an_hour_is_told_where_both_take_as_long():
         if each.text.startswith("Best cloud")
     ]
     assert cloud == "Best cloud: 1x H100 SXM5 80GB at two, 10.0 h, $30.00; $10.00 more."
+
+
+def test_an_hour_has_no_worth_where_there_is_no_job():
+    with pytest.raises(MisuseError, match="--hour-worth is of the hours of a job"):
+        rank_of(OFFERS, RATES, hour_worth_usd=5)
 
 
 @pytest.mark.parametrize("sort", ["value", "cost", "time", "throughput"])

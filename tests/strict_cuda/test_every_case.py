@@ -159,16 +159,16 @@ REST = {
 @pytest.mark.parametrize(("name", "precision"), OFFERED)
 def test_a_case_is_measured_whole(gpu, name, precision):
     assert everyday(name, precision)
-    measure_whole(gpu, everyday(name, precision))
+    assert_measured_whole(gpu, everyday(name, precision))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision"), REST)
 def test_so_is_every_other_case(gpu, name, precision):
-    measure_whole(gpu, REST[name, precision])
+    assert_measured_whole(gpu, REST[name, precision])
 
 
-def measure_whole(gpu, cases: list[Case]) -> None:
+def assert_measured_whole(gpu, cases: list[Case]) -> None:
     """Measure cases of one workload at one precision, in turn."""
     name, precision = cases[0].workload, cases[0].precision
     if precision is Precision.FP8:
