@@ -107,7 +107,7 @@ _LOOK_ALIKE = str.maketrans("oil", "011")
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[str, ...]:
-    """At most three known names that look like this one, for a message: "did you mean ...?".
+    """At most three known names that look like this one, as they are written there: "did you mean ...?".
 
     Punctuation does not count, nor which of two look-alike characters was typed. A ``cutoff`` of 0 names some
     however little they look like it.
@@ -117,7 +117,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[st
     """
     by_look: dict[str, str] = {}
     for each in known:
-        by_look.setdefault(_look(each), normalize(each))
+        by_look.setdefault(_look(each), each)
     near = difflib.get_close_matches(_look(name), by_look, n=3, cutoff=cutoff)
     return tuple(by_look[look] for look in near)
 

@@ -81,7 +81,7 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration: 0.0012 is "1.20 ms", 95 is "1 min 35 s", 100000 is "27.8 h".
+    """Format a duration: 0.0012 is "1.20 ms", 95 is "1.58 min", 100000 is "27.8 h".
 
     >>> format_duration(0)
     '0 s'
@@ -93,8 +93,7 @@ def format_duration(seconds: float | None) -> str:
     if seconds >= 3600:
         return f"{format_number(seconds / 3600)} h"
     if seconds >= 60:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest} s"
+        return f"{format_number(seconds / 60)} min"
     if seconds >= 1 or seconds == 0:
         return f"{format_number(seconds)} s"
     if seconds >= 1e-3:

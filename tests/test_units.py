@@ -20,7 +20,7 @@ from gpubench import units
         (units.format_bytes(150754820096), "140 GiB"),
         (units.format_bytes(None), "—"),
         (units.format_duration(0.0012), "1.20 ms"),
-        (units.format_duration(95), "1 min 35 s"),
+        (units.format_duration(95), "1.58 min"),
         (units.format_duration(100000), "27.8 h"),
         (units.format_usd(0.13), "$0.130"),
         (units.format_usd(53.52), "$53.52"),

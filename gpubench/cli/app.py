@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated, Any, NoReturn
@@ -81,6 +81,13 @@ def _is_a_model(word: str) -> bool:
     from gpubench.user_model import is_own
 
     return word in workload_names() or is_own(word)
+
+
+def _models_like(word: str) -> tuple[str, ...]:
+    from gpubench.discovery import workload_names
+    from gpubench.names import nearest
+
+    return nearest(word, workload_names())
 
 
 class _WhenCalled(UserDict[str, Any]):
@@ -203,8 +210,11 @@ def _misuse(error: typer.TyperException) -> str:
         if (gone["verb"], gone["option"]) == (asked, ""):
             return f"gpubench {asked} is no more: {gone['instead']}"
     word = unknown[1].lower() if unknown and "Did you mean" not in words else None
-    also = [name for name in verb_names() if word is not None and word in load_verb(name).also_called]
-    meant = f" Did you mean '{also[0]}'?" if also and also[0] in _verbs_of(group) else ""
+    also: Sequence[str] = ()
+    if word is not None and not names:
+        also = [name for name in verb_names() if word in load_verb(name).also_called]
+        also = also or _models_like(word)  # a model may be named first
+    meant = f" Did you mean '{also[0]}'?" if also else ""
     words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
 

@@ -39,8 +39,8 @@ def test_each_factor_filters(options, left):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lines": ("gforce",)}, "unknown line 'gforce'; nearest known: geforce"),
-        ({"architectures": ("hoper",)}, "unknown architecture 'hoper'; nearest known: hopper"),
+        ({"lines": ("gforce",)}, "unknown line 'gforce'; nearest known: GeForce"),
+        ({"architectures": ("hoper",)}, "unknown architecture 'hoper'; nearest known: Hopper"),
         ({"memory_type": "DRAM"}, "--memory-type 'DRAM' is unknown; choose from GDDR5"),
         ({"cooling": "water"}, "--cooling 'water' is unknown; choose from active"),
     ],

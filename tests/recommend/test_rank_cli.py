@@ -445,4 +445,4 @@ def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, 
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 2
-    assert "No such command 'resnet51'" in capsys.readouterr().err
+    assert "No such command 'resnet51'. Did you mean 'resnet50'?" in capsys.readouterr().err
