@@ -101,6 +101,15 @@ def format_duration(seconds: float | None) -> str:
     return f"{format_number(seconds * 1e6)} µs"
 
 
+def format_limit(seconds: float) -> str:
+    """Format a limit on time, which people set in whole minutes: never below itself.
+
+    >>> format_limit(300), format_limit(1451.2), format_limit(45)
+    ('5 min', '25 min', '45 s')
+    """
+    return f"{math.ceil(seconds / 60)} min" if seconds >= 120 else f"{math.ceil(seconds)} s"
+
+
 LEAST_USD = 0.0001
 """Money below this is not told apart."""
 

@@ -156,7 +156,7 @@ def line_of(event: events.Event) -> str | None:
         case events.RunPlanned():
             return (
                 f"measuring {_count(event)} on {units.plain(event.device)}, budget {event.budget}: "
-                f"at most {units.format_duration(event.most_s)} where steps are short"
+                f"at most {units.format_limit(event.most_s)} where steps are short"
             )
         case events.CaseEnded():
             kept = f" ({units.plain(event.kept, 500)})" if event.kept else ""

@@ -24,7 +24,7 @@ PLANNED = RunPlanned(cases=6, launches=3, most_s=300.0, budget="default", device
 
 def test_a_run_says_what_its_limits_add_up_to() -> None:
     head = "measuring 6 cases x 3 launches on a GPU, budget default: "
-    assert line_of(PLANNED).removeprefix(head) == "at most 5.00 min where steps are short"
+    assert line_of(PLANNED).removeprefix(head) == "at most 5 min where steps are short"
 
 
 def test_the_living_line_has_the_pace_so_far_and_the_time_that_has_passed() -> None:
@@ -138,7 +138,7 @@ def test_a_gain_is_told_from_a_wide_interval_as_on_the_page() -> None:
 
 def test_a_run_that_goes_on_says_how_much_of_it_is_left() -> None:
     left = msgspec.structs.replace(PLANNED, left=7)
-    assert all(each in line_of(left) for each in ("7 of 18 launches", "budget default", "at most 5.00 min"))
+    assert all(each in line_of(left) for each in ("7 of 18 launches", "budget default", "at most 5 min"))
     single = line_of(msgspec.structs.replace(left, launches=1, left=2))
     assert single is not None
     assert ", 2 of 6 cases," in single

@@ -296,16 +296,17 @@ def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_bloc
 
 
 def test_independent_jobs_run_at_once_and_exchange_nothing_and_what_they_could_exchange_is_measured(
-    make_plan, cpu, make_case
+    make_plan, cpu
 ):
     plan = make_plan(micro="also")
     each = plan.cases[0]
     mode = msgspec.structs.replace(each.case, parallel_mode=ParallelMode.INDEPENDENT)
-    alone = make_case(precision=Precision.FP32)  # with it, the micro-benchmarks of one process are done
     plan = msgspec.structs.replace(
-        plan, cases=(msgspec.structs.replace(each, case=mode),), done=frozenset({(alone, 0)})
+        plan,
+        cases=(msgspec.structs.replace(each, case=mode),),
+        has_micro=True,  # those of one process
+        peers=(msgspec.structs.replace(cpu, name="Slow CPU"),),
     )
-    plan = msgspec.structs.replace(plan, peers=(msgspec.structs.replace(cpu, name="Slow CPU"),))
     launcher = Launcher(plan, cpu)
     (measurement,) = launcher.run()
     assert measurement.status is Status.OK, measurement.reason

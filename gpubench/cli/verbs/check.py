@@ -12,7 +12,7 @@ from gpubench.cli.options import Verb
 from gpubench.cli.output import answer, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.options import Option, Results
-from gpubench.units import count, format_duration, plain
+from gpubench.units import count, format_duration, format_limit, plain
 
 if TYPE_CHECKING:
     from gpubench.cuda_check.judge_proofs import Verdict
@@ -76,7 +76,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     build = torch_build()
     path = request.output or Path(file_name(profile, None if build is None else build.version))
     peers = every_peer(profile)
-    how_long = "all of it" if request.full else f"at most {format_duration(cuda_check.LIMIT_S)}"
+    how_long = "all of it" if request.full else f"at most {format_limit(cuda_check.LIMIT_S)}"
     say(f"checking {plain(profile.name or request.device)}, {how_long}; let nothing else use it meanwhile")
     check = cuda_check.check_cuda(profile, path, peers, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
