@@ -117,7 +117,8 @@ def tiny_budget() -> Budget:
     """Everything as in --quick, in a fraction of a second."""
     return msgspec.structs.replace(
         QUICK,
-        timed_s=0.5,
+        timed_s=0.25,
+        micro_s=0.1,
         warmup_steps=2,
         warmup_least_s=0.0,
         warmup_most_s=0.3,

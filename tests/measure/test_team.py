@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import psutil
@@ -24,7 +25,15 @@ from gpubench.measure.launcher import Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.messages import Setup
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import FindingKind, ParallelMode, Precision, Status, TaskKind
+from gpubench.models import (
+    FindingKind,
+    Measurement,
+    MicroResult,
+    ParallelMode,
+    Precision,
+    Status,
+    TaskKind,
+)
 
 # Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
 # one weight goes to 0.5 if gradients are averaged, and to 0 if they are not.
@@ -125,16 +134,64 @@ def _target(link: Path) -> str:
         return ""
 
 
-def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
+class Job(NamedTuple):
+    """What came of the cases that one job of two processes was asked for, by their names in ``one_job``."""
+
+    found: dict[str, Measurement]
+    micro: list[MicroResult]
+    open_to: set[str]
+    left: list[str]
+
+
+_JOBS: list[Job] = []
+"""The one job of this process, once it was run: it starts three processes that import torch."""
+
+
+@pytest.fixture
+def one_job(make_plan, cpu, tmp_path) -> Job:
+    """Run one job, the first time: together, alone, forward, apart, and sharded with and without blocks."""
+    if _JOBS:
+        return _JOBS[0]
+    (each,) = make_plan().cases
+    file = tmp_path / "blocks.py"
+    file.write_text(BLOCKS)
+    blocks = msgspec.structs.replace(each, reference=f"{file}")
+    sharded = {"parallel_mode": ParallelMode.FSDP, "precision": Precision.AMP_BF16}
+    asked = {
+        "together": (each, {}),
+        "alone": (each, {"gpu_count": 1}),
+        "forward": (each, {"task": TaskKind.INFER}),
+        "apart": (each, {"parallel_mode": ParallelMode.INDEPENDENT}),
+        "whole": (each, sharded),
+        "blocks": (blocks, sharded | {"workload": "blocks"}),
+    }
+    cases = {
+        name: msgspec.structs.replace(of, case=msgspec.structs.replace(of.case, **changes))
+        for name, (of, changes) in asked.items()
+    }
+    plan = msgspec.structs.replace(
+        make_plan(micro="also"),
+        cases=tuple(cases.values()),
+        has_micro=True,  # those of one process
+        peers=(msgspec.structs.replace(cpu, name="Slow CPU"),),
+    )
     open_to: set[str] = set()
 
     def look(event: events.Event) -> None:
         if isinstance(event, events.RoundEnded):
             open_to.update(listening_at())
 
-    found = run(make_plan(counts=(1, 2)), cpu, on_event=look)
-    alone, together = sorted(found, key=lambda m: m.case.gpu_count)
-    assert open_to == {LOOPBACK}
+    launcher = Launcher(plan, cpu, look)
+    found = {m.case: m for m in launcher.run()}
+    running = psutil.Process().children(recursive=True)
+    left = [p.name() for p in running if p.status() != psutil.STATUS_ZOMBIE]
+    named = {name: found[planned.case] for name, planned in cases.items()}
+    _JOBS.append(Job(named, launcher.micro, open_to, left))
+    return _JOBS[0]
+
+
+def test_two_processes_train_one_model_on_different_samples(one_job):
+    alone, together = one_job.found["alone"], one_job.found["together"]
     assert alone.status is together.status is Status.OK, together.reason
     # Alone the weight reaches its own target, 0. Together it stops half way: a loss of 0.5 ** 2 for each.
     assert alone.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)
@@ -143,7 +200,11 @@ def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
     assert together.samples_per_s * together.step_time_s == pytest.approx(2 * 4)
     assert together.launches[0].parameters_moved is True
     assert together.launches[0].host_issue_s == ()
-    assert not [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_job_listens_at_the_loopback_address_alone_and_leaves_no_process(one_job):
+    assert one_job.open_to == {LOOPBACK}
+    assert one_job.left == []
 
 
 DEATHS = {
@@ -265,24 +326,13 @@ def build(batch_size):
     return net, torch.randn(batch_size, 8), torch.ones(batch_size, 1), nn.functional.mse_loss, SGD
 
 def SGD(parameters):
-    return torch.optim.SGD(parameters, lr=0.01)
+    return torch.optim.SGD(parameters, lr=0.1)
 """
 
 
-def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_blocks_is_not_measured(
-    make_plan, cpu, tmp_path
-):
+def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_blocks_is_not_measured(one_job):
     """At amp-bf16, where the first loss is compared: of a sharded model that takes every process."""
-    plan = make_plan(batches=(4, 8))
-    blocks = tmp_path / "blocks.py"
-    blocks.write_text(BLOCKS)
-    mode = {"parallel_mode": ParallelMode.FSDP, "precision": Precision.AMP_BF16}
-    whole, sharded = (
-        msgspec.structs.replace(each, case=msgspec.structs.replace(each.case, **mode)) for each in plan.cases
-    )
-    sharded = msgspec.structs.replace(sharded, reference=f"{blocks}")
-    plan = msgspec.structs.replace(plan, cases=(whole, sharded))
-    refused, trained = sorted(run(plan, cpu), key=lambda m: m.case.batch_size)
+    refused, trained = one_job.found["whole"], one_job.found["blocks"]
     assert refused.status is Status.UNSUPPORTED
     assert "use --jobs ddp" in refused.reason
     if not two_ranks.SHARDS_ON_A_CPU:
@@ -295,31 +345,22 @@ def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_bloc
     assert launch.rounds[-1].loss < launch.loss_curve[0]
 
 
-def test_independent_jobs_run_at_once_and_exchange_nothing_and_what_they_could_exchange_is_measured(
-    make_plan, cpu
-):
-    plan = make_plan(micro="also")
-    each = plan.cases[0]
-    mode = msgspec.structs.replace(each.case, parallel_mode=ParallelMode.INDEPENDENT)
-    plan = msgspec.structs.replace(
-        plan,
-        cases=(msgspec.structs.replace(each, case=mode),),
-        has_micro=True,  # those of one process
-        peers=(msgspec.structs.replace(cpu, name="Slow CPU"),),
-    )
-    launcher = Launcher(plan, cpu)
-    (measurement,) = launcher.run()
+def test_independent_jobs_run_at_once_and_exchange_nothing(one_job):
+    measurement = one_job.found["apart"]
     assert measurement.status is Status.OK, measurement.reason
     assert measurement.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)  # its own target, as alone
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
     unequal = [f.value for f in measurement.findings if f.kind is FindingKind.UNEQUAL_GPUS]
     assert unequal == ["1 × Some CPU and 1 × Slow CPU"]
-    assert [m.size for m in launcher.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
-    for result in launcher.micro:
+
+
+def test_what_processes_can_exchange_is_measured_once_in_the_job(one_job):
+    assert [m.size for m in one_job.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
+    for result in one_job.micro:
         assert (result.name, result.unit) == ("all-reduce", "B/s")
         # of two processes each sends and receives its bytes once
         assert result.value == pytest.approx(result.work * result.repeats / median(result.times_s), rel=0.2)
-    assert launcher.micro[-1].work == 128 * 2**20
+    assert one_job.micro[-1].work == 128 * 2**20
 
 
 def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
@@ -335,8 +376,8 @@ def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
     wait_until(lambda: not psutil.Process().children(recursive=True))
 
 
-def test_inference_on_several_is_the_same_forward_pass_on_each(make_plan, cpu):
-    (measurement,) = run(make_plan(task=TaskKind.INFER), cpu)
+def test_inference_on_several_is_the_same_forward_pass_on_each(one_job):
+    measurement = one_job.found["forward"]
     assert measurement.status is Status.OK, measurement.reason
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
 
