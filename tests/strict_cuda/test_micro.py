@@ -30,6 +30,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(micro, "TRANSFER_BYTES", MIB)
     monkeypatch.setattr(micro, "CACHE_BYTES", MIB)
     monkeypatch.setattr(micro, "LAUNCHES", LAUNCHES)
+    monkeypatch.setattr(probes, "MICRO_WARM_S", 0.02)  # the fake device needs no warming
 
 
 @pytest.fixture
