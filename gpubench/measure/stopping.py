@@ -19,9 +19,10 @@ from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds, format_percent
 
 WINDOWS = 4
-TEMPERATURE_SLOPE_C_PER_S = 0.1
-"""One degree in ten seconds."""
-TEMPERATURE_SPAN_S = 10.0
+TEMPERATURE_SLOPE_C_PER_S = 1 / 30
+"""One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
+has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
+TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
 """Neighboring rounds that differ by more than this (median) are paced by a host: bound by a GPU they differ
@@ -148,7 +149,7 @@ class WarmUp:
         return None
 
     def temperature_slope(self) -> float:
-        """Least-squares slope of the last ten seconds of temperature [degrees C per s]; 0 if unknown."""
+        """Least-squares slope of the last half minute of temperature [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
         since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
