@@ -70,6 +70,8 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 def one_line(error: BaseException) -> str:
     """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
     if isinstance(error, SyntaxError):
+        if error.lineno is None or "codec can't decode" in error.msg:
+            return f"its source is not text in UTF-8 ({error.msg})"
         return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
     if isinstance(error, SystemExit):
         text = f"calls sys.exit({error.code!r})"

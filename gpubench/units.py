@@ -169,12 +169,16 @@ MOST_NAME = 80
 """Characters of one name in a sentence."""
 
 
+_NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode's categories of what controls a terminal or ends a line."""
+
+
 def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
     if text.isprintable():  # then there is nothing to strip, as in nearly every name
         kept = text
     else:
-        kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
+        kept = "".join(c for c in text if unicodedata.category(c) not in _NOT_SHOWN)
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 

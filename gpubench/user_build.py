@@ -28,6 +28,8 @@ SLOW_BUILD_S = 30.0
 """A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
 SEED_STEP = 1_000_003
 """Of the batches after the first: far from what somebody would choose next."""
+MOST_CHARACTERS = 200
+"""Of the unit and of the source that a module states: they stand in tables and in every file of a run."""
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
@@ -102,15 +104,23 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
     return Workload(
         name=name,
         version=1,
-        sample_unit=str(getattr(module, "SAMPLE_UNIT", unit)),
+        sample_unit=_words(name, module, "SAMPLE_UNIT", unit),
         sample_shape=shape,
         batches=tuple(batches) if isinstance(batches, list) else batches,
         is_image=unit == "image",
-        source=str(getattr(module, "SOURCE", "the user's own model")),
+        source=_words(name, module, "SOURCE", "the user's own model"),
         build=full_build,
         recipe=recipe,
         precisions=("bf16",) if recipe.weight_type is WeightType.BFLOAT16 else (),
     )
+
+
+def _words(file: str, module: ModuleType, name: str, default: str) -> str:
+    """Return a text that a module may define; it stands in tables and in every file of a run."""
+    text = str(getattr(module, name, default))
+    if len(text) > MOST_CHARACTERS:
+        raise MisuseError(f"{file}: {name} has {len(text):,} characters; give at most {MOST_CHARACTERS}")
+    return text
 
 
 def _small_task(build: Callable[[int, int], Task]) -> Task:

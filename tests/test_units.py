@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import units
@@ -40,7 +40,9 @@ def test_a_written_number_is_within_half_a_digit_of_the_value(value, digits):
 
 
 @given(st.text(max_size=400))
+@example("one\u2028two\u2029three")
 def test_plain_text_has_no_control_character_and_a_bound(text):
     shown = units.plain(text)
     assert len(shown) <= 200
     assert not any(ord(c) < 32 or ord(c) == 127 for c in shown)
+    assert len(shown.splitlines()) <= 1

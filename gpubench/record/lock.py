@@ -25,7 +25,11 @@ if sys.platform != "win32":
 
 PATIENCE_S: Seconds = 2.0
 """Taking in a run, or setting a broken one aside, holds its lock for milliseconds; measuring, for minutes."""
+GLANCE_S: Seconds = 0.2
+"""Who asks whether a run is free holds its lock for a moment too, and two such must not refuse each other."""
 LOOK_EVERY_S: Seconds = 0.05
+LEFT_BEHIND_S: Seconds = 24 * 3600.0
+"""No process that was killed is missed for so long; a run in between holds its lock."""
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -74,6 +78,21 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
             os.close(descriptor)
         if sys.platform == "win32":  # which removes no open file
             remove_file(path)
+
+
+def clear_left_behind(folder: Path) -> None:
+    """Remove the lock files that killed processes left more than a day ago; one that is held stays.
+
+    A file that cannot be opened, locked or removed stays too: it costs nobody anything.
+    """
+    for path in folder.glob(".*.lock"):
+        with contextlib.suppress(OSError, StorageError):
+            if time.time() - path.lstat().st_mtime < LEFT_BEHIND_S:
+                continue
+            if (descriptor := _take(path)) is None:
+                continue
+            path.unlink()
+            os.close(descriptor)
 
 
 def _take(path: Path) -> int | None:

@@ -153,6 +153,7 @@ def writing(root: Path, run: Run) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot write results to {root}: {cause_of(error)}") from error
+    lock.clear_left_behind(folder)
     with lock.hold(folder, run_id):
         yield
 
@@ -165,7 +166,7 @@ def refuse_if_written(root: Path, run: Run) -> None:
         StorageError: If the lock file cannot be written.
     """
     if _has_runs(root):
-        with lock.hold(root / "runs", id_of(run), patience_s=0):
+        with lock.hold(root / "runs", id_of(run), patience_s=lock.GLANCE_S):
             return
 
 
@@ -259,9 +260,9 @@ def _with_stored(run: Run, path: Path) -> tuple[Run, bool]:
 def read_runs(root: Path) -> StoredRuns:
     """Read every run of a folder; a file of proven bad content is set aside as ``.corrupt``.
 
-    A file that cannot be read now stays where it is and is named. ``./results`` may be a folder of another
-    project, so only a file that bears the name of a run is ever renamed, and without a folder ``runs`` no
-    other file is read.
+    A file that cannot be read now stays where it is and is named. A folder may be of another project, so only
+    a file below ``runs`` that bears the name of a run is ever renamed, and without a folder ``runs`` no other
+    file is read.
 
     Raises:
         MisuseError: If ``root`` is there and is no folder.
@@ -328,7 +329,8 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
     try:
         return read_run(path)
     except BadContentError as error:
-        done = set_aside(_top(root), path) if _is_run_name(path.name) else ""
+        own = _has_runs(root) and _is_run_name(path.name)
+        done = set_aside(root / "runs", path) if own else ""
         problems.append(f"{error}{done}")
     except MisuseError as error:
         problems.append(str(error))
@@ -380,8 +382,10 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
         if not isinstance(error, FileNotFoundError):
             on_problem(f"cannot list {error.filename}: {cause_of(error)}")
 
-    for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
-        names[:] = sorted(name for name in names if not _has_runs(Path(folder, name)))
+    top = _top(root)
+    for folder, names, paths in os.walk(top, onerror=report, followlinks=False):
+        below = [] if Path(folder) != top else names  # a run lies in its device's folder, or beside those
+        names[:] = sorted(name for name in below if not _has_runs(Path(folder, name)))
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
                 yield Path(folder) / name

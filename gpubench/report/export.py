@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -210,7 +211,8 @@ def guard(text: str) -> str:
     ("'=1+1", "'  @x", 'a100', '')
     """
     kept = text if text.startswith(("\t", "\r")) else plain(text, 1000)
-    dangerous = kept.startswith(_FORMULA_STARTS) or kept.lstrip().startswith(_FORMULA_STARTS)
+    read = unicodedata.normalize("NFKC", kept)  # as a spreadsheet of an East Asian locale may
+    dangerous = read.startswith(_FORMULA_STARTS) or read.lstrip().startswith(_FORMULA_STARTS)
     return f"'{plain(kept, 1000)}" if dangerous else kept
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 CI = "test_readme.py::test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word"
-INSTALL = "packaging/test_compare_only.py::test_a_fresh_install_without_torch_compares_and_stays_small"
+INSTALL = "packaging/test_compare_only.py::test_an_install_without_extras_answers_and_stays_small"
 KERAS = "measure/test_keras.py::test_a_command_of_the_page_of_frameworks_measures_what_it_names"
 ELSEWHERE = {
     "python3 -m venv": INSTALL,

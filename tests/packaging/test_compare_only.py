@@ -1,4 +1,4 @@
-"""``pip install .`` in a fresh environment: no torch, what comparing and fetching prices need, and not more."""
+"""``pip install .`` without any extra: what comparing and fetching prices need, not more, and without a network."""
 
 from __future__ import annotations
 
@@ -15,9 +15,23 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.installing import DISTRIBUTION
+
 ROOT = Path(__file__).parents[2]
-MOST_MB = 420
+MOST_DOWNLOADED_MB = 45
+"""What pip may fetch for it, ourselves included [MB]."""
+MOST_WHEEL_MB = 3
+MOST_MB = 220
 """What the packages may take together, compiled files included, pip itself left out [MB]."""
+
+ANSWERS = (
+    ("rank", "resnet50"),
+    ("memory", "resnet50", "--gpu", "L4"),
+    ("predict", "show", "resnet50", "--precision", "amp", "--gpu", "L4"),
+    ("offers", "list", "--json"),
+    ("report", "-o", "page.html"),
+)
+"""Commands that need no extra."""
 
 SIZES = """
 import json, os
@@ -37,23 +51,59 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory) -> Path:
-    """The programs of an environment in which gpubench was installed without any extra."""
+def wheelhouse(tmp_path_factory) -> Path:
+    """A folder with the wheel of this checkout and those of all that it needs."""
+    folder = tmp_path_factory.mktemp("wheels")
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "-w", folder, str(ROOT)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def programs(wheelhouse, tmp_path_factory) -> Path:
+    """The programs of an empty environment into which gpubench was installed from that folder alone."""
     folder = tmp_path_factory.mktemp("plain")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", str(ROOT)], check=True)
+    pip = (folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", "--find-links", wheelhouse)
+    subprocess.run([*pip, DISTRIBUTION], check=True)
     return folder / "bin"
 
 
-def test_a_fresh_install_without_torch_compares_and_stays_small(programs, tmp_path):
+def table(sizes: dict[str, float]) -> str:
+    rows = sorted(sizes.items(), key=lambda row: -row[1])
+    return "\n".join(f"{size:8.1f} MB  {name}" for name, size in [*rows, ("in all", sum(sizes.values()))])
+
+
+def test_what_is_fetched_is_small(wheelhouse):
+    sizes = {wheel.name: wheel.stat().st_size / 1e6 for wheel in wheelhouse.iterdir()}
+    print(table(sizes))
+    assert sum(sizes.values()) <= MOST_DOWNLOADED_MB, table(sizes)
+    (own,) = (size for name, size in sizes.items() if name.startswith(DISTRIBUTION.replace("-", "_")))
+    assert own <= MOST_WHEEL_MB
+
+
+def test_an_install_without_extras_answers_and_stays_small(programs, tmp_path):
     told = subprocess.run([programs / "python", "-c", SIZES], check=True, capture_output=True, text=True)
     sizes = json.loads(told.stdout)
-    table = "\n".join(f"{size:8.1f} MB  {name}" for name, size in sorted(sizes.items(), key=lambda x: -x[1]))
-    assert "torch" not in sizes
-    assert sum(size for name, size in sizes.items() if name not in {"pip", "setuptools"}) <= MOST_MB, table
-    print(table)
-    for arguments in (("rank", "--limit", "3"), ("offers", "list", "--json"), ("report", "-o", "page.html")):
+    assert not {"torch", "scipy", "plotly"} & {*sizes}
+    print(table(sizes))
+    assert sum(size for name, size in sizes.items() if name not in {"pip", "setuptools"}) <= MOST_MB, table(
+        sizes
+    )
+    for arguments in ANSWERS:
         subprocess.run([programs / "gpubench", *arguments], cwd=tmp_path, check=True)
+
+
+def test_uv_runs_it_from_the_wheels_without_an_install_or_a_network(wheelhouse, tmp_path):
+    uv = (sys.executable, "-m", "uv", "tool", "run", "--offline", "--no-index", "--find-links", wheelhouse)
+    ended = subprocess.run(
+        [*uv, "--python", sys.executable, "--from", DISTRIBUTION, "gpubench", "rank", "resnet50"],
+        cwd=tmp_path,
+        env=os.environ | {"UV_CACHE_DIR": str(tmp_path / "cache")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.startswith("Rent ")
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -11,7 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpubench import __version__
 from gpubench.discovery import workload_names
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +107,8 @@ def test_the_source_distribution_holds_what_its_pages_link_to(source):
 
 
 def test_the_source_distribution_holds_what_its_tests_read_of_ci(source):
-    assert {".ci/run", ".github/workflows/ci.yml", ".github/workflows/prices.yml"} <= source
+    workflows = {f".github/workflows/{name}.yml" for name in ("ci", "prices", "release")}
+    assert {".ci/run", *workflows} <= source
 
 
 def test_the_source_distribution_holds_the_tools_and_their_tables(source):
@@ -145,3 +148,40 @@ def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_pa
     file, *names = done.stdout.split()
     assert Path(file).is_relative_to(tmp_path)
     assert tuple(names) == workload_names()
+
+
+def test_a_release_is_published_by_its_workflow_alone_and_only_under_its_version():
+    """The index trusts the identity of the last job: no key, and nothing else is done where it may sign."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert (publish["needs"], publish["environment"]) == ("build", "release")
+    assert publish["permissions"] == {"id-token": "write"}
+    assert all("uses" in step for step in publish["steps"])
+    assert "secrets." not in f"{workflow}"
+    (checked,) = (step["run"] for step in build["steps"] if step.get("name") == "The tag is the version")
+    for tag, status in ((f"v{__version__}", 0), ("v999.0.0", 1)):
+        tagged = os.environ | {
+            "GITHUB_REF_NAME": tag,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        assert subprocess.run(["bash", "-c", checked], cwd=ROOT, env=tagged, check=False).returncode == status
+
+
+@pytest.mark.slow
+def test_pip_installs_the_source_archive(tmp_path_factory, tmp_path):
+    archive = _built("sdist", tmp_path_factory)
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        tmp_path,
+    )
+    subprocess.run([*pip, archive], check=True)
+    assert (tmp_path / "gpubench" / "data" / "gpus.csv").is_file()
+    assert (tmp_path / "gpubench_workloads" / "cnn.py").is_file()

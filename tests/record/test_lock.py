@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import chdir, contextmanager
 
 import pytest
@@ -95,6 +96,30 @@ def test_a_killed_holder_blocks_nobody(tmp_path):
         assert lock.lock_path(tmp_path, RUN).exists()
         take(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_holders_left_is_cleared_a_day_later_and_a_held_lock_never(tmp_path):
+    old, fresh, held = (lock.lock_path(tmp_path, f"{number}{RUN}") for number in range(3))
+    yesterday_s = time.time() - lock.LEFT_BEHIND_S - 60
+    for path in (old, fresh):
+        path.touch()
+    with lock.hold(tmp_path, f"2{RUN}"):
+        for path in (old, held):
+            os.utime(path, (yesterday_s, yesterday_s))
+        lock.clear_left_behind(tmp_path)
+        assert {*tmp_path.iterdir()} == {fresh, held}
+
+
+def test_without_locks_nothing_is_cleared_since_nobody_can_tell_whether_it_is_held(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = lock.lock_path(tmp_path, RUN)
+    path.touch()
+    os.utime(path, (0, 0))
+    lock.clear_left_behind(tmp_path)
+    assert path.exists()
 
 
 @pytest.mark.parametrize("kernel", ["without"], indirect=True)

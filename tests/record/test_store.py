@@ -9,6 +9,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from gpubench.offers.snapshot import offers_folder
 from gpubench.predict.estimate import predict
 from gpubench.predict.memory_answer import memory
 from gpubench.recommend.feed import consumed_by
-from gpubench.record import store
+from gpubench.record import lock, store
 from gpubench.record.run_file import SETTLED_S
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +141,7 @@ def test_a_healthy_run_that_cannot_be_read_now_stays_and_is_named(tmp_path, make
 OUT_OF_DESCRIPTORS = """
 import os, resource, sys
 from pathlib import Path
-from gpubench.record import store
+from gpubench.record import lock, store
 root, held, listed = Path(sys.argv[1]), [], store.run_files
 
 def exhaust():
@@ -225,6 +226,43 @@ def test_files_of_another_project_are_neither_read_nor_renamed(tmp_path, make_ru
     assert "metrics.json" in stored.problems[0]
     assert notes.read_text() == '{"accuracy": 0.9}'
     assert beside.read_text() == "{"
+
+
+def test_only_what_lies_as_runs_are_stored_is_read_and_only_below_runs_is_a_file_set_aside(
+    tmp_path, make_run
+):
+    """``--results /`` neither walks the disk nor renames a damaged file of another project."""
+    own = store.write_run(tmp_path, make_run())
+    name = own.name.replace(own.stem[-8:], "00000000")
+    deep = own.parent / "deeper"
+    deep.mkdir()
+    for path in (own.with_name(name), deep / name):
+        put(path, b"{")
+    stored = store.read_runs(tmp_path)
+    assert stored.runs == (make_run(),)
+    assert own.with_name(f"{name}.corrupt").exists()
+    assert (deep / name).exists()
+    other = tmp_path / "other"
+    (other / "project").mkdir(parents=True)
+    for path in (other / name, other / "project" / name):
+        put(path, b"{")
+    (problem, beside) = store.read_runs(other).problems
+    assert not list(other.rglob("*.corrupt"))
+    assert name in problem
+    assert name in beside
+
+
+def test_two_who_ask_at_once_whether_a_run_is_free_do_not_refuse_each_other(tmp_path, make_run):
+    run = make_run()
+    store.write_run(tmp_path, run)
+    with lock.hold(tmp_path / "runs", run.run_id):
+        with pytest.raises(lock.RunLockedError):
+            store.refuse_if_written(tmp_path, run)
+        other = threading.Thread(target=store.refuse_if_written, args=(tmp_path, run))
+        other.start()
+        other.join(lock.GLANCE_S / 4)
+        assert other.is_alive()  # it looks again, as the other may only have asked
+    other.join()
 
 
 def launch_of(document):

@@ -300,6 +300,15 @@ def body(returned: str) -> str:
 LOADING = {
     "nothing in it": ("x = 1", "defines neither build"),
     "syntax error": ("def build(:\n", "syntax error in line 1"),
+    "nul bytes": ("x = 1\n\0\n", "its source is not text in UTF-8"),
+    "a unit without end": (
+        "SAMPLE_UNIT = 'x' * 201\n" + GOOD,
+        "SAMPLE_UNIT has 201 characters; give at most 200",
+    ),
+    "a source without end": (
+        "SOURCE = 'x' * 5_000_000\n" + GOOD,
+        "SOURCE has 5,000,000 characters; give at most 200",
+    ),
     "import error": ("import no_such_library_at_all", "ModuleNotFoundError: No module named"),
     "no arguments": ("def build(): ...", "build must take one argument"),
     "build is a number": ("build = 3", "is a int; it must be a Workload or a function"),
