@@ -13,7 +13,6 @@ import msgspec
 
 from gpubench import stats
 from gpubench.effects import ratio
-from gpubench.heat import USUAL_SLOWING
 from gpubench.installing import pip_install
 from gpubench.measure.losses import loss_ends, loss_trace
 from gpubench.measure.peaks import clock_ratio, datasheet_share
@@ -311,9 +310,9 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
     """Hold the interval between launches against the target that each launch stopped at by itself."""
-    between, target, slower = measurement.between_launches, measurement.target, measurement.slowing_to_come
-    if slower is not None and slower >= USUAL_SLOWING:
-        yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=slower)
+    between, target = measurement.between_launches, measurement.target
+    if measurement.not_heat_soaked:
+        yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
     if between is not None and target is not None and between > target:
         yield Finding(kind=FindingKind.LAUNCHES_DIFFER, value=between, limit=target)
     if between is not None and between > NOISE:

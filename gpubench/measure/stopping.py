@@ -14,14 +14,12 @@ from itertools import pairwise
 from statistics import fmean, linear_regression, median
 
 from gpubench import stats
+from gpubench.heat import STANDS_C_PER_S
 from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Budget
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds, format_percent
 
 WINDOWS = 4
-TEMPERATURE_SLOPE_C_PER_S = 1 / 30
-"""One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
-has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
@@ -139,7 +137,7 @@ class WarmUp:
         clocks = [c for w in latest for c in w.clocks_hz]
         if clocks and max(clocks) - min(clocks) > CLOCK_SPREAD * max(clocks):
             return "clock"
-        if self.budget.judge_temperature and self.temperature_slope() > TEMPERATURE_SLOPE_C_PER_S:
+        if self.budget.judge_temperature and self.temperature_slope() > STANDS_C_PER_S:
             return "temperature"
         before, after = latest[-1].first, latest[-1].last
         if before.segments != after.segments or before.retries != after.retries:

@@ -390,14 +390,24 @@ class Measurement(Record, frozen=True, kw_only=True):
         parts = (Component(name=name, half_width=h, n=n, source=said) for name, h, n, said in here)
         return (*parts, HOST, CARD)
 
-    @cached_property
+    @property
     def slowing_to_come(self) -> float | None:
         """By what share of the step time the card may still slow down as it heats; None where nothing tells.
 
-        From mean clock and temperature of the timed part of each launch.
+        From mean clock and temperature of the timed part of each launch, and what a degree costs its run.
         """
+        return heat.slowing_to_come(self.moments, self.__dict__.get("slowing_per_c", heat.USUAL_PER_C))
+
+    @cached_property
+    def moments(self) -> list[heat.Moment]:
+        """How hot each launch was, and how fast."""
         pairs = zip(self._counted, self.launch_step_times_s, strict=True)
-        return heat.slowing_to_come([launch.moment(step_s) for launch, step_s in pairs])
+        return [launch.moment(step_s) for launch, step_s in pairs]
+
+    @property
+    def not_heat_soaked(self) -> bool:
+        """Whether the card still warmed up from launch to launch."""
+        return self.slowing_to_come is not None and heat.is_warming_up(self.moments)
 
     @property
     def samples_per_s_low(self) -> float | None:
@@ -567,7 +577,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
 
 def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> tuple[Measurement, ...]:
-    """Return the rows of a run, each with what all of them say of how far launches differ.
+    """Return the rows of a run, each with what all say of how far launches differ, and of what heat costs.
 
     That is no part of a row, and is not stored: it follows from the launches of the others.
     """
@@ -575,7 +585,12 @@ def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> t
     means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
     variances = [variance_of(each) / fmean(each) ** 2 for each in means]
     prior = prior_of(variances, [len(each) - 1 for each in means])
-    known = {"prior_of_run": prior, "cases_of_prior": len(means), "on_gpu": on_gpu}
+    known = {
+        "prior_of_run": prior,
+        "cases_of_prior": len(means),
+        "on_gpu": on_gpu,
+        "slowing_per_c": heat.slowing_per_c([row.moments for row in rows]),
+    }
     return tuple(row if known.items() <= row.__dict__.items() else _with(row, known) for row in rows)
 
 
