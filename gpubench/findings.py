@@ -52,6 +52,8 @@ class FindingKind(StrEnum):
     SCALING = "SCALING"
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
     ONE_PROCESS = "ONE_PROCESS"
+    SHORT_LOOK = "SHORT_LOOK"
+    NOT_HEAT_SOAKED = "NOT_HEAT_SOAKED"
     UNEQUAL_GPUS = "UNEQUAL_GPUS"
     MEMORY_REFUSED = "MEMORY_REFUSED"
     NO_REFERENCE = "NO_REFERENCE"
@@ -72,6 +74,8 @@ INFORMATIVE = frozenset(
         FindingKind.ONE_BATCH,
         FindingKind.TEMPERATURE_NOT_JUDGED,
         FindingKind.ONE_PROCESS,
+        FindingKind.SHORT_LOOK,
+        FindingKind.NOT_HEAT_SOAKED,
         FindingKind.MEMORY_REFUSED,
         FindingKind.NO_REFERENCE,
         FindingKind.CONTIGUOUS,
@@ -105,6 +109,7 @@ SHARES = frozenset(
         FindingKind.ABOVE_PEAK,
         FindingKind.STEPS_SKIPPED,
         FindingKind.DRIFTING,
+        FindingKind.NOT_HEAT_SOAKED,
     }
 )
 """Value and limit are parts of a whole, and people read them in percent."""
@@ -242,8 +247,16 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a card that heats slowly may be slower in a long run; --publish waits for it",
     ),
     FindingKind.ONE_PROCESS: (
-        "the intervals hold only what varies within one process",
-        "processes differ, often by more: leave out --quick, on a CPU pass --publish",
+        "one process was timed: what processes differ by is assumed of a GPU (0.3 %), and unknown of a CPU",
+        "leave out --quick, on a CPU pass --publish",
+    ),
+    FindingKind.SHORT_LOOK: (
+        "too brief to see stalls or clocks that change every few seconds, or heat that takes minutes",
+        "--publish looks for half a minute in each of eight processes",
+    ),
+    FindingKind.NOT_HEAT_SOAKED: (
+        "not heat-soaked: the card still warmed up from launch to launch, and a long run may be slower",
+        "the low end of the interval allows for this much; --publish waits until clock and temperature stand",
     ),
     FindingKind.UNEQUAL_GPUS: (
         "the GPUs of the job are not of one kind, and the slowest limits the speed",

@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         name="what someone else's card measured is as certain for the user's card",
         file="gpubench/predict/anchors.py",
-        old="noise = math.hypot(noise, ELSEWHERE_NOISE)",
+        old="noise = math.hypot(noise, ELSEWHERE)",
         new="noise = math.hypot(noise, 0.0)",
         killer="predict/test_estimate.py::test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ",
     ),

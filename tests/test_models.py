@@ -133,6 +133,72 @@ def test_an_interval_of_one_launch_is_one_within_a_process():
     assert not Measurement(case=make_case(), status=Status.FAILED, reason="x").within_one_process
 
 
+def run_of(*rows: Measurement, backend: str = "cuda") -> Run:
+    return Run(
+        run_id="20261120t000000z-abc",
+        started_at="2026-11-20T00:00:00Z",
+        budget="default",
+        seed=0,
+        device=DeviceProfile(backend=backend),
+        environment=Environment(gpubench="0", python="3.11", os="linux"),
+        measurements=rows,
+    )
+
+
+def test_the_estimate_is_the_mean_of_all_launches():
+    m = make_measurement(((1.0, 1.0), (1.2, 1.2), (1.7, 1.7)))
+    assert m.step_time_s == pytest.approx(0.13)
+    eight = make_measurement(((1.0, 1.0),) * 7 + ((1.8, 1.8),))
+    assert eight.step_time_s == pytest.approx(0.11)
+
+
+def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
+    """Rounds of 1 and 1.2 s in each launch, whose means are alike: the width is that of the means."""
+    restless = tuple((1.0 + shift, 1.2 + shift) * 6 for shift in (0.0, 0.002, 0.004, 0.006, 0.008))
+    five, four = make_measurement(restless), make_measurement(restless[:4])
+    assert five.relative_half_width == five.between_launches < 0.01
+    assert four.relative_half_width == pytest.approx(four.within_launches[1], rel=0.01)
+    assert four.relative_half_width > 0.03
+
+
+def test_rows_of_a_run_know_how_far_launches_of_the_others_differ():
+    """Alone 4.303 times the standard error; beside its like less; the raw data and the file stay as they were."""
+    three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
+    alone = make_measurement(three)
+    others = [msgspec.structs.replace(alone, case=make_case(batch_size=n)) for n in (1, 2)]
+    run = run_of(alone, *others)
+    assert run.measurements == (alone, *others)
+    assert run.measurements[0].relative_half_width < 0.7 * alone.relative_half_width
+    assert run_of(alone, others[0]).measurements[0].relative_half_width == alone.relative_half_width
+    again = msgspec.json.decode(msgspec.json.encode(run), type=Run)
+    assert again.measurements[0].relative_half_width == run.measurements[0].relative_half_width
+    fewer = msgspec.structs.replace(again, measurements=again.measurements[:2])
+    assert fewer.measurements[0].relative_half_width == alone.relative_half_width
+
+
+def test_one_launch_has_what_processes_of_a_gpu_usually_differ_by_and_nothing_is_known_of_a_cpu():
+    row = make_measurement(((1.0, 1.001, 1.0, 1.001) * 3,))
+    (gpu,), (cpu,) = run_of(row).measurements, run_of(row, backend="cpu").measurements
+    assert gpu.relative_half_width == pytest.approx((row.relative_half_width**2 + 0.00588**2) ** 0.5)
+    assert cpu.relative_half_width == row.relative_half_width
+    assert [part.half_width for part in cpu.ledger][1] is None
+    bound = msgspec.structs.replace(row, findings=(models.Finding(kind=models.FindingKind.HOST_BOUND),))
+    assert run_of(bound).measurements[0].relative_half_width == pytest.approx(1.96 * 0.07, rel=1e-3)
+
+
+def test_the_ledger_names_every_part_of_what_a_figure_may_be_wrong_by():
+    three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
+    rows = [msgspec.structs.replace(make_measurement(three), case=make_case(batch_size=n)) for n in (1, 2, 3)]
+    parts = {part.name: part for part in run_of(*rows).measurements[0].ledger}
+    assert list(parts) == ["within process", "process", "heat", "host", "card"]
+    assert (parts["within process"].n, parts["process"].n, parts["host"].n) == (6, 3, 39)
+    assert parts["process"].half_width == run_of(*rows).measurements[0].between_launches
+    assert parts["process"].source.endswith("moderated by those of 3 cases (Smyth 2004)")
+    assert parts["heat"].half_width is None
+    assert all(part.source for part in parts.values())
+    assert Measurement(case=make_case(), status=Status.FAILED, reason="x").ledger == ()
+
+
 def test_a_round_that_was_left_out_is_kept_and_does_not_count():
     launch = Launch(
         index=0, rounds=(Round(steps=1, wall_s=9.0, left_out="drift"), Round(steps=1, wall_s=1.0))

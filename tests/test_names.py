@@ -14,7 +14,7 @@ from gpubench.offers.listing import list_offers
 from gpubench.offers.quotes import find_machine
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers
-from gpubench.recommend.filters import match_gpus
+from gpubench.recommend.filters import match_gpus, meant_by
 from gpubench.specs import find_spec, load_specs, matching_keys, offered_gpu_key
 from gpubench.units import MIB
 
@@ -268,7 +268,7 @@ def test_every_name_that_is_printed_can_be_typed_back(key):
     for printed in (key, spec.name, spec.short_name):
         for typed in (printed, printed.upper(), printed.lower(), printed.replace(" ", "_"), f" {printed} "):
             assert matching_keys(typed) == (key,), typed
-            assert match_gpus([typed], load_specs()) == {key}, typed
+            assert meant_by(typed, load_specs()) == {key}, typed
 
 
 def test_every_name_of_a_printed_offer_can_be_typed_back():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -105,11 +106,82 @@ def test_three_launches_give_students_interval():
     assert stats.between_launches_half_width([1.0]) is None
 
 
-def test_from_five_launches_the_best_and_the_worst_are_trimmed():
-    """1, 2, 3, 4, 100 winsorised is 2, 2, 3, 4, 4: s = 1; width t(0.975, 2) x (1 / sqrt 5) / 0.6 over 3."""
-    expected = 4.30265 / 5**0.5 / 0.6 / 3
+def test_no_launch_is_left_out_however_many_there_are():
+    """1, 2, 3, 4, 100: s^2 = 7610 / 4; t(0.975, 4) = 2.776."""
+    expected = 2.77645 * math.sqrt(7610 / 4 / 5) / 22
     assert stats.between_launches_half_width([1.0, 100.0, 3.0, 2.0, 4.0]) == pytest.approx(expected, rel=1e-4)
-    assert stats.between_launches_half_width([1.0, 5.0, 3.0, 2.0, 4.0]) == pytest.approx(expected, rel=1e-4)
+
+
+def moderated(variances, freedoms):
+    """Smyth's estimate by scipy's functions and a root finder of its own."""
+    from scipy.optimize import brentq
+    from scipy.special import digamma, polygamma
+
+    half = np.asarray(freedoms) / 2
+    logs = np.log(variances) - digamma(half) + np.log(half)
+    excess = logs.var(ddof=1) - polygamma(1, half).mean()
+    if excess <= 0:
+        return math.inf, float(np.mean(variances))
+    freedom = 2 * brentq(lambda x: polygamma(1, x) - excess, 1e-6, 1e6, xtol=1e-14, rtol=1e-13)
+    return freedom, float(np.exp(logs.mean() + digamma(freedom / 2) - np.log(freedom / 2)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-8, 1e-2), st.sampled_from([1.0, 2.0, 7.0, 30.0])), min_size=3, max_size=20
+    )
+)
+def test_the_prior_of_a_suite_is_that_of_an_independent_implementation(cases):
+    variances, freedoms = zip(*cases, strict=True)
+    middle = float(np.median(variances))
+    expected = moderated([max(each, 1e-5 * middle) for each in variances], freedoms)
+    found = stats.prior_of(variances, freedoms)
+    if expected[0] < 1e5:
+        assert (found.freedom, found.variance) == pytest.approx(expected, rel=1e-6)
+    else:
+        assert found.freedom > 1e4
+
+
+def test_the_prior_finds_what_the_variances_were_drawn_from():
+    """4000 variances of 4 degrees of freedom, true ones 0.5 x 6 / chi-squared of 6."""
+    rng = np.random.default_rng(0)
+    true = 0.5 * 6 / rng.chisquare(6, 4000)
+    found = stats.prior_of((true * rng.chisquare(4, 4000) / 4).tolist(), [4.0] * 4000)
+    assert (found.variance, found.freedom) == pytest.approx((0.5, 6.0), rel=0.12)
+
+
+def test_two_cases_have_no_prior_and_neither_have_equal_launches():
+    assert stats.prior_of([1e-6, 1e-6], [2.0, 2.0]) is None
+    assert stats.prior_of([0.0, 0.0, 1e-6], [2.0, 2.0, 2.0]) is None
+    assert stats.prior_of([1e-6] * 7, [2.0] * 7) == stats.Prior(pytest.approx(1e-6), math.inf)
+
+
+def test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_restless_case():
+    """Launches 0.99, 1, 1.01: variance 1e-4, two degrees of freedom."""
+    means, plain = [0.99, 1.0, 1.01], 4.30265 * 0.01 / math.sqrt(3)
+    width = stats.between_launches_half_width
+    assert width(means) == pytest.approx(plain, rel=1e-4)
+    sure = width(means, stats.Prior(5e-5, math.inf))
+    assert sure == pytest.approx(2.77645 * math.sqrt((2 * 5e-5 + 2 * 1e-4) / 4 / 3), rel=1e-4)
+    unsure = width(means, stats.Prior(5e-5, 1.0))
+    assert unsure == pytest.approx(3.18245 * math.sqrt((5e-5 + 2 * 1e-4) / 3 / 3), rel=1e-4)
+    assert width(means, stats.Prior(1e-4 / 3.1, math.inf)) == width(means)
+
+
+@pytest.mark.parametrize(
+    ("spreads", "least"),
+    [((0.003,) * 7, 0.94), ((0.003,) * 4 + (0.07,) * 3, 0.91), ((0.003,) * 6 + (0.07,), 0.93)],
+    ids=["alike", "two kinds", "one restless"],
+)
+def test_three_launches_of_every_case_of_a_suite_hold_the_truth(spreads, least):
+    rng, held = np.random.default_rng(2), np.zeros(len(spreads))
+    for _ in range(600):
+        runs = (1 + rng.standard_normal((len(spreads), 3)) * np.array(spreads)[:, None]).tolist()
+        prior = stats.prior_of([stats.variance_of(run) for run in runs], [2.0] * len(runs))
+        widths = [stats.between_launches_half_width(run, prior) for run in runs]
+        held += [abs(fmean(run) - 1) <= width * fmean(run) for run, width in zip(runs, widths, strict=True)]
+    assert (held / 600).min() >= least
+    assert (held / 600).max() <= 0.995
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))

@@ -13,12 +13,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TextIO, TypeGuard
+from typing import Annotated, Any, TextIO, TypeGuard
 
 import msgspec
 
 from gpubench.blocks.parts import Part, printable
 from gpubench.blocks.terminal import show
+from gpubench.errors import MisuseError
+from gpubench.options import Option
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
@@ -29,18 +31,43 @@ _PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x"
 _HANDLER = "gpubench-plain"
 
 
-def answer(as_json: bool, document: Callable[[], Any], parts: Callable[[], Iterable[Part]]) -> None:
-    """Print one JSON document, or what a person reads; only what is printed is made."""
-    if as_json:
+class BriefRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a document is printed."""
+
+    brief: Annotated[bool, Option("With --json: what a script acts on, in 8 kB.", "Output")] = False
+
+
+def answer(
+    as_json: bool,
+    document: Callable[[], Any],
+    parts: Callable[[], Iterable[Part]],
+    brief: Callable[[], Any] | None = None,
+) -> None:
+    """Print one JSON document, or what a person reads; only what is printed is made.
+
+    Args:
+        as_json: Whether a document was asked for.
+        document: The whole one.
+        parts: What a person reads.
+        brief: The short one, where that was asked for.
+
+    Raises:
+        MisuseError: If only the short document was asked for, but not as JSON.
+    """
+    if brief is not None and not as_json:
+        raise MisuseError("--brief shortens what --json prints: give both")
+    if brief is not None:
+        print_json(brief(), compact=True)
+    elif as_json:
         print_json(document())
     else:
         show(*parts())
 
 
-def print_json(document: Any) -> None:
+def print_json(document: Any, *, compact: bool = False) -> None:
     """Write one JSON document to stdout; structs as objects, unknown as null, money as a number."""
     encoded = _encoder.encode(document)
-    if len(encoded) <= INDENTED_BYTES:
+    if not compact and len(encoded) <= INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
     stream = sys.stdout
     if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "utf-8":

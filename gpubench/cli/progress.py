@@ -187,7 +187,7 @@ def outcome(measurement: Measurement, launch: int) -> str:
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
         figure = measurement.interval.rate(measurement.case.sample_unit)
-        alone = ", within one process" if measurement.within_one_process else ""
+        alone = ", of one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

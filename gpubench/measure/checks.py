@@ -31,6 +31,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
+from gpubench.models.measurement import LONG_LOOK_S
 from gpubench.probe.preflight import POWER_CAP_LIMIT
 
 NOISE = 0.05
@@ -130,6 +131,10 @@ def find(
         yield from _of_loss(case, launch)
         yield from _of_rounds(launch, measurement.target)
         yield from _of_telemetry(launch)
+    lengths = [sum(r.wall_s for r in launch.rounds) for launch in launches if launch.accepted]
+    if lengths and median(lengths) < LONG_LOOK_S:
+        seen = f"{median(lengths):.1f} s a launch"
+        yield Finding(kind=FindingKind.SHORT_LOOK, value=seen, limit=f"{LONG_LOOK_S:.0f} s")
     yield from _of_spread(measurement)
     yield from _of_host(measurement, siblings)
     yield from _of_flops(measurement)
@@ -143,10 +148,6 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     silent = bool(sources) and sources <= {"none"}
     hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
     found = [Finding(kind=FindingKind.NO_TELEMETRY, value=hint)] if silent else []
-    limits = {} if run.settings is None else run.settings.budget
-    judged = limits.get("judge_temperature", run.budget != "quick")  # older files do not say
-    if not judged and sources and not silent:
-        found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
     if run.launch_count == 1 and sources:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))
     unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
@@ -310,6 +311,8 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
     """Hold the interval between launches against the target that each launch stopped at by itself."""
     between, target = measurement.between_launches, measurement.target
+    if measurement.not_heat_soaked:
+        yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
     if between is not None and target is not None and between > target:
         yield Finding(kind=FindingKind.LAUNCHES_DIFFER, value=between, limit=target)
     if between is not None and between > NOISE:

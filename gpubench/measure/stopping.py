@@ -14,14 +14,13 @@ from itertools import pairwise
 from statistics import fmean, linear_regression, median
 
 from gpubench import stats
+from gpubench.heat import STANDS_C_PER_S
 from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Budget
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds, format_percent
 
 WINDOWS = 4
-TEMPERATURE_SLOPE_C_PER_S = 0.1
-"""One degree in ten seconds."""
-TEMPERATURE_SPAN_S = 10.0
+TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
 """Neighboring rounds that differ by more than this (median) are paced by a host: bound by a GPU they differ
@@ -138,7 +137,7 @@ class WarmUp:
         clocks = [c for w in latest for c in w.clocks_hz]
         if clocks and max(clocks) - min(clocks) > CLOCK_SPREAD * max(clocks):
             return "clock"
-        if self.budget.judge_temperature and self.temperature_slope() > TEMPERATURE_SLOPE_C_PER_S:
+        if self.budget.judge_temperature and self.temperature_slope() > STANDS_C_PER_S:
             return "temperature"
         before, after = latest[-1].first, latest[-1].last
         if before.segments != after.segments or before.retries != after.retries:
@@ -148,7 +147,7 @@ class WarmUp:
         return None
 
     def temperature_slope(self) -> float:
-        """Least-squares slope of the last ten seconds of temperature [degrees C per s]; 0 if unknown."""
+        """Least-squares slope of the last half minute of temperature [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
         since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from enum import StrEnum
 from functools import cached_property
-from math import ceil
-from statistics import median
+from math import ceil, hypot, sqrt
+from statistics import fmean, linear_regression, median
 from typing import Any, Literal
 
-from gpubench.findings import Finding
+from gpubench import heat
+from gpubench.findings import Finding, FindingKind
 from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
-from gpubench.stats import between_launches_half_width, relative_half_width
+from gpubench.spread import CARD, HOST, USUAL_PROCESS, USUAL_PROCESS_HOST_BOUND, Component
+from gpubench.stats import (
+    Z95,
+    Prior,
+    between_launches_half_width,
+    prior_of,
+    relative_half_width,
+    variance_of,
+)
+from gpubench.units import count
 
 
 class Status(StrEnum):
@@ -214,6 +225,17 @@ class Launch(Record, frozen=True, kw_only=True):
         """The samples from the first timed round on: what the figures and findings rest on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
+    def moment(self, step_s: float) -> heat.Moment:
+        """Return how hot it was in its timed rounds, whose steps took so long in the mean [s]."""
+        read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
+        tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
+        return heat.Moment(
+            step_s=step_s,
+            clock_hz=_mean([x.sm_clock_hz for x in self.timed_telemetry]),
+            temperature_c=_mean([degrees for _, degrees in read]),
+            slope_c_per_s=linear_regression(*zip(*read, strict=True)).slope if tells else None,
+        )
+
 
 Basis = Literal["measured", "reference", "predicted"]
 """What a throughput rests on: this user's run, one that the package ships, or a prediction."""
@@ -222,6 +244,10 @@ BatchChoice = Literal["fixed", "largest"]
 """How a batch came about: equal for all devices, or the largest that fits on this one."""
 
 
+LONG_LOOK_S = 8.0
+"""Shorter timed parts miss what comes every few seconds, and tell no slope of the temperature."""
+ENOUGH_LAUNCHES = 5
+"""The spread of so many launches holds what varies within them."""
 MOST_HALF_WIDTH = 0.5
 """Relative half-width of a step time up to which the throughput has an upper end."""
 LEAST_GAPS = 1000
@@ -275,13 +301,17 @@ class Measurement(Record, frozen=True, kw_only=True):
     @cached_property
     def launch_step_times_s(self) -> list[float]:
         """Seconds per step of each launch with a round that counts: wall time over steps."""
-        counted = [launch.accepted for launch in self.launches if launch.accepted]
-        return [sum(r.wall_s for r in rounds) / sum(r.steps for r in rounds) for rounds in counted]
+        rounds = [launch.accepted for launch in self._counted]
+        return [sum(r.wall_s for r in each) / sum(r.steps for r in each) for each in rounds]
+
+    @property
+    def _counted(self) -> list[Launch]:
+        return [launch for launch in self.launches if launch.accepted]
 
     @cached_property
     def step_time_s(self) -> float | None:
-        """Seconds per step: the median over launches of wall time over steps."""
-        return _median(self.launch_step_times_s)
+        """Seconds per step: the mean over launches of wall time over steps."""
+        return fmean(self.launch_step_times_s) if self.launch_step_times_s else None
 
     @cached_property
     def samples_per_s(self) -> float | None:
@@ -290,35 +320,101 @@ class Measurement(Record, frozen=True, kw_only=True):
             return None
         return self.case.batch_size * self.case.gpu_count / self.step_time_s
 
-    @cached_property
+    @property
     def relative_half_width(self) -> float | None:
-        """Half-width of the 95 % interval over the estimate: within or between launches, the wider.
+        """Half-width of the 95 % interval over the estimate.
 
-        Within launches it is the median width, as the estimate is the median launch: one restless launch
-        moves neither, and where its level differs the interval between launches shows it.
+        Between launches, where there are ``ENOUGH_LAUNCHES``: what varies within them is in their means. Of
+        fewer the wider of it and the median width within a launch. Of one launch that within it, with what
+        processes of a GPU usually differ by.
         """
-        per_launch = (relative_half_width(times) for x in self.launches if (times := x.step_times_s))
-        within = [width for width in per_launch if width is not None]
-        if not within:
+        if not self.within_launches:
             return None
-        return max(median(within), self.between_launches or 0.0)
+        if self.within_one_process:
+            return hypot(self.within_launches[0], Z95 * sqrt(self._usual.variance))
+        if len(self.launch_step_times_s) >= ENOUGH_LAUNCHES:
+            return self.between_launches
+        return max(median(self.within_launches), self.between_launches or 0.0)
 
     @cached_property
+    def within_launches(self) -> list[float]:
+        """Half-width of the 95 % interval within each launch, over its mean; of those with two rounds."""
+        widths = (relative_half_width(times) for x in self.launches if (times := x.step_times_s))
+        return [width for width in widths if width is not None]
+
+    @property
     def between_launches(self) -> float | None:
         """Half-width of the 95 % interval that the launches' own means give; None for one launch."""
-        return between_launches_half_width(self.launch_step_times_s)
+        return between_launches_half_width(self.launch_step_times_s, self.prior)
+
+    @property
+    def prior(self) -> Prior | None:
+        """What the other cases of its run say of how far launches differ; None of a row by itself."""
+        prior: Prior | None = self.__dict__.get("prior_of_run")
+        return prior
 
     @property
     def within_one_process(self) -> bool:
-        """Whether the interval rests on one launch: what differs between processes is not in it."""
+        """Whether the interval rests on one launch: what differs between processes is not measured."""
         return len(self.launch_step_times_s) == 1
 
     @property
+    def _usual(self) -> Prior:
+        """What processes usually differ by, where only one was seen; nothing is known of a CPU's."""
+        if not self.__dict__.get("on_gpu"):
+            return Prior(0.0, 0.0)
+        bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
+        return USUAL_PROCESS_HOST_BOUND if bound else USUAL_PROCESS
+
+    @property
+    def ledger(self) -> tuple[Component, ...]:
+        """What the figure may be wrong by, part by part; a row without a figure has none.
+
+        The first three are of this card, and make up ``relative_half_width`` and ``samples_per_s_low``. The
+        last two are added where the question is about another card of the kind.
+        """
+        if not self.within_launches:
+            return ()
+        launches, cases = len(self.launch_step_times_s), self.__dict__.get("cases_of_prior", 0)
+        process, source = self.between_launches, f"Student's t over {count(launches, 'launch')}"
+        if self.within_one_process:
+            process, source = Z95 * sqrt(self._usual.variance) or None, "one launch: what is usual of a GPU"
+        elif self.prior is not None:
+            source += f", moderated by those of {cases} cases (Smyth 2004)"
+        rounds = sum(len(launch.accepted) for launch in self.launches)
+        here = (
+            ("within process", median(self.within_launches), rounds, "rounds, correlation included"),
+            ("process", process, launches, source),
+            ("heat", self.slowing_to_come, launches, "clock and temperature from launch to launch"),
+        )
+        parts = (Component(name=name, half_width=h, n=n, source=said) for name, h, n, said in here)
+        return (*parts, HOST, CARD)
+
+    @property
+    def slowing_to_come(self) -> float | None:
+        """By what share of the step time the card may still slow down as it heats; None where nothing tells.
+
+        From mean clock and temperature of the timed part of each launch, and what a degree costs its run.
+        """
+        return heat.slowing_to_come(self.moments, self.__dict__.get("slowing_per_c", heat.USUAL_PER_C))
+
+    @cached_property
+    def moments(self) -> list[heat.Moment]:
+        """How hot each launch was, and how fast."""
+        pairs = zip(self._counted, self.launch_step_times_s, strict=True)
+        return [launch.moment(step_s) for launch, step_s in pairs]
+
+    @property
+    def not_heat_soaked(self) -> bool:
+        """Whether the card still warmed up from launch to launch."""
+        return self.slowing_to_come is not None and heat.is_warming_up(self.moments)
+
+    @property
     def samples_per_s_low(self) -> float | None:
-        """Lower end of the 95 % interval of the throughput."""
+        """Lower end of the 95 % interval of the throughput, with what heat may still take."""
         if self.samples_per_s is None or self.relative_half_width is None:
             return None
-        return self.samples_per_s / (1 + self.relative_half_width)
+        return self.samples_per_s / (1 + self.relative_half_width + (self.slowing_to_come or 0.0))
 
     @property
     def samples_per_s_high(self) -> float | None:
@@ -478,6 +574,35 @@ class Measurement(Record, frozen=True, kw_only=True):
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
+
+
+def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> tuple[Measurement, ...]:
+    """Return the rows of a run, each with what all say of how far launches differ, and of what heat costs.
+
+    That is no part of a row, and is not stored: it follows from the launches of the others.
+    """
+    rows = tuple(measurements)
+    means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
+    variances = [variance_of(each) / fmean(each) ** 2 for each in means]
+    prior = prior_of(variances, [len(each) - 1 for each in means])
+    known = {
+        "prior_of_run": prior,
+        "cases_of_prior": len(means),
+        "on_gpu": on_gpu,
+        "slowing_per_c": heat.slowing_per_c([row.moments for row in rows]),
+    }
+    return tuple(row if known.items() <= row.__dict__.items() else _with(row, known) for row in rows)
+
+
+def _with(row: Measurement, known: dict[str, Any]) -> Measurement:
+    twin = copy(row)
+    twin.__dict__.update(row.__dict__ | known)
+    return twin
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _median(values: Sequence[float]) -> float | None:

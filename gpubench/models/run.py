@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from gpubench import stats
 from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import Case
-from gpubench.models.measurement import BatchChoice, Measurement, Status
+from gpubench.models.measurement import BatchChoice, Measurement, Status, beside_each_other
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
 from gpubench.units import Joules, Seconds, count
 
@@ -307,6 +309,11 @@ class Run(Record, frozen=True, kw_only=True):
     quality: tuple[TimeToQuality, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Let each row know the spread of the launches of all."""
+        rows = beside_each_other(self.measurements, on_gpu=not self.device.is_cpu)
+        msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:
         """Return device, day and the first cases with their throughput; ``measurements`` has them all."""

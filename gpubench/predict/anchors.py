@@ -28,6 +28,7 @@ from gpubench.predict.question import Question, case_for
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
 from gpubench.specs import find_spec
+from gpubench.spread import ELSEWHERE
 
 DISTURBED = frozenset(
     {
@@ -38,10 +39,6 @@ DISTURBED = frozenset(
     }
 )
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
-ELSEWHERE_NOISE = math.log(1.05)
-"""Half-width of what was read on another card of the kind, in another host: repeats agree to 0.5 %, but an
-H200 read 0.96 to 1.10 times what another H200 had read of the same steps. Two machines of a
-kind differ so far."""
 EAGER_LIMIT = 1.10
 """Times the same step in a CUDA graph: an eager step above it is the host's."""
 
@@ -127,7 +124,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         low = high = None
     else:
         noise = math.log(high / low) / 2
-    noise = math.hypot(noise, ELSEWHERE_NOISE)  # an answer is about any card of the kind, in any host
+    noise = math.hypot(noise, ELSEWHERE)  # an answer is about any card of the kind, in any host
     if basis == "reference" or low is not None:
         low, high = (m.samples_per_s * math.exp(sign * noise) for sign in (-1, 1))
     host_bound = is_host_bound(m)
@@ -179,9 +176,9 @@ def _loops(question: Question) -> list[Reading]:
                 spec=spec,
                 case=case,
                 samples_per_s=rate,
-                low=rate * math.exp(-ELSEWHERE_NOISE),
-                high=rate * math.exp(ELSEWHERE_NOISE),
-                noise=ELSEWHERE_NOISE,
+                low=rate * math.exp(-ELSEWHERE),
+                high=rate * math.exp(ELSEWHERE),
+                noise=ELSEWHERE,
                 host_bound=False,
                 host_cpu=None,
                 peak_memory_bytes=None,

@@ -76,6 +76,26 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     }
 
 
+BRIEF_ESTIMATES = 30
+"""GPUs in the short document, the fastest first."""
+_BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
+
+
+def as_brief_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
+    """The document of `predict show --json --brief`: the case, and of the fastest GPUs what decides."""
+    found = [each for each in answers.values() if isinstance(each, Estimate)]
+    fastest = sorted(found, key=lambda each: -each.samples_per_s)
+    told = [msgspec.to_builtins(each.flat()) for each in fastest[:BRIEF_ESTIMATES]]
+    return {
+        "schema_version": PREDICTION_VERSION,
+        "calibrated": load_calibration().fitted,
+        "case": found[0].case if found else None,
+        "estimates": [{name: each[name] for name in _BRIEF_FIELDS} for each in told],
+        "more": len(found) - len(told),
+        "refused": len(answers) - len(found),
+    }
+
+
 def reasons(estimate: Estimate) -> str:
     """Why this figure: basis, what binds the step, the calibration behind it, and what to beware of."""
     parts = [f"{estimate.basis}: {estimate.method}"]

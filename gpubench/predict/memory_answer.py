@@ -163,6 +163,22 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
             "speed_untold": [msgspec.to_builtins(each) for each in self.speed_untold],
         }
 
+    def brief(self, *, with_cards: bool) -> dict[str, Any]:
+        """Return the document of ``gpubench memory --json --brief``: what is needed, and who has it."""
+        whole = self.flat()
+        need = ("device_bytes", "device_bytes_low", "device_bytes_high", "basis")
+        head = ("schema_version", "workload", "task", "precision", "execution", "batch_size", "gpu_count")
+        cards = [
+            {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
+            for card in whole["cards"]
+        ]
+        return {
+            **{name: whole[name] for name in (*head, *need)},
+            "fits_on": self.fits_on(),
+            **({"cards": cards} if with_cards else {}),
+            "refused": len(self.refused),
+        }
+
 
 class MemoryAnswers(tuple[MemoryAnswer, ...]):
     """One answer a workload, in the order in which they were asked for."""

@@ -17,7 +17,6 @@ from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.predict.anchors import ELSEWHERE_NOISE
 from gpubench.predict.answers import random_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
@@ -26,6 +25,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
 from gpubench.specs import load_specs
+from gpubench.spread import ELSEWHERE
 from gpubench.stats import Z90
 from gpubench.units import plural
 
@@ -335,7 +335,7 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)
     is_open = np.isnan(speeds.low) | np.isnan(speeds.low[row])
     down, up = (np.where(is_open, np.nan, np.maximum(width, 0.0)) for width in (likely - low, high - likely))
-    down[row] = up[row] = ELSEWHERE_NOISE
+    down[row] = up[row] = ELSEWHERE
     slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _RATIO_ENDS)
     return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 

@@ -265,31 +265,61 @@ def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) 
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
-    """Return the keys that names mean: one exact GPU, else every known key that holds all their words.
+    """Return which of the GPUs that offers have are meant by names.
 
     >>> sorted(match_gpus(["h100"], ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
     ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
 
     Raises:
-        MisuseError: If a name means no GPU, with the nearest known.
+        MisuseError: If a name means no GPU, with the nearest known; if it means some that are never ranked,
+            with the reason; or if no offer has one of them.
     """
     keys = frozenset(known)
     matched: set[str] = set()
     for name in names:
-        words = set(normalize(name).replace("-", " ").split())
-        own = {key for key in keys if words and words <= set(key.split("-"))}  # what no table of ours has
-        meant = set(known_keys(name)) or own
-        if not meant:
-            raise unknown_name("GPU", name, nearest_keys(name) or nearest(name, keys) or NO_GPU_NEAR)
-        if len(meant) > 1 and not meant & keys:
+        meant = meant_by(name, keys)
+        specs = [load_specs().get(key) for key in sorted(meant)]
+        reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
+        if all(reasons):
+            listed = f"; `gpubench offers list --gpu {plain(name)}` has its prices" if meant & keys else ""
+            raise MisuseError(f"{_named(specs)} not ranked: {reasons[0]}{listed}")
+        if not meant & keys:
             is_sold = any(each.gpu_key in meant for each in card_prices())
             buy = "; --buy ranks what it costs to buy" if is_sold else ""
             raise MisuseError(
                 f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
                 f"or give its price with --offers or --own{buy}"
             )
-        matched |= meant & keys or meant
+        matched |= meant & keys
     return frozenset(matched)
+
+
+def meant_by(name: str, keys: Collection[str]) -> set[str]:
+    """Return the keys that a name means: one exact GPU, else every known key that holds all its words.
+
+    Args:
+        name: As a person writes it.
+        keys: GPUs of offers, which may stand in no table of ours.
+
+    Raises:
+        MisuseError: If it means no GPU, with the nearest known.
+    """
+    words = set(normalize(name).replace("-", " ").split())
+    own = {key for key in keys if words and words <= set(key.split("-"))}
+    meant = set(known_keys(name)) or own
+    if not meant:
+        raise unknown_name("GPU", name, nearest_keys(name) or nearest(name, keys) or NO_GPU_NEAR)
+    return meant
+
+
+def _named(specs: Sequence[GpuSpec | None]) -> str:
+    """Name the first of some GPUs and count the others, as a subject with its verb.
+
+    >>> _named([load_specs()["apple-m4"]])
+    'Apple M4 is'
+    """
+    first = "" if specs[0] is None else specs[0].name
+    return f"{first} is" if len(specs) == 1 else f"{first} and {len(specs) - 1} more of that name are"
 
 
 def _software_filter(request: RankRequest, offers: Offers) -> Filter:

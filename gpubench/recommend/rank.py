@@ -225,6 +225,16 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
     }
 
 
+def brief_document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what a script acts on of the document: the question, the answers with their rows, the verdict.
+
+    Args as ``document``.
+    """
+    decisive = ranking.notes[: ranking.decisive_notes]
+    whole = document(msgspec.structs.replace(ranking, rows=(), notes=decisive), asked)
+    return {name: value for name, value in whole.items() if name != "excluded"}
+
+
 def _excluded(offers: Iterable[ExcludedOffer]) -> list[dict[str, Any]]:
     """Return what leaves offers out, that of most offers first: how many, and one of them with its reason."""
     by_rule: dict[str, list[ExcludedOffer]] = {}

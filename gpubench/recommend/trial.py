@@ -30,7 +30,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import RANKING_SCHEMA, ParallelMode, Pricing
 from gpubench.options import JOB_MODES, asked_recipe, request_from, words_of
 from gpubench.recommend.economics import billed_hours
-from gpubench.recommend.filters import match_gpus
+from gpubench.recommend.filters import meant_by
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
@@ -200,7 +200,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
         MisuseError: If there is none, or a GPU is named that nobody knows.
     """
     keys = {row.gpu_key for row in rows}
-    meant = keys if gpu is None else match_gpus((gpu,), keys)
+    meant = keys if gpu is None else meant_by(gpu, keys)
     passed_over: dict[str, None] = {}
     for row in (row for row in rows if row.gpu_key in meant):
         reason = why_not(row)

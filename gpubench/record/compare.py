@@ -187,8 +187,8 @@ def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]
     alone = [name for name, rows in names if any(rows[case].within_one_process for case in common)]
     if not alone:
         return []
-    remark = f"one launch in {' and '.join(alone)}: the interval holds no difference between processes"
-    return [f"{remark}; before trusting a small ratio measure both in several launches (--publish: five)"]
+    remark = f"one launch in {' and '.join(alone)}: what differs between processes was not measured"
+    return [f"{remark}; before trusting a small ratio measure both in several launches (--publish: eight)"]
 
 
 def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:

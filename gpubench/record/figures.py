@@ -126,7 +126,7 @@ def measurement_document(measurement: Measurement) -> dict[str, Any]:
     """Return one measurement with its derived figures; those of tokens where it generates any."""
     document: dict[str, Any] = msgspec.to_builtins(measurement)
     document |= {name: getattr(measurement, name) for name in DERIVED}
-    document |= spread(measurement)
+    document |= spread(measurement) | {"ledger": msgspec.to_builtins(measurement.ledger)}
     if measurement.case.new_tokens:
         document |= {
             "first_token_s": measurement.first_token_s,

@@ -40,10 +40,12 @@ def merged(run: Run, other: Run) -> Run:
             launches = _together(row.launches, part.launches)
             rows[row.case] = msgspec.structs.replace(part, status=Status.OK, reason=None, launches=launches)
             gained.append(row.case)
-    for case in gained:
+    beside = msgspec.structs.replace(run, measurements=tuple(rows.values())).measurements
+    for row in beside if gained else ():
         from gpubench.measure import checks  # a reader of finished runs judges nothing
 
-        rows[case] = checks.judge_measurement(rows[case], run.launch_count or 1, tuple(rows.values()))
+        if row.case in gained:
+            rows[row.case] = checks.judge_measurement(row, run.launch_count or 1, beside)
     micro = {(result.name, result.precision, result.size): result for result in (*other.micro, *run.micro)}
     trained = {row.case: row for row in run.quality}
     for training in other.quality:

@@ -160,7 +160,7 @@ def _brief(results: Sequence[Result]) -> Table:
 
 
 def _throughput(result: Result) -> str:
-    return rate_of(result.measurement) + ("\nwithin one process" * result.measurement.within_one_process)
+    return rate_of(result.measurement) + ("\nof one process" * result.measurement.within_one_process)
 
 
 def _tokens(results: Iterable[Result]) -> Iterator[Cell[Result]]:

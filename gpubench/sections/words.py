@@ -186,7 +186,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
         return ()
     m = heaviest.measurement
     point, ends = m.interval.apart()
-    alone = " within one process" if m.within_one_process else ""
+    alone = " of one process" if m.within_one_process else ""
     flags = heaviest.doubts
     flagged = f"; flagged {listing(flags)}" if flags else ""
     return (

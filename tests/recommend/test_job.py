@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -16,6 +18,9 @@ from gpubench.recommend.candidates import usual_job
 from .builders import A100, H100, L4, offer, rank_of
 
 RATES = {H100: 3000.0, L4: 500.0, A100: 1500.0}
+
+APART = math.exp(math.hypot(math.log(1.05), math.log(1.006)))
+"""How far two cards of one kind differ in two hosts."""
 
 
 def of_default(offers, rates=RATES, **options):
@@ -45,10 +50,10 @@ def test_the_reference_is_known_against_itself_within_what_machines_differ_by(wi
     ranking = of_default([offer(A100, 1.5), offer(H100, 2.0)], width=width, startup_minutes=startup)
     rows = {row.offer.gpu_key: row for row in ranking.rows}
     own, other = rows[A100], rows[H100]
-    assert (own.score.low, own.score.value, own.score.high) == pytest.approx((1 / 1.05, 1, 1.05))
+    assert (own.score.low, own.score.value, own.score.high) == pytest.approx((1 / APART, 1, APART))
     assert own.hours.value == pytest.approx(24 + startup / 60)
-    assert own.hours.low == pytest.approx(24 / 1.05 + startup / 60)
-    assert own.hours.high == pytest.approx(24 * 1.05 + startup / 60)
+    assert own.hours.low == pytest.approx(24 / APART + startup / 60)
+    assert own.hours.high == pytest.approx(24 * APART + startup / 60)
     assert other.hours.low < other.hours.value < other.hours.high
     assert own.samples_per_s.low == pytest.approx(1500 / width)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import gpubench
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing, Ranking
@@ -300,3 +301,22 @@ def test_nine_tenths_of_a_cost_lie_as_far_as_speed_and_price_reach_together():
                 )
                 away = math.log(row[f"cost_usd{end}"] / likely)
                 assert abs(away) == pytest.approx(reach, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("m4", "Apple M4 is not ranked: unified memory"),
+        ("tpu-v6e", "TPU v6e (per chip) is not ranked: runs JAX"),
+        ("tpu", "more of that name are not ranked: runs JAX"),
+        ("gaudi", "`gpubench offers list --gpu gaudi` has its prices"),
+        ("laptop", "no offer has a GPU 'laptop' (nvidia-geforce-rtx-5060-laptop-8gb): name another one"),
+        ("jetson orin", "no offer has a GPU 'jetson orin'"),
+    ],
+)
+def test_a_gpu_that_is_known_and_never_ranked_answers_with_its_reason_in_one_line(name, says):
+    with pytest.raises(MisuseError) as refused:
+        gpubench.rank("resnet50", gpu=[name])
+    assert says in str(refused.value)
+    assert "removed" not in str(refused.value)
+    assert len(str(refused.value)) < 320

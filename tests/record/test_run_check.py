@@ -249,19 +249,13 @@ def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
     assert "memory errors" in check_run(card(run, ecc_enabled=True)).issues[-1].text
     short = launch(loss_curve=())
     short = msgspec.structs.replace(short, rounds=short.rounds[:4])
-    assert "falling loss" in check_run(with_launch(make_run(), short)).issues[0].text
+    assert (
+        "falling loss" in check_run(with_launch(make_run(), short)).issues[1].text
+    )  # behind how short it is
     unknown = with_launch(make_run(), launch())
     (row,) = unknown.measurements
     row = msgspec.structs.replace(row, peak_flops_per_s=None)
     assert "peak" in check_run(msgspec.structs.replace(unknown, measurements=(row,))).issues[0].text
-
-
-def test_a_quick_run_says_that_it_did_not_wait_for_the_temperature(make_run):
-    run = msgspec.structs.replace(with_launch(make_run(), launch()), budget="quick")
-    (issue,) = check_run(run).issues
-    assert (issue.kind, issue.weight) == ("TEMPERATURE_NOT_JUDGED", "note")
-    blind = msgspec.structs.replace(with_launch(make_run(), launch(telemetry_source="none")), budget="quick")
-    assert [d.kind for d in check_run(blind).issues] == ["NO_TELEMETRY"]
 
 
 # --- compare -----------------------------------------------------------------------------------------

@@ -601,7 +601,7 @@ def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alon
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
     assert row[2:5] == ("4", "ddp", "64")
-    assert row[6].startswith("3.596×")
+    assert row[6].startswith("3.595×")
     assert row[7] == "90 %"
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
 
@@ -614,7 +614,7 @@ def test_how_gpus_work_at_once_and_the_batch_that_they_share_stand_in_their_row(
     rows = (samples.measurement(one, 0.064), samples.measurement(strong, 64 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
     assert row[2:5] == ("4", "fsdp, 2 machines", "16\none GPU: 64")
-    assert row[6].startswith("3.600×")
+    assert row[6].startswith("3.596×")
 
 
 def test_jobs_and_recipes_of_one_workload_are_told_apart_wherever_its_rows_stand():

@@ -50,8 +50,8 @@ def test_the_answer_comes_first_and_the_verdict_stands_in_full_behind_it():
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
     for run, alone in ((samples.cpu_run(), True), (samples.h200_run(), False)):
         data = samples.report_data(run)
-        assert ("within one process" in words_of("throughput", data)) is alone
-        assert ("within one process" in words_of("evidence", data)) is alone
+        assert ("of one process" in words_of("throughput", data)) is alone
+        assert ("of one process" in words_of("evidence", data)) is alone
 
 
 def test_without_runs_the_verdict_says_that_nothing_was_measured_here():

@@ -170,7 +170,7 @@ def test_a_run_says_the_same_everywhere(run):
     rows = run_document(run)["measurements"]
     assert len(terminal) == len(rows)
     said = sorted(
-        (row["Throughput, 95 % interval"].removesuffix(" within one process"), row.get("Findings", "none"))
+        (row["Throughput, 95 % interval"].removesuffix(" of one process"), row.get("Findings", "none"))
         for row in terminal
     )
     stored = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench.cli.options import Verb
-from gpubench.cli.output import answer
+from gpubench.cli.output import BriefRequest, answer
 from gpubench.predict.request import MemoryRequest
 
 
-def verb(request: MemoryRequest, *, as_json: bool) -> None:
+def verb(request: MemoryRequest, shown: BriefRequest, *, as_json: bool) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
     if request.gpus and not request.workloads:
-        _show_capacity(request, as_json)
+        _show_capacity(request, as_json, shown.brief)
         return
     from gpubench.models import MEMORY_VERSION
     from gpubench.predict.memory_answer import memory
@@ -20,9 +20,10 @@ def verb(request: MemoryRequest, *, as_json: bool) -> None:
 
     answers = memory(request)
 
-    def document() -> dict[str, Any]:
-        documents = [each.flat() for each in answers]
-        if len(request.workloads) == 1:
+    def document(*, brief: bool = False) -> dict[str, Any]:
+        alone = len(request.workloads) == 1
+        documents = [each.brief(with_cards=alone) if brief else each.flat() for each in answers]
+        if alone:
             return documents[0]
         return {"schema_version": MEMORY_VERSION, "workloads": documents}
 
@@ -30,10 +31,11 @@ def verb(request: MemoryRequest, *, as_json: bool) -> None:
         as_json,
         document,
         lambda: answered(answers, in_short=not request.workloads, by_name=bool(request.gpus)),
+        (lambda: document(brief=True)) if shown.brief else None,
     )
 
 
-def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
+def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> None:
     """What each card has room for."""
     import msgspec
 
@@ -49,6 +51,8 @@ def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
             "without a workload --gpu says what the card has room for, and takes no other option: name one"
         )
     found = [capacity_of(require_spec(name)) for name in request.gpus]
+    if in_brief:
+        raise MisuseError("what a card has room for is short as it is: leave --brief out")
     answer(
         as_json,
         lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},

@@ -8,15 +8,15 @@ from typing import Any
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.cli.options import Verb
-from gpubench.cli.output import answer, say
+from gpubench.cli.output import BriefRequest, answer, say
 from gpubench.errors import MisuseError
 from gpubench.folders import package_path
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest
 
 
-def show(request: PredictRequest, *, as_json: bool) -> None:
+def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None:
     """Print throughput, interval and reasons for each GPU, the fastest first."""
-    from gpubench.predict.answers import as_records
+    from gpubench.predict.answers import as_brief_records, as_records
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
     from gpubench.sections.prediction import answered
@@ -25,7 +25,12 @@ def show(request: PredictRequest, *, as_json: bool) -> None:
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
     answers = predict(request)
-    answer(as_json, lambda: as_records(answers), lambda: answered(answers))
+    answer(
+        as_json,
+        lambda: as_records(answers),
+        lambda: answered(answers),
+        (lambda: as_brief_records(answers)) if shown.brief else None,
+    )
 
 
 def score(request: ScoreRequest, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.blocks.parts import Part
 from gpubench.cli.options import Verb
-from gpubench.cli.output import answer, say
+from gpubench.cli.output import BriefRequest, answer, say
 from gpubench.options import Option
 from gpubench.recommend.request import OUTPUT, RankRequest
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HUMAN_LIMIT = 20
 
 
-class ShownRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ShownRequest(BriefRequest, frozen=True, kw_only=True):
     """What is printed of a ranking besides its best rows."""
 
     all_offers: Annotated[bool, Option("List every offer, not the best offer of each GPU.", OUTPUT)] = False
@@ -32,7 +32,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
 
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
-    from gpubench.recommend.rank import document, rank
+    from gpubench.recommend.rank import brief_document, document, rank
 
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
@@ -42,6 +42,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
         as_json,
         lambda: document(ranking, request.question),
         lambda: ranking_parts(ranking, rows, shown),
+        (lambda: brief_document(ranking, request.question)) if shown.brief else None,
     )
     if as_json:
         return

@@ -1,0 +1,114 @@
+"""What heat may still take from a card that was timed before it was as hot as long work makes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+import msgspec
+
+from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
+
+USUAL_PER_C = 0.0006
+"""By what share a step gets longer with each degree, where launches do not tell: 1.5 % over 25 degrees."""
+USUAL_RISE_C = 25.0
+"""By how much a card that still warms up may get hotter than in its last launch [degrees C]."""
+USUAL_CONSTANT_S = 60.0
+"""Time constant of a card that stands from launch to launch and still gets hotter within them."""
+STANDS_C_PER_S = 1 / 30
+"""One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
+has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
+MOVED_C = 2.0
+"""Twice what a driver rounds to [degrees C]."""
+MOVED_CLOCK = 0.002
+"""Means of two launches, of a clock that moves by steps of 15 MHz, 0.75 % of it."""
+LEAST_SQUARES_C = 4.0
+"""Sum of squares of the degrees between the launches of a run below which they tell no slope."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch: its mean step time, SM clock and temperature; None is unknown.
+
+    Attributes:
+        slope_c_per_s: Of the temperature while it was timed; None where that was too short to tell.
+    """
+
+    step_s: float
+    clock_hz: float | None
+    temperature_c: float | None
+    slope_c_per_s: float | None = None
+
+
+def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
+    """Return by what share a step gets longer for each degree, at most; one slope for a whole run.
+
+    The logarithm of the step time is regressed on the temperature, each case about its own mean. The upper
+    end of the slope counts, and is never below 0. Where the launches are too restless to tell
+    ``USUAL_PER_C``, that is what counts, or the lower end of the slope if it is more.
+
+    Args:
+        rows: The launches of each case; those of unknown temperature are left out.
+    """
+    known = [row for row in rows if len(row) > 1 and all(each.temperature_c is not None for each in row)]
+    degrees = [d for row in known for d in deviations_of([each.temperature_c or 0.0 for each in row])]
+    logs = [d for row in known for d in deviations_of([math.log(each.step_s) for each in row])]
+    squares, freedom = math.fsum(d * d for d in degrees), len(degrees) - len(known) - 1
+    if freedom < 1 or squares < LEAST_SQUARES_C:
+        return USUAL_PER_C
+    slope = math.fsum(d * y for d, y in zip(degrees, logs, strict=True)) / squares
+    rest = math.fsum((y - slope * d) ** 2 for d, y in zip(degrees, logs, strict=True))
+    reach = student_t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(rest / freedom / squares)
+    return max(USUAL_PER_C, slope - reach) if reach > USUAL_PER_C else max(slope + reach, 0.0)
+
+
+def slowing_to_come(moments: Sequence[Moment], per_c: float = USUAL_PER_C) -> float | None:
+    """Return by what share of the mean step time a longer run may be slower than these launches.
+
+    Launches lie a minute or so apart. A card that still warmed up is taken to get hotter by ``USUAL_RISE_C``
+    than in its last launch, however little the last one added: it rested between cases, and long work does
+    not. Where it stood it is what the slope within the launches is worth. None of one launch and of a device
+    that tells no temperature: nothing is known.
+
+    Args:
+        moments: The launches of one case.
+        per_c: What a degree costs, as ``slowing_per_c`` has it.
+    """
+    celsius = [each.temperature_c for each in moments if each.temperature_c is not None]
+    if len(moments) < 2 or len(celsius) < len(moments):
+        return None
+    if is_warming_up(moments):
+        return per_c * max(USUAL_RISE_C + celsius[-1] - fmean(celsius), 0.0)
+    return per_c * max(_slope(moments), 0.0) * USUAL_CONSTANT_S
+
+
+def is_warming_up(moments: Sequence[Moment]) -> bool:
+    """Whether the clock moved or the temperature rose from the last launch but one to the last.
+
+    Or the temperature rose within the launches by twice what ``--publish`` lets pass. Or the clock fell since
+    the first launch while the temperature rose: heat costs this card its clock, and its rest between cases
+    hides how much.
+    """
+    first, before, last = moments[0], *moments[-2:]
+    if _warmer(before, last) or abs(_clock(before, last)) > MOVED_CLOCK:
+        return True
+    if _slope(moments) > 2 * STANDS_C_PER_S:
+        return True
+    return _warmer(first, last) and _clock(first, last) < -MOVED_CLOCK
+
+
+def _slope(moments: Sequence[Moment]) -> float:
+    """Mean slope of the temperature within launches that tell one [degrees C per s]; 0 where none does."""
+    slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
+    return fmean(slopes) if slopes else 0.0
+
+
+def _warmer(early: Moment, late: Moment) -> bool:
+    if early.temperature_c is None or late.temperature_c is None:
+        return False
+    return late.temperature_c - early.temperature_c >= MOVED_C
+
+
+def _clock(early: Moment, late: Moment) -> float:
+    """By what share the clock rose; 0 where it is not known."""
+    return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

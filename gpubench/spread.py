@@ -1,0 +1,50 @@
+"""How far a figure errs, part by part: within a process, between processes, hosts and cards.
+
+What no run of one card can say of itself is taken from what others published, and from the few cards that
+were read for this project.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from gpubench.stats import Prior
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the uncertainty of a figure.
+
+    Attributes:
+        name: ``within process``, ``process``, ``heat``, ``host`` or ``card``.
+        half_width: Of its 95 % interval, over the figure; of heat on the slow side alone. None is unknown.
+        n: How many of its kind were seen; None where a source does not say.
+        source: What it rests on.
+    """
+
+    name: str
+    half_width: float | None
+    n: int | None
+    source: str
+
+
+USUAL_PROCESS = Prior(0.003**2, math.inf)
+"""Of rows of one launch on a GPU: three of an H200 differed by 0.2 to 0.6 %, of an H100 by 0.3 %."""
+USUAL_PROCESS_HOST_BOUND = Prior(0.07**2, math.inf)
+"""Of eager steps that the host sets the pace of: 7 to 16 % between processes of one H200."""
+HOST = Component(
+    name="host",
+    half_width=0.006,
+    n=39,
+    source="39 machines of one H100 each: 0.1 to 0.6 % (ResNet-50)",
+)
+CARD = Component(
+    name="card",
+    half_width=0.05,
+    n=None,
+    source="GPUs of one kind varied by 8 % in the mean, 22 % at most, over five clusters (Sinha and others, "
+    "SC22, arXiv:2208.11035), half of it to either side; two H200 read 0.96 to 1.10 of each other",
+)
+ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
+"""Half-width of the logarithm of what another card of the kind does in another host."""

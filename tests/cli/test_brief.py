@@ -1,0 +1,88 @@
+"""The short documents for scripts: what a decision needs, in 8 kB, by the very figures of the whole ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command import gpubench
+
+PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
+EXAMPLES = [
+    line.replace('"RTX 4090"', "rtx-4090").split()[1:]
+    for line in re.findall(r"`(gpubench [^`]*--json --brief)`", PAGE.read_text(encoding="utf-8"))
+]
+MOST_BYTES = 8000
+LONGEST = [
+    ("rank", "--json", "--brief"),
+    ("rank", "resnet50", "--max-purchase-usd", "30000", "--json", "--brief"),
+    ("predict", "show", "resnet50", "--json", "--brief"),
+    ("memory", "llama_8b_lora", "--json", "--brief"),
+    ("memory", "--json", "--brief"),
+]
+
+
+def said(*arguments: str):
+    done = gpubench(None, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("arguments", [*EXAMPLES, *LONGEST], ids=" ".join)
+def test_a_short_document_is_one_line_of_at_most_8_kb(arguments):
+    text = said(*arguments)
+    assert len(text.encode()) <= MOST_BYTES
+    assert text.count("\n") == 1
+    json.loads(text)
+
+
+def test_there_are_examples_of_each_verb():
+    assert {each[0] for each in EXAMPLES} == {"rank", "memory", "predict"}
+
+
+def test_a_short_ranking_has_the_answers_of_the_whole_one():
+    whole, short = (json.loads(said("rank", "resnet50", "--json", *more)) for more in ((), ("--brief",)))
+    for name, answer in whole["answers"].items():
+        assert short["rows"][short["answers"][name]["row"]] == whole["rows"][answer["row"]]
+        assert short["answers"][name]["p_best"] == answer["p_best"]
+    assert {row["instance"] for row in short["rows"]} == {
+        whole["rows"][each["row"]]["instance"] for each in whole["answers"].values()
+    }
+    verdict = [each for each in whole["sentences"] if each["kind"] != "note"]
+    assert [each for each in short["sentences"] if each["kind"] != "note"] == verdict
+
+
+def test_a_short_prediction_has_the_fastest_and_counts_the_others():
+    whole, short = (
+        json.loads(said("predict", "show", "resnet50", "--json", *more)) for more in ((), ("--brief",))
+    )
+    told = short["estimates"]
+    every = sorted(whole["estimates"], key=lambda each: -each["samples_per_s"])
+    assert [each["gpu_key"] for each in told] == [each["gpu_key"] for each in every[: len(told)]]
+    assert told[0]["samples_per_s"] == every[0]["samples_per_s"] > told[-1]["samples_per_s"]
+    assert short["more"] == len(every) - len(told) > 0
+    assert short["refused"] == len(whole["refused"])
+
+
+def test_a_short_answer_of_memory_has_every_card_with_its_verdict():
+    whole, short = (json.loads(said("memory", "vgg16", "--json", *more)) for more in ((), ("--brief",)))
+    assert short["device_bytes"] == whole["device_bytes"]
+    for mine, card in zip(short["cards"], whole["cards"], strict=True):
+        assert mine == {name: card[name] for name in mine}
+        assert set(mine) == {"gpu_keys", "memory_bytes", "verdict", "largest_batch"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rank", "vgg16", "--brief"), "--brief shortens what --json prints: give both"),
+        (("memory", "vgg16", "--brief"), "--brief shortens what --json prints: give both"),
+        (("memory", "--gpu", "L4", "--json", "--brief"), "is short as it is: leave --brief out"),
+    ],
+)
+def test_where_it_means_nothing_one_line_says_so(arguments, words):
+    done = gpubench(None, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr

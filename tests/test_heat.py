@@ -1,0 +1,116 @@
+"""What heat may still take, from launches that a hand can follow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from gpubench.heat import (
+    STANDS_C_PER_S,
+    USUAL_PER_C,
+    USUAL_RISE_C,
+    Moment,
+    is_warming_up,
+    slowing_per_c,
+    slowing_to_come,
+)
+
+
+def launches(*step_s, celsius=(50.0, 60.0, 64.0), clocks=(1.98e9,) * 3):
+    parts = zip(step_s, celsius[: len(step_s)], clocks[: len(step_s)], strict=True)
+    return [Moment(step_s=s, temperature_c=c, clock_hz=hz) for s, c, hz in parts]
+
+
+def sloping(moments, *slopes):
+    return [structs.replace(m, slope_c_per_s=s) for m, s in zip(moments, slopes, strict=True)]
+
+
+def test_a_card_that_warms_up_has_the_usual_rise_to_come_from_its_last_launch_on():
+    """The last launch is 6 degrees above the mean of 58."""
+    assert slowing_to_come(launches(1.0, 1.0, 1.0)) == pytest.approx(0.0006 * (25 + 6))
+    assert slowing_to_come(launches(1.0, 1.1, 1.2), per_c=0.01) == pytest.approx(0.31)
+    assert slowing_to_come(launches(1.0, 1.0, celsius=(50.0, 60.0))) == pytest.approx(0.0006 * (25 + 5))
+
+
+def test_a_card_that_stands_has_what_its_slope_is_worth_and_one_that_tells_nothing_is_unknown():
+    """One degree in half a minute, 60 s of it, 0.06 % each: 0.12 %."""
+    steady = launches(1.0, 1.1, 1.2, celsius=(60.0, 60.0, 61.0))
+    assert slowing_to_come(steady) == 0.0
+    assert slowing_to_come(sloping(steady, 0.0, 1 / 15, None)) == pytest.approx(0.0012)
+    assert slowing_to_come(sloping(steady, -0.1, 0.0, 0.0)) == 0.0
+    assert slowing_to_come(sloping(steady, 0.067, 0.067, 0.067)) == pytest.approx(0.0006 * (25 + 2 / 3))
+    assert slowing_to_come(launches(1.0)) is None
+    assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=(60.0, None, 60.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("celsius", "clocks", "warming"),
+    [
+        ((50.0, 60.0, 62.0), (1.98e9,) * 3, True),
+        ((50.0, 60.0, 61.9), (1.98e9,) * 3, False),
+        ((60.0, 60.0, 60.0), (1.98e9, 1.98e9, 1.97e9), True),
+        ((60.0, 60.0, 60.0), (1.98e9, 1.98e9, 1.979e9), False),
+        (
+            (50.0, 60.0, 60.0),
+            (1.98e9, 1.965e9, 1.965e9),
+            True,
+        ),  # it rests between cases, and paid for its heat
+        ((50.0, 60.0, 60.0), (None, None, None), False),
+        ((60.0, 60.0, 60.0), (1.98e9, 1.965e9, 1.965e9), False),
+    ],
+)
+def test_a_card_warms_up_while_temperature_or_clock_moves(celsius, clocks, warming):
+    moments = launches(1.0, 1.0, 1.0, celsius=celsius, clocks=clocks)
+    assert is_warming_up(moments) == warming
+    assert is_warming_up(sloping(moments, *[2.01 * STANDS_C_PER_S] * 3))
+
+
+def test_what_a_degree_costs_is_the_slope_that_scipy_finds_and_its_upper_end():
+    """Seven cases of their own pace and three launches each, 0.1 % a degree."""
+    from scipy.stats import linregress, t
+
+    rng = np.random.default_rng(0)
+    celsius = 50 + rng.integers(0, 15, (7, 3)).astype(float)
+    times = rng.uniform(0.01, 1, 7)[:, None] * np.exp(0.001 * celsius + 0.0003 * rng.standard_normal((7, 3)))
+    rows = [launches(*pace, celsius=hot) for pace, hot in zip(times.tolist(), celsius.tolist(), strict=True)]
+    centered = [(each - each.mean(1, keepdims=True)).ravel() for each in (celsius, np.log(times))]
+    fit = linregress(*centered)
+    reach = t.ppf(0.975, 13) * fit.stderr * math.sqrt(19 / 13)  # each case has a mean of its own
+    assert slowing_per_c(rows) == pytest.approx(fit.slope + reach, rel=1e-6)
+    assert 0.001 < slowing_per_c(rows) < 0.0012
+    blind = [structs.replace(m, temperature_c=None) for m in rows[0]]
+    assert slowing_per_c([*rows, blind]) == slowing_per_c(rows)
+
+
+def test_a_card_whose_pace_heat_does_not_change_has_next_to_nothing_to_come():
+    """An H100 at 1980 MHz from 41 to 57 degrees."""
+    rng = np.random.default_rng(1)
+    rows = [
+        launches(*(1 + 0.0003 * rng.standard_normal(3)).tolist(), celsius=(45.0, 52.0, 56.0))
+        for _ in range(7)
+    ]
+    assert 0 <= slowing_per_c(rows) < 0.1 * USUAL_PER_C
+    faster = launches(*(math.exp(-0.001 * celsius) for celsius in (50.0, 60.0, 64.0)))
+    assert slowing_per_c([faster, faster]) == 0.0
+
+
+def test_launches_too_restless_or_too_alike_tell_no_slope():
+    rng = np.random.default_rng(2)
+    restless = [launches(*(1 + 0.07 * rng.standard_normal(3)).tolist()) for _ in range(7)]
+    alike = [launches(1.0, 1.001, 1.002, celsius=(60.0, 60.0, 61.0))] * 3
+    assert slowing_per_c(restless) == slowing_per_c(alike) == slowing_per_c([]) == USUAL_PER_C
+    steep = [launches(1.0, math.exp(0.1), math.exp(0.15)), launches(1.0, math.exp(0.11), math.exp(0.13))]
+    assert slowing_per_c(steep) > 0.005, "the lower end, where even that is more than usual"
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(20.0, 90.0)), min_size=2, max_size=8))
+def test_heat_never_makes_a_card_faster(pairs):
+    moments = [Moment(step_s=s, clock_hz=None, temperature_c=c) for s, c in pairs]
+    per_c = slowing_per_c([moments])
+    assert per_c >= 0
+    assert 0 <= slowing_to_come(moments, per_c) <= per_c * (USUAL_RISE_C + 70)
