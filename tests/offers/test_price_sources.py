@@ -194,7 +194,7 @@ def test_runpod_yields_both_clouds_and_tells_the_form_factor_by_the_device_name(
         ("RTX 4090", "nvidia-geforce-rtx-4090-24gb", "community", "marketplace"): 0.34,
         ("RTX 4090 (secure)", "nvidia-geforce-rtx-4090-24gb", "secure", "vm"): 0.59,
     }
-    assert [row for row, _ in table.set_aside] == ["runpod Q9000"]
+    assert [row for row, _ in table.set_aside] == ["runpod Q9000 (secure)"]
 
 
 def test_runpod_errors_are_said():
