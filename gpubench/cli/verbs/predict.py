@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.cli.options import Verb
-from gpubench.cli.output import BriefRequest, answer, print_json, print_path, say
+from gpubench.cli.output import BriefRequest, answer, print_json, print_path, say, say_meanings
 from gpubench.errors import MisuseError
 from gpubench.files import table_json, write_file
 from gpubench.folders import package_path
@@ -25,6 +25,7 @@ def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None
     stale = load_calibration().stale
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
+    say_meanings(request.gpus)
     answers = predict(request)
     answer(
         as_json,
