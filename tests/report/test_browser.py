@@ -178,7 +178,7 @@ def assert_one_answer(page) -> None:
     assert page.evaluate(WORDS, 800) <= 135
     assert page.evaluate(WORDS, 1e9) <= 700
     card = page.locator("#verdict > :not(h2)").all_inner_texts()
-    assert len(" ".join(card).split()) <= 110
+    assert len(" ".join(card).split()) <= 120
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         answer_px, other_px = page.evaluate(LARGEST)
