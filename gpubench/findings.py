@@ -41,6 +41,7 @@ class FindingKind(StrEnum):
     ONE_BATCH = "ONE_BATCH"
     DRIFTING = "DRIFTING"
     CLOCK_GAP = "CLOCK_GAP"
+    CLOCK_SET_BACK = "CLOCK_SET_BACK"
     CLOCK_EVENTS = "CLOCK_EVENTS"
     ENERGY_IMPLAUSIBLE = "ENERGY_IMPLAUSIBLE"
     TELEMETRY_HUNG = "TELEMETRY_HUNG"
@@ -65,6 +66,7 @@ INFORMATIVE = frozenset(
     {
         FindingKind.POWER_LIMITED,
         FindingKind.CLOCK_EVENTS,
+        FindingKind.CLOCK_SET_BACK,
         FindingKind.NO_ENERGY_COUNTER,
         FindingKind.NO_TELEMETRY,
         FindingKind.ABOVE_PEAK,
@@ -204,6 +206,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.CLOCK_GAP: (
         "a round took far longer than the others",
         "the machine was probably suspended or swapped out; measure again",
+    ),
+    FindingKind.CLOCK_SET_BACK: (
+        "the computer's clock was set back during the run, so that its dates contradict each other",
+        "steps are timed by another clock, which only goes forward",
     ),
     FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for its clock", "for information"),
     FindingKind.ENERGY_IMPLAUSIBLE: (

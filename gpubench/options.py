@@ -487,6 +487,12 @@ AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=tup
 GPU = Option("GPU key or name.", name="gpu", commas=True)
 PROVIDER = Option("Provider.", name="provider", commas=True)
 REGION = Option("Region, or its first letters.", name="region")
+SELLER = Option(
+    "Who sells: a company (cloud), the vetted hosts of a marketplace (secure), or any host (community).",
+    name="seller",
+    commas=True,
+    choices=("cloud", "secure", "community"),
+)
 GPU_COUNT = Option("Exact number of GPUs.")
 MOST_USD_PER_HOUR = Option("Highest price of the instance [USD/h].")
 """0 keeps what is free."""

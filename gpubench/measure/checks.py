@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -52,6 +54,8 @@ MOST_OF_DATASHEET = 1.0
 card's own clock."""
 TELLING_REGION_S = 10.0
 """A shorter region may have no energy for want of time, as in files that were written before."""
+CLOCK_SLACK = timedelta(minutes=1)
+"""Further back than any correction of a clock that is kept by the network."""
 SCALING_TOLERANCE = 1.05
 """N GPUs give at most N times one, and this much for luck; a published table has 8 GPUs at 20 times."""
 
@@ -159,7 +163,20 @@ def of_run(run: Run) -> tuple[Finding, ...]:
         found.append(
             Finding(kind=FindingKind.POWER_CAPPED, value=round(limit / default, 3), limit=POWER_CAP_LIMIT)
         )
+    if (dates := _set_back(run)) is not None:
+        found.append(Finding(kind=FindingKind.CLOCK_SET_BACK, value=dates))
     return tuple(found)
+
+
+def _set_back(run: Run) -> str | None:
+    """Say which two dates of a run go back, in the order in which they were taken; None if none do."""
+    began = {x.sequence: x.began_at for m in run.measurements for x in m.launches if x.sequence is not None}
+    stamps = (run.started_at, *(began[place] for place in sorted(began)), run.finished_at)
+    known = [stamp for stamp in stamps if stamp is not None]
+    for before, after in pairwise(known):
+        if datetime.fromisoformat(after) < datetime.fromisoformat(before) - CLOCK_SLACK:
+            return f"{before}, then {after}"
+    return None
 
 
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:

@@ -13,8 +13,6 @@ from gpubench.pricings import Pricing
 Seller = Literal["cloud", "secure", "community"]
 """A company by its list price, the vetted hosts of a marketplace, or any of its hosts."""
 
-_OF_A_COMPANY = frozenset({"vm", "serverless"})
-
 
 class GpuSpec(Record, frozen=True, kw_only=True):
     """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
@@ -116,7 +114,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
     ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
-    ``ask_median_usd_per_hour``, where a source says so.
+    ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None of owned hardware alone.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
@@ -140,13 +138,15 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stock_date: str | None = None
     ask_count: int | None = None
     ask_median_usd_per_hour: Decimal | None = None
+    seller: Seller | None = None
+
+    def __post_init__(self) -> None:
+        """Fill in the seller where no source says: the hosts of a marketplace are strangers'."""
+        if self.seller is None and self.pricing is not Pricing.OWNED:
+            usual: Seller = "community" if self.kind == "marketplace" else "cloud"
+            msgspec.structs.force_setattr(self, "seller", usual)
 
     @property
     def usd_per_gpu_hour(self) -> float:
         """The price of one of its GPUs [USD/h]."""
         return float(self.price_usd_per_hour / self.gpu_count)
-
-    @property
-    def seller(self) -> Seller | None:
-        """Who sells it. None of owned hardware, and of a marketplace: no source says whose hosts it is of."""
-        return "cloud" if self.kind in _OF_A_COMPANY and self.pricing is not Pricing.OWNED else None

@@ -45,7 +45,7 @@ _SAME = ["provider", "instance", "region", "pricing", "term_years"]
 """What two prices of one offer have in common."""
 _FIELDS = [
     *("provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes", "price_usd_per_hour"),
-    *("pricing", "term_years", "kind", "price_date", "source", "note"),
+    *("pricing", "term_years", "kind", "price_date", "source", "note", "seller"),
 ]
 """What a table tells of an offer."""
 _SECOND = "a second {} price of this instance in this region; the first is kept"
@@ -127,9 +127,15 @@ def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str
         "paid": _way_of_paying,
         "region": lambda text: None if text.lower() in NO_REGION else _word(text),
         "note": _note,
+        "seller": _seller,
         "instance": partial(_named, "instance"),
     }
-    together = {"rate": _MONEY, "paid": ("pricing", "term_years"), "note": ("note", "gpu_key", *_MONEY)}
+    together = {
+        "rate": _MONEY,
+        "paid": ("pricing", "term_years"),
+        "note": ("note", "gpu_key", *_MONEY),
+        "seller": ("seller", "kind"),
+    }
     cells = frame.reindex(columns=[*readers, *_MONEY, "pricing", "term_years"], fill_value="")
     facts = {
         column: _read(cells[list(together.get(column, (column,)))], read, faults)
@@ -210,6 +216,12 @@ def _gpu_key(text: str) -> str:
     if key is None:
         raise ImplausibleError(f"GPU {text[:60]!r} is unknown or ambiguous: name its form factor and memory")
     return key
+
+
+def _seller(text: str, kind: str) -> str | None:
+    seller = text.lower() or None
+    plausible.check_seller(seller, plausible.read_kind(kind))
+    return seller
 
 
 def _way_of_paying(pricing: str, years: str) -> tuple[Pricing, int | None]:

@@ -184,7 +184,7 @@ class Offers(Sequence[Offer]):
         """Of each as listed, for one of its GPUs."""
         return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
-    @property
+    @cached_property
     def by_user(self) -> Flags:
         """Which the user gave for this one question."""
         return self._table.by_user[self._rows]

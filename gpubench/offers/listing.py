@@ -84,6 +84,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
         return (
             (not providers or offer.provider.casefold() in providers)
             and (not regions or any(is_in(offer.region or ANY_REGION, name) for name in regions))
+            and (not wanted.sellers or offer.seller in wanted.sellers)
             and (not wanted.gpus or offer.gpu_key in keys)
             and (not wanted.kinds or offer.kind in wanted.kinds)
             and (not pricings or str(offer.pricing) in pricings)
@@ -118,11 +119,16 @@ def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
 
 _WORDS = {
     "eu": """
-        europe eu uk france germany sweden norway switzerland poland italy spain finland netherlands belgium
-        ireland denmark austria portugal greece romania czech estonia iceland bulgaria hungary latvia
+        eu france germany sweden poland italy spain finland netherlands belgium
+        ireland denmark austria portugal greece romania czech estonia bulgaria hungary latvia
         lithuania slovenia slovakia
-        amsterdam stockholm frankfurt paris london warsaw oslo zurich milan madrid helsinki gra waw sbg rbx
-        al at be bg ch cz de dk ee es fi fr gb gr hr hu ie is it lt lu lv md mt nl no pl pt ro rs se si sk ua
+        amsterdam stockholm frankfurt paris warsaw milan madrid helsinki gra waw sbg rbx
+        at be bg cz de dk ee es fi fr gr hr hu ie it lt lu lv mt nl pl pt ro se si sk
+    """,
+    "europe": "europe",
+    "not eu": """
+        uk norway switzerland iceland london oslo zurich
+        al ba ch gb is md no rs ua
     """,
     "us": """
         us usa eastus westus centralus northcentralus southcentralus westcentralus
@@ -136,39 +142,54 @@ _WORDS = {
     """,
 }
 _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
-_NAMES = {"eu": "eu", "europe": "eu", "us": "us", "usa": "us", "asia": "asia"}
+_EUROPEAN = frozenset({"eu", "europe", "not eu"})
+_NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
+_NOT_OF_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
+"""London and Zurich at Google and Amazon, which name them like their places in the European Union."""
+_GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
 _OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
 """Amazon and Oracle file Australia and New Zealand under Asia Pacific."""
 
 _AZURE = re.compile(
     r"(?:north|south|east|west|central)+(europe|asia|us)"
-    r"|(?:uk|france|germany|sweden|norway|switzerland|poland|italy|spain|austria|belgium|denmark)"
+    r"|(uk|france|germany|sweden|norway|switzerland|poland|italy|spain|austria|belgium|denmark)"
     r"(?:north|south|east|west|central)+"
 )
-"""Azure writes its regions in one word; the countries are those of Europe."""
+"""Azure writes its regions in one word; northeurope is Ireland, westeurope the Netherlands."""
 
 
 def is_in(region: str, wanted: str) -> bool:
     """Return whether a region is the one asked for: by its beginning, or by its part of the world.
 
-    ``wanted`` is in lower case; ``eu`` and ``europe`` are the continent, ``us`` and ``asia`` as they say.
+    ``wanted`` is in lower case; ``eu`` is the European Union, ``europe`` the continent, ``us`` and ``asia``
+    as they say. A region that says no more than Europe is not in ``eu``.
 
-    >>> [is_in(region, "eu") for region in ("westeurope", "eu-north-1", "FI", "eastus", "uksouth")]
-    [True, True, True, False, True]
+    >>> [is_in(region, "eu") for region in ("westeurope", "eu-north-1", "FI", "eastus", "uksouth", "EU-NO-1")]
+    [True, True, True, False, False, False]
+    >>> is_in("uksouth", "europe"), is_in("europe-west2", "europe"), is_in("europe-west2", "eu")
+    (True, True, False)
     >>> is_in("us-central1", "us"), is_in("ap-southeast-2", "asia"), is_in("us-east-1", "us-east")
     (True, False, True)
     """
     place = region.casefold()
     world = _NAMES.get(wanted)
-    return place.startswith(wanted) if world is None else world_of(place) == world
+    return place.startswith(wanted) if world is None else world_of(place) in world
 
 
 @cache
 def world_of(place: str) -> str | None:
-    """Return eu, us or asia, where a region in lower case tells; else None."""
+    """Return eu, europe (outside of the EU, or not said), us or asia, where a region in lower case tells."""
     if _OCEANIA.fullmatch(place):
         return None
+    if _GOOGLE_IN_EUROPE.fullmatch(place) or _NOT_OF_THE_EU.fullmatch(place):
+        return "europe" if _NOT_OF_THE_EU.fullmatch(place) else "eu"
     azure = _AZURE.fullmatch(re.sub(r"\d+$", "", place))
-    words = [azure[1] or "europe"] if azure else re.sub(r"\d+", " ", place).replace("-", " ").split()
+    if azure:
+        words = [azure[2] or azure[1].replace("europe", "eu")]
+    else:
+        words = re.sub(r"\d+", " ", place).replace("-", " ").split()
+    told = [world for word in words if (world := _WORLD_OF.get(word.strip("(),.")))]
+    if told and told[0] in _EUROPEAN:
+        return "eu" if "eu" in told and "not eu" not in told else "europe"
     # The first word that tells counts: us-east-1 before any city or code behind it.
-    return next(filter(None, (_WORLD_OF.get(word.strip("(),.")) for word in words)), None)
+    return told[0] if told else None

@@ -148,6 +148,17 @@ def read_kind(text: str) -> str:
     return kind
 
 
+def check_seller(seller: str | None, kind: str) -> None:
+    """Raise unless offers of a kind can have a seller; None is not said.
+
+    A marketplace's hosts are vetted or not. What has a list price is sold by a company, or by a marketplace
+    that vets the hosts behind it.
+    """
+    allowed = ("secure", "community") if kind == "marketplace" else ("cloud", "secure")
+    if seller not in {None, *allowed}:
+        raise ImplausibleError(f"seller {str(seller)[:40]!r} of a {kind} is none of {', '.join(allowed)}")
+
+
 # --- offers and coverages, field by field ----------------------------------------------------------------
 
 EARLIEST_DAY = date(2000, 1, 1)
@@ -279,6 +290,7 @@ OFFER_RULES: Mapping[str, _Rule] = {
     "stock_date": _check_day,
     "ask_count": _up_to(MAX_ASK_COUNT),
     "ask_median_usd_per_hour": _check_ask_median,
+    "seller": lambda seller, offer, _: check_seller(seller, offer.kind),
 }
 """What each field of an offer may say; a test finds a field without a rule."""
 

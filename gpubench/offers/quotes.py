@@ -108,6 +108,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         stock_date=None if quote.in_stock is None else retrieved_at[:10],
         ask_count=quote.ask_count,
         ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
+        seller=quote.seller,
     )
     plausible.check(offer, price_day(retrieved_at[:10]) + timedelta(days=1))
     return offer

@@ -15,6 +15,7 @@ from gpubench.options import (
     MOST_USD_PER_HOUR,
     PROVIDER,
     REGION,
+    SELLER,
     AtLeastOne,
     Day,
     NotNegative,
@@ -54,6 +55,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     regions: Annotated[
         tuple[str, ...], with_help(REGION, help="Only this region; any where the source gives none.")
     ] = ()
+    sellers: Annotated[tuple[str, ...], SELLER] = ()
     gpus: Annotated[
         tuple[str, ...], with_help(GPU, help="Only this GPU: key, name, or part of it (h100).")
     ] = ()

@@ -26,10 +26,10 @@ from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import unknown_name
+from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import cooling_of, factor_filters
 from gpubench.recommend.owning import (
     PSU_SHARE,
-    QUOTED,
     UNKNOWN_SLOTS,
     Ownership,
     is_a_computer,
@@ -446,6 +446,13 @@ def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
             return None if any(is_in(here, name) for name in regions) else f"in region {plain(here)}"
 
         yield Filter("--region", elsewhere, fields=("region", "pricing"))
+    if request.sellers:
+
+        def another_seller(offer: Offer, _: GpuSpec | None) -> str | None:
+            is_meant = offer.seller is None or offer.seller in request.sellers
+            return None if is_meant else f"its seller is {offer.seller}"
+
+        yield Filter("--seller", another_seller, fields=("seller",))
     if request.gpus:
         keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
         yield Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))

@@ -123,7 +123,16 @@ class Drawn(NamedTuple):
 
 def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
     """Draw what the merits of these rows rest on."""
-    columns = (pool.gpu, pool.count, pool.pace, pool.delivered, pool.spread, pool.vcpu_limit, pool.is_owned)
+    columns = (
+        pool.gpu,
+        pool.count,
+        pool.pace,
+        pool.delivered,
+        pool.spread,
+        pool.certain,
+        pool.vcpu_limit,
+        pool.is_owned,
+    )
     kinds = np.stack([column[rows] for column in columns], axis=1)  # all that parts rows but their price
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]

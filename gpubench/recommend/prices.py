@@ -84,12 +84,11 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
         moving[row] = market.card_share.get(every[row], 0.0)
     sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
     hosts = every.kind.equals("marketplace") & (every.price > 0)
-    by_host = hosts & kinds_of(every.gpu_key, every.pricing).is_in(market.asks.__contains__)
-    for row in np.flatnonzero(by_host).tolist():
-        asks = market.asks[every.gpu_key.at(row), every.pricing.at(row)]
-        expected[row], sigma[row] = _ask(
-            float(every.price[row]), every.gpu_count.at(row), asks, float(days[row])
-        )
+    for row in np.flatnonzero(hosts).tolist():
+        offer = every[row]
+        if (asks := market.asks.get((offer.gpu_key, offer.pricing))) is not None:
+            listed = float(offer.price_usd_per_hour)
+            expected[row], sigma[row] = _ask(listed, offer.gpu_count, asks, float(days[row]))
     sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
     host = np.where(hosts, np.arange(1, len(every) + 1), 0)
     alone = Column(host, range(len(every) + 1))

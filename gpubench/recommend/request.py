@@ -18,6 +18,7 @@ from gpubench.options import (
     MOST_USD_PER_HOUR,
     PROVIDER,
     REGION,
+    SELLER,
     WORKLOAD,
     AnyExecution,
     AnyPrecision,
@@ -233,6 +234,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = ()
     providers: Annotated[tuple[str, ...], with_help(PROVIDER, panel=WHICH)] = ()
     regions: Annotated[tuple[str, ...], with_help(REGION, panel=WHICH)] = ()
+    sellers: Annotated[tuple[str, ...], with_help(SELLER, panel=WHICH)] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
     count: Annotated[AtLeastOne | None, with_help(GPU_COUNT, panel=WHICH)] = None

@@ -394,13 +394,13 @@ def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
     is_left = any(row.reason is not None for row in state.quality) or not left <= resume.finished_units(
         state, launches
     )
+    state = msgspec.structs.replace(state, finished_at=utc_stamp())
     order = {case: place for place, case in enumerate(state.planned)}
     judged = (checks.judge_measurement(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
         state,
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
         findings=together(state.findings, checks.of_run(state)),
-        finished_at=utc_stamp(),
         interrupted=stopped and is_left,
     )
 

@@ -531,3 +531,27 @@ def test_what_a_device_did_in_the_warm_up_is_not_held_against_the_rounds(make_me
 def test_every_kind_of_finding_has_words_and_a_next_action():
     for kind in FindingKind:
         assert ";" in describe(Finding(kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "said"),
+    [
+        (("00:00:05", "00:01:30"), "00:02:00", None),
+        (("00:01:30", "00:01:10"), "00:02:00", None),  # the network corrects a clock by as much
+        (("00:00:05", "00:01:30"), None, None),  # it goes on
+        ((None, None), "00:02:00", None),  # as in files that were written before
+        (("00:10:00", "00:01:00"), "00:12:00", "2026-11-20T00:10:00Z, then 2026-11-20T00:01:00Z"),
+        (("00:00:05", "00:10:00"), "00:01:00", "2026-11-20T00:10:00Z, then 2026-11-20T00:01:00Z"),
+    ],
+)
+def test_dates_that_go_back_say_that_the_clock_was_set_back(make_measurement, began, ended, said):
+    def at(time):
+        return time and f"2026-11-20T{time}Z"
+
+    first, second = (
+        make_measurement(launch={"sequence": place, "began_at": at(time)}) for place, time in enumerate(began)
+    )
+    run = msgspec.structs.replace(run_of(second, first), started_at=at("00:00:00"), finished_at=at(ended))
+    found = [each.value for each in checks.of_run(run) if each.kind is K.CLOCK_SET_BACK]
+    assert found == ([said] if said else [])
+    assert K.CLOCK_SET_BACK in INFORMATIVE

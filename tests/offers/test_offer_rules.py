@@ -50,6 +50,7 @@ GOOD = {
     "stock_date": "2026-11-18",
     "ask_count": 5,
     "ask_median_usd_per_hour": "0.40",
+    "seller": "secure",
 }
 CLAIM = {
     "provider": "acme",
@@ -82,6 +83,7 @@ BAD = {
     "stock_date": BAD_DAYS,
     "ask_count": [count for count in COUNTS if count is not None],
     "ask_median_usd_per_hour": [*FIGURES, "0.001", "cheap", True, -1, 1e308],
+    "seller": ["cloud", "owner", "", 5],
 }
 """What each field must not say: absurd figures, other types, days that are none or far away."""
 

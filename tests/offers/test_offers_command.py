@@ -42,6 +42,8 @@ def listed(gpubench):
         (("--max-usd-per-hour", "1.5"), lambda o: o["price_usd_per_hour"] <= 1.5),
         (("--spot",), lambda o: o["pricing"] == "spot"),
         (("--kind", "attach-fee"), lambda o: o["kind"] == "attach-fee"),
+        (("--seller", "cloud"), lambda o: o["seller"] == "cloud"),
+        (("--seller", "community"), lambda o: (o["seller"], o["kind"]) == ("community", "marketplace")),
         (("--region", "any"), lambda o: o["region"] is None),
     ],
 )

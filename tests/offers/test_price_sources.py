@@ -163,6 +163,9 @@ def test_stock_is_said_where_a_source_says_it(monkeypatch):
     table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": types}}).encode()))
     assert [o.in_stock for o in table.offers] == [True, False, None]
     assert [o.stock_date for o in table.offers] == ["2026-11-20", "2026-11-20", None]
+    both = {**types[0], "communityPrice": 0.5}  # one of them is free, and it does not say which
+    table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": [both]}}).encode()))
+    assert [o.in_stock for o in table.offers] == [None, None]
     assert offers(vast_of("RTX 4090"), Replay("vast.json")).offers[0].in_stock
 
 
@@ -181,14 +184,17 @@ def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
     assert set(claim.pricings) == {Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED}
 
 
-def test_runpod_takes_the_cheaper_cloud_and_tells_the_form_factor_by_the_device_name():
+def test_runpod_yields_both_clouds_and_tells_the_form_factor_by_the_device_name():
+    """The secure one is a list price of data centers, the community's an ask of its hosts."""
     table = offers(runpod.SOURCE, Replay("runpod.json"))
-    assert {(o.instance, o.gpu_key): float(o.price_usd_per_hour) for o in table.offers} == {
-        ("A100 PCIe", "nvidia-a100-pcie-80gb"): 1.19,
-        ("H100 SXM", "nvidia-h100-sxm-80gb"): 2.69,
-        ("RTX 4090", "nvidia-geforce-rtx-4090-24gb"): 0.34,
+    assert {(o.instance, o.gpu_key, o.seller, o.kind): float(o.price_usd_per_hour) for o in table.offers} == {
+        ("A100 PCIe", "nvidia-a100-pcie-80gb", "community", "marketplace"): 1.19,
+        ("A100 PCIe (secure)", "nvidia-a100-pcie-80gb", "secure", "vm"): 1.39,
+        ("H100 SXM (secure)", "nvidia-h100-sxm-80gb", "secure", "vm"): 2.69,
+        ("RTX 4090", "nvidia-geforce-rtx-4090-24gb", "community", "marketplace"): 0.34,
+        ("RTX 4090 (secure)", "nvidia-geforce-rtx-4090-24gb", "secure", "vm"): 0.59,
     }
-    assert [row for row, _ in table.set_aside] == ["runpod Q9000"]
+    assert [row for row, _ in table.set_aside] == ["runpod Q9000 (secure)"]
 
 
 def test_runpod_errors_are_said():

@@ -9,8 +9,14 @@ from gpubench.offers.snapshot import embedded_offers
 
 PLACES = {
     "eu": (
-        "westeurope", "northeurope", "uksouth", "francecentral", "swedencentral", "germanywestcentral", "eu-west-1",
-        "eu-central-1", "europe-west4", "europe-west4-a", "eu-amsterdam-1", "GRA", "FI", "oslo-norway-3", "EU-RO-1",
+        "westeurope", "northeurope", "francecentral", "swedencentral", "germanywestcentral", "eu-west-1", "eu-west-3",
+        "eu-central-1", "europe-west4", "europe-west4-a", "europe-west12", "eu-amsterdam-1", "GRA", "FI", "EU-RO-1",
+        "Europe (DE)",
+    ),
+    "europe": (
+        "uksouth", "ukwest", "norwayeast", "switzerlandnorth", "eu-west-2", "eu-west-2a", "eu-central-2",
+        "europe-west2", "europe-west2-a", "europe-west6", "uk-london-1", "eu-zurich-1", "EU-NO-1", "EU-IS-1", "GB",
+        "CH", "NO", "oslo-norway-3", "Europe",
     ),
     "us": ("eastus", "eastus2", "westus3", "southcentralus", "us-east-1", "us-central1", "us-west4-b", "US", "US-TX-3"),
     "asia": (
@@ -27,7 +33,10 @@ PLACES = {
 @pytest.mark.parametrize(("world", "place"), [(w, place) for w, places in PLACES.items() for place in places])
 def test_a_region_is_in_its_part_of_the_world_and_in_no_other(world, place):
     assert world_of(place.casefold()) == world
-    assert [name for name in ("eu", "us", "asia") if is_in(place, name)] == ([world] if world else [])
+    assert [name for name in ("eu", "us", "asia") if is_in(place, name)] == (
+        [world] if world in {"eu", "us", "asia"} else []
+    )
+    assert is_in(place, "europe") == (world in {"eu", "europe"})
 
 
 def test_any_other_word_is_how_the_region_begins():

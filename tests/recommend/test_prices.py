@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, date, datetime, time, timedelta
+from time import process_time
 
 import numpy as np
 import pytest
@@ -38,6 +39,14 @@ MARKET = Market(TODAY, {(H100, Pricing.ON_DEMAND): ASKS}, drift=0.3)
 def drawn(*offers):
     rows = np.arange(len(offers))
     return drawn_prices(prices_of(offers, MARKET), rows, DRAWS, 0).of(slice(None))
+
+
+def test_the_time_of_many_asks_grows_with_their_number_alone():
+    """A table of 100,000 hosts took a second for each 20,000 of them, and that for each of its rows."""
+    many = [offer(H100, 2.0, kind="marketplace", instance=f"host {n}") for n in range(40_000)]
+    before = process_time()
+    prices_of(many, MARKET)
+    assert process_time() - before < 1.0
 
 
 def test_a_list_price_of_today_is_certain():

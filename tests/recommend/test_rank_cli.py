@@ -389,6 +389,31 @@ def test_the_python_function_refuses_an_option_that_it_does_not_have():
         rank(color="red")
 
 
+TWO_SELLERS = """provider,instance,gpu_key,gpu_count,price_date,price_usd_per_hour,kind,seller
+acme,plain host,L4,1,2026-11-18,0.31,marketplace,
+acme,vetted host,L4,1,2026-11-18,0.33,marketplace,Secure
+acme,company,L4,1,2026-11-18,0.35,vm,
+acme,no such,L4,1,2026-11-18,0.32,vm,community
+acme,nobody,L4,1,2026-11-18,0.32,vm,bob
+"""
+
+
+def test_the_seller_is_a_field_and_a_filter(gpubench, tmp_path):
+    """A host that no source calls vetted is a stranger's; who rules these out is asked for a name of three."""
+    table = tmp_path / "mine.csv"
+    table.write_text(TWO_SELLERS)
+    asked = ("vgg16", "--offers", str(table), "--provider", "acme", "--as-of", "2026-11-20", "--json")
+    found = {row["instance"]: row["seller"] for row in json.loads(gpubench(*asked).stdout)["rows"]}
+    assert found == {"plain host": "community", "vetted host": "secure", "company": "cloud"}
+    for sellers, left in (("community", {"plain host"}), ("cloud,secure", {"vetted host", "company"})):
+        document = json.loads(gpubench(*asked, "--seller", sellers).stdout)
+        assert {row["instance"] for row in document["rows"]} == left
+        assert next(each["count"] for each in document["excluded"] if each["reason"] == "--seller")
+    assert "choose from cloud, secure, community" in gpubench(*asked, "--seller", "bob").stderr
+    own = rank("vgg16", own="RTX 4090, 1500 USD", seller=("secure",), offers=table, as_of="2026-11-20")
+    assert "own" in {row.offer.provider for row in own.rows}
+
+
 def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
     document = json.loads(gpubench("vgg16", "--json").stdout)
     (note,) = [n["text"] for n in document["sentences"] if n["text"].startswith("Free of charge")]

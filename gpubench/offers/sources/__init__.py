@@ -18,7 +18,7 @@ import msgspec
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.files import NOT_JSON
 from gpubench.foreign_code import load_plugin
-from gpubench.models import Pricing
+from gpubench.models import Pricing, Seller
 from gpubench.names import nearest
 from gpubench.options import unknown_name
 
@@ -55,6 +55,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
         in_stock: Whether one can be had at this moment; None where the source does not say.
         ask_count: Hosts of a marketplace whose cheapest this is.
         ask_median: What the middle one of them asks [USD/h].
+        seller: None is the usual one of the kind: a company, or any host of a marketplace.
     """
 
     provider: str
@@ -75,6 +76,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     in_stock: bool | None = None
     ask_count: int | None = None
     ask_median: float | None = None
+    seller: Seller | None = None
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
