@@ -20,7 +20,7 @@ from typing import Any
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, import_foreign, lacks_memory
 from gpubench.models import Framework, Recipe, WeightType
-from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, seeded
+from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, forward, seeded
 
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
@@ -246,6 +246,7 @@ def _sound(name: str, task: Task) -> Task:
             f"{name}: the loss holds a tensor that gpubench can neither move nor train ({loose}); return the "
             "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
         )
+    _give_shapes(task)
     model, loss = joined(task.model, task.loss)
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
@@ -265,6 +266,17 @@ def _sound(name: str, task: Task) -> Task:
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
             )
     return task
+
+
+def _give_shapes(task: Task) -> None:
+    """Let a model with lazy layers see its batch once: until then these have no weights."""
+    import torch
+
+    if any(map(torch.nn.parameter.is_lazy, task.model.parameters())):
+        is_training = task.model.training
+        with torch.no_grad():
+            forward(task.model.eval(), task.batches[0][0])
+        task.model.train(is_training)
 
 
 def _is_of_keras(made: Any) -> bool:

@@ -255,6 +255,69 @@ def build(n):
     return net, torch.randn(n, 8), torch.randint(4, (n,)), net.loss
 """
 
+DERIVATIVE = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        u = self.net(x)
+        (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        return torch.cat([u, slope[:, :1]], 1)
+
+def build(n):
+    return Net(), torch.rand(n, 2), torch.ones(n, 2), nn.MSELoss()
+"""
+
+COMPLEX_WEIGHTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.modes = nn.Parameter(torch.randn(5, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(self.layer(x).float()) * self.modes, n=8)
+
+def build(n):
+    return Net(), torch.randn(n, 8), torch.randn(n, 8), nn.MSELoss()
+"""
+
+SPARSE_GRADIENTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.head = nn.Embedding(200, 16, sparse=True), nn.Linear(16, 4)
+
+    def forward(self, ids):
+        return self.head(self.users(ids).mean(1))
+
+def build(n):
+    ids, labels = torch.randint(200, (n, 2)), torch.randint(4, (n,))
+    return Net(), ids, labels, nn.CrossEntropyLoss(), functools.partial(torch.optim.SGD, lr=0.1)
+"""
+
+LAZY = """
+def build(n):
+    net = nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(4))
+    return net, torch.randn(n, 3, 8, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
+SCRIPTED = """
+def build(n):
+    net = torch.jit.script(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+    return net, torch.randn(n, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
+OLD_WEIGHT_NORM = """
+def build(n):
+    net = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 4))
+    net(torch.ones(n, 8))
+    return net, torch.randn(n, 8), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+
 NESTED = {
     "list by sample": LIST_BY_SAMPLE,
     "dict": DICT,
@@ -285,6 +348,12 @@ KINDS = {
     "own rate": OWN_RATE,
     "carried": CARRIED,
     "view": VIEW,
+    "derivative": DERIVATIVE,
+    "complex weights": COMPLEX_WEIGHTS,
+    "sparse gradients": SPARSE_GRADIENTS,
+    "lazy": LAZY,
+    "scripted": SCRIPTED,
+    "old weight norm": OLD_WEIGHT_NORM,
 }
 
 LOOSE = {

@@ -249,7 +249,8 @@ def _build(
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
         place = to_the_device if context.team is None else place_model
-        work = move(copied(task), order.case, context.hardware.device, place)
+        ours = copied(task, lambda: built(order.reference, order.case, context.seed))
+        work = move(ours, order.case, context.hardware.device, place)
     in_time(deadline_s)
     context.phase("check")
     seen.precision_errors = {**_errors(work, context.hardware.device)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ class Expected(NamedTuple):
         is_whole: Whether it is of the whole batch, which a few samples could not be cut from.
         unchecked: Why nothing of it can be held against the device; None where something can.
         draws: Whether the forward pass draws random numbers, dropout apart.
+        needs_grad: Whether it fails without autograd, because model or loss take derivatives.
     """
 
     loss: float | None
@@ -48,6 +50,7 @@ class Expected(NamedTuple):
     is_whole: bool = False
     unchecked: str | None = None
     draws: bool = False
+    needs_grad: bool = False
 
 
 class Errors(NamedTuple):
@@ -77,11 +80,11 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     inputs, targets = task.batches[0] if expected.is_whole else _reference_batch(task, work.case)
     train = work.case.task is TaskKind.TRAIN
     loss = error = None
-    with torch.no_grad(), steady(work.model, train=train), work.autocast():
+    with torch.set_grad_enabled(expected.needs_grad), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
         if expected.loss is not None:
-            found = float(work.loss(on_device, to_device(targets, work.device)))
-            loss = relative_difference(found, expected.loss)
+            found = work.loss(on_device, to_device(targets, work.device))
+            loss = relative_difference(float(found.detach()), expected.loss)
     if expected.outputs is not None:
         error = relative_error(on_device.cpu(), expected.outputs.double())
     return Errors(loss, error if error is not None and math.isfinite(error) else None)
@@ -93,14 +96,16 @@ def expected_of(task: Task, case: Case) -> Expected:
     It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference.
     """
     train = case.task is TaskKind.TRAIN
-    is_whole = False
-    batch = _reference_batch(task, case)
-    try:
-        loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0)
-    except Exception:  # noqa: BLE001 - the author's code, given fewer samples than it was written for
-        is_whole, batch = True, task.batches[0]
-        loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0)
-    again, _, _ = _on_cpu(task, batch, train=train, seed=1)
+    ways = list(itertools.product((False, True) if train else (False,), (False, True)))
+    for needs_grad, is_whole in ways:
+        batch = task.batches[0] if is_whole else _reference_batch(task, case)
+        try:
+            loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0, grad=needs_grad)
+            break
+        except Exception:  # the author's code may need more samples, or autograd
+            if (needs_grad, is_whole) == ways[-1]:
+                raise
+    again, _, _ = _on_cpu(task, batch, train=train, seed=1, grad=needs_grad)
     has_weights = any(True for _ in task.model.parameters())
     differs = loss is not None and again is not None and (relative_difference(again, loss) or 0.0) > SAME_LOSS
     if differs or (draws and has_weights):
@@ -108,21 +113,23 @@ def expected_of(task: Task, case: Case) -> Expected:
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
     is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
     unchecked = NO_NUMBER if loss is None and not is_kept else None
-    return Expected(loss, outputs if is_kept else None, is_whole, unchecked)
+    return Expected(loss, outputs if is_kept else None, is_whole, unchecked, needs_grad=needs_grad)
 
 
-def _on_cpu(task: Task, batch: Batch, *, train: bool, seed: int) -> tuple[float | None, Any, bool]:
+def _on_cpu(
+    task: Task, batch: Batch, *, train: bool, seed: int, grad: bool
+) -> tuple[float | None, Any, bool]:
     """Return loss and outputs of a batch on the CPU, and whether random numbers were drawn for them.
 
     No loss is that of inference by a model whose answer its loss does not take.
     """
     inputs, targets = batch
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), steady(task.model, train=train):
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad), steady(task.model, train=train):
         torch.manual_seed(seed)
         before = _randomness()
         outputs = forward(task.model, inputs)
         try:
-            loss = float(task.loss(outputs, targets))
+            loss = float(torch.as_tensor(task.loss(outputs, targets)).detach())
         except Exception:
             if train:
                 raise

@@ -193,10 +193,23 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - models draw from the global generator
 
 
-def copied(task: Task) -> Task:
-    """Copy the model of a task, and its loss with it where that is a module, or a method of one."""
+def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
+    """Copy the model of a task, and its loss with it where that is a module, or a method of one.
+
+    Args:
+        task: It stays as it is.
+        build_again: Gives the same task where no copy can be trained, as of a scripted module.
+    """
     is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)
-    model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
+    try:
+        model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
+        is_sound = all(p.is_leaf for p in model.parameters())
+    except Exception:  # the author's code: old weight norms, locks and generators refuse
+        if build_again is None:
+            raise
+        is_sound = False
+    if not is_sound and build_again is not None:
+        return build_again()
     return replace(task, model=model, loss=task.loss if loss is None else loss)
 
 
@@ -282,7 +295,10 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     options = {name: value for name, value in options.items() if name in accepted and name not in bound}
     parameters = [p for p in model.parameters() if p.requires_grad]
     sharded = any(hasattr(p, "to_local") for p in parameters)
-    if sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED:
+    unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
+    # Torch refuses these at the first step, not where the optimizer is made.
+    sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    if unfused or sparse or any(p.is_complex() for p in parameters):
         options.pop("fused", None)
     try:
         return factory(parameters, **options)

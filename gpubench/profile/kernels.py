@@ -96,10 +96,10 @@ def memory(elements: float) -> Kernel:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor among these arguments, however deep in lists and tuples."""
+    """Every tensor among these arguments, however deep in lists and tuples; of a sparse one its parts."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
+            yield from (value._indices(), value._values()) if value.is_sparse else (value,)  # noqa: SLF001 - the public ones refuse what is not coalesced
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
 

@@ -285,8 +285,12 @@ def step_trace(
     saved = 0
     with storages.followed() as timeline, storages.gradients_of(trained):
         if optimizer is None:
-            with torch.no_grad(), _autocast(is_amp):
-                outputs = forward(model, inputs)
+            with _autocast(is_amp):
+                try:
+                    with torch.no_grad():
+                        outputs = forward(model, inputs)
+                except RuntimeError:  # it may differentiate by itself
+                    outputs = forward(model, inputs)
                 saved = storages.bytes - weights
                 del outputs
         else:
@@ -310,13 +314,16 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
         task: Whose weights it updates.
         options: Of which it is given the first that it accepts.
     """
-    trained = [p for p in task.model.parameters() if p.requires_grad]
     for name, value in options.items():
         with suppress(TypeError, ValueError, RuntimeError):  # no option of it, or not for these weights
-            optimizer = task.optimizer(trained, **{name: value})
-            break
-    else:
-        optimizer = task.optimizer(trained)
+            return _stepped(task, {name: value})
+    return _stepped(task, {})
+
+
+def _stepped(task: Task, options: dict[str, bool]) -> Optimizer:
+    """Make the optimizer and take a step, where some options are refused that were taken before."""
+    trained = [p for p in task.model.parameters() if p.requires_grad]
+    optimizer = task.optimizer(trained, **options)
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
     with Storages().followed():

@@ -195,8 +195,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         optimizer, state, kernel = _optimizer(task, trained)
         train.append(kernel)
     model.eval()
-    with torch.no_grad(), _recording() as infer:
-        model(*arguments)
+    infer = _trace_pass(lambda: model(*arguments))
     first = arguments[0]  # whole numbers are tokens; floats, and bytes of an image, are not
     holds_tokens = isinstance(first, torch.Tensor) and first.dtype in {torch.int32, torch.int64}
     return Seen(
@@ -211,6 +210,17 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         tokens=first.shape[1:].numel() if holds_tokens else None,
         decode=task.decode,
     )
+
+
+def _trace_pass(forward: Callable[[], Any]) -> list[Kernel]:
+    """Kernels of a forward pass, with autograd on where the model itself differentiates."""
+    try:
+        with torch.no_grad(), _recording() as kernels:
+            forward()
+    except RuntimeError:
+        with torch.enable_grad(), _recording() as kernels:
+            forward()
+    return kernels
 
 
 def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:

@@ -14,6 +14,8 @@ from gpubench.models import Execution, FindingKind, MemoryFormat, Precision, Sta
 from strict_cuda.conftest import Gpu
 
 BATCH = 8
+AUTOGRAD = ("derivative", "complex weights", "lazy")
+"""Sparse gradients are missing: the fake of torch.cuda knows no sparse tensor."""
 CHECKED = KINDS.keys() - RANDOM.keys()
 
 
@@ -36,7 +38,9 @@ def measured(gpu: Gpu, tmp_path):
 
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
-@pytest.mark.parametrize("kind", [*NESTED, *OTHERWISE_IN_INFERENCE, *WITH_A_LOSS, "own rate", "noise"])
+@pytest.mark.parametrize(
+    "kind", [*NESTED, *OTHERWISE_IN_INFERENCE, *WITH_A_LOSS, *AUTOGRAD, "own rate", "noise"]
+)
 def test_each_kind_trains(measured, kind, execution):
     done = measured(KINDS[kind], execution=execution)
     if kind == "not cut" and execution is Execution.GRAPH:  # its loss makes a tensor of a list in each step
@@ -48,7 +52,8 @@ def test_each_kind_trains(measured, kind, execution):
     if kind in CHECKED:
         assert launch.reference_error <= Precision.TF32.facts.loss_error
     if execution is Execution.GRAPH:
-        assert launch.graph_error == 0.0
+        # The fake computes complex products with rounding of its own in each replay.
+        assert launch.graph_error <= (1e-4 if kind == "complex weights" else 0.0)
 
 
 @pytest.mark.parametrize("kind", RANDOM)

@@ -53,10 +53,11 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_checked_and_steps(load, kind):
-    task = load(KINDS[kind]).build(BATCH, 0)
+    workload = load(KINDS[kind])
+    task = workload.build(BATCH, 0)
     autocast = kind != "carried" or runs_lstm(torch.bfloat16)
     case = CASE if autocast else msgspec.structs.replace(CASE, precision=Precision.FP32)
-    work = move(copied(task), case, torch.device("cpu"))
+    work = move(copied(task, lambda: workload.build(BATCH, 0)), case, torch.device("cpu"))
     expected = guards.expected_of(task, case)
     assert (expected.unchecked is not None) is (kind in RANDOM)
     assert expected.is_whole is (kind == "not cut")
@@ -88,6 +89,12 @@ def test_a_check_leaves_no_state_in_a_model_that_carries_it_on(load):
     task = load(KINDS["carried"]).build(BATCH, 0)
     assert guards.expected_of(task, CASE).unchecked is None
     assert task.model.state is None
+
+
+@pytest.mark.parametrize("kind", ["derivative", "complex weights", "sparse gradients"])
+def test_what_a_forward_pass_needs_is_there_when_it_is_traced(load, kind):
+    profile = profile_workload(load(KINDS[kind]))
+    assert profile.train_flops_per_sample > profile.forward_flops_per_sample > 0
 
 
 # --- a loss with tensors ----------------------------------------------------------------------------------
