@@ -106,9 +106,10 @@ def model_profiles() -> pd.DataFrame:
 
 
 def is_told_alike(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Whether a workload's step is told as those of the tables are: of a model with weights in FP32."""
+    """Whether a workload's step is told as those of the tables are: all weights in FP32, and all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
-    return stored and profile.parameters > 0 and task in profile.tasks
+    trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
+    return stored and trained and profile.parameters > 0 and task in profile.tasks
 
 
 def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:

@@ -138,8 +138,9 @@ def test_a_workload_is_told_as_the_published_profile_of_the_same_network_is():
             assert value == pytest.approx(published[column], rel=2e-3, abs=1e-4), column
 
 
-def test_a_workload_with_weights_in_bfloat16_has_no_such_profile():
-    assert ("train", "llama_1b") not in model_profiles().index
+@pytest.mark.parametrize("name", ["llama_1b", "bert_transfer", "augment"])
+def test_a_workload_whose_weights_are_in_bfloat16_or_frozen_has_no_such_profile(name):
+    assert ("train", name) not in model_profiles().index
 
 
 @pytest.mark.parametrize(
