@@ -125,6 +125,12 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
     decision = decide(found, made, priced, beside_rent)
     answers = {name: made[place] for name, place in _answers(found).items()}
+    doubts = (
+        f"{gpu_name(row.offer.gpu_key)} at {why}"
+        for row in answers.values()
+        if (why := filtered.doubt(row.offer))
+    )
+    decision = msgspec.structs.replace(decision, answer_doubts=tuple(dict.fromkeys(doubts)))
     return Ranking(
         as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),
