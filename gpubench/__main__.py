@@ -11,6 +11,9 @@ from gpubench.errors import ExitCode, is_interrupt
 
 def main() -> None:
     """Run the command line; what ends it while it is still being loaded ends it as it would later."""
+    if sys.stdout is None:  # closed: the next file that is opened would take what is printed
+        print("gpubench: standard output is closed: open it, or send it to /dev/null", file=sys.stderr)
+        sys.exit(ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from gpubench.cli.app import main as run

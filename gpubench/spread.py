@@ -10,6 +10,7 @@ import math
 
 import msgspec
 
+from gpubench.interval import Interval
 from gpubench.stats import Prior
 
 
@@ -48,3 +49,5 @@ CARD = Component(
 )
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
 """Half-width of the logarithm of what another card of the kind does in another host."""
+ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))
+"""What the rate of one card is multiplied by to be that of any card of the kind."""

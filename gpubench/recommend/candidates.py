@@ -29,6 +29,8 @@ from gpubench.spread import ELSEWHERE
 from gpubench.stats import Z90
 from gpubench.units import plural
 
+QUOTED = "own"
+"""The source of what the buyer has, or was quoted; other sources are those of the dated prices of cards."""
 IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""
 IMAGENET_EPOCHS = 90
@@ -41,6 +43,9 @@ IMAGES_PER_VCPU_S = 150.0
 decoding not counted. That verb measures a host of one's own."""
 FEED_FACTOR = 2.0
 """By how much a host may prepare more or less than that, either way, in nine of ten cases: assumed too."""
+LINK_SIGMA = 0.3
+"""Standard deviation of the logarithm of the link between the GPUs of a private host, assumed: no list says
+how many lanes each card of such a machine has, and no reading of eight of them stands behind the model."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of what a vCPU prepares."""
 
@@ -155,9 +160,10 @@ class Candidates:
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
     work is lost, and part of every rate. ``pace`` is what each GPU of an instance does over one alone: the
     scaling efficiency, times what the recipe of a job of so many gains. ``spread`` is the standard deviation
-    of the log of the efficiency. ``price`` is what is expected to be paid for the instance [USD/h], which
-    ``prices`` is the distribution of. ``machine`` is the row of each in ``scalings``: a GPU and how many.
-    ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
+    of the log of the efficiency. ``certain`` is what is left of the log width of a GPU's rate where an offer
+    is the very machine that was measured, else 1. ``price`` is what is expected to be paid for the instance
+    [USD/h], which ``prices`` is the distribution of. ``machine`` is the row of each in ``scalings``: a GPU
+    and how many. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
     reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
     """
 
@@ -173,6 +179,7 @@ class Candidates:
     pace: Floats
     delivered: Floats
     spread: Floats
+    certain: Floats
     vcpu_limit: Floats
     rate: Floats
     rate_low: Floats
@@ -189,7 +196,9 @@ class Candidates:
     @property
     def kind(self) -> Indices:
         """What each is but for its price: offers of one kind are as fast, and as long in starting."""
-        kinds = 4 * self.machine + 2 * (self.delivered < 1) + self.is_owned
+        spreads, links = np.unique(self.spread, return_inverse=True)
+        alike = 8 * self.machine + 4 * (self.certain < 1) + 2 * (self.delivered < 1) + self.is_owned
+        kinds: Indices = len(spreads) * alike + links
         if np.isinf(self.vcpu_limit).all():
             return kinds
         vcpu_limit, hosts = np.unique(self.vcpu_limit, return_inverse=True)
@@ -234,7 +243,10 @@ class Candidates:
         return self.scalings[int(self.machine[row])]
 
 
-_COLUMNS = ("machine", "gpu", "count", "memory", "is_owned", "pace", "delivered", "spread", "vcpu_limit")
+_COLUMNS = (
+    *("machine", "gpu", "count", "memory", "is_owned"),
+    *("pace", "delivered", "spread", "certain", "vcpu_limit"),
+)
 _RATES = ("rate", "rate_low", "rate_high", "ratio_low", "ratio_high")
 
 
@@ -261,6 +273,9 @@ def candidates_of(
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
+    half_width = np.hypot(
+        half_width, Z90 * LINK_SIGMA * _lost_on_unread_links(offers, scalings, machines.codes)
+    )
     lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
     vcpu_limit = np.full(len(offers), np.inf)  # where no limit is known
@@ -270,6 +285,8 @@ def candidates_of(
         )
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
     prices = prices_of(offers, market)
+    is_here = offers.is_owned & offers.provider.equals(QUOTED)
+    certain = np.where(is_here, _certain_here(speeds)[gpu], 1.0)
     return Candidates(
         offers=offers,
         speeds=speeds,
@@ -283,22 +300,56 @@ def candidates_of(
         pace=pace,
         delivered=delivered,
         spread=half_width / Z90,
+        certain=certain,
         vcpu_limit=vcpu_limit,
-        **_rates(speeds, request.reference_gpu, gpu, rate=rate, half_width=half_width, vcpu_limit=vcpu_limit),
+        **_rates(
+            speeds,
+            request.reference_gpu,
+            gpu,
+            rate=rate,
+            half_width=half_width,
+            certain=certain,
+            vcpu_limit=vcpu_limit,
+        ),
         prices=prices,
         work=work,
     )
 
 
+def _lost_on_unread_links(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
+    """Return the share of time that GPUs of private hosts talk, where no run has read how fast they do.
+
+    By so much of its own error a link moves the efficiency: 1 / (1 + talk / work) falls by that share.
+    """
+    talks = [max(0.0, 1 - each.efficiency) if each.basis == "modeled" else 0.0 for each in scalings]
+    return np.where(offers.kind.equals("marketplace"), np.array(talks)[machine], 0.0)
+
+
+def _certain_here(speeds: Speeds) -> Floats:
+    """Return what is left of the width of each GPU's rate for the card that was measured; 1 without one."""
+    width = np.log(speeds.high / speeds.low) / 2
+    pairs = zip(speeds.keys, speeds.estimates, strict=True)  # what is in no table was never any other
+    measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
+    of_others = np.zeros(len(width))
+    np.divide(ELSEWHERE, width, out=of_others, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
+    return np.asarray(np.sqrt(1 - of_others**2))
+
+
 def _rates(
-    speeds: Speeds, reference_gpu: str, gpu: Indices, *, rate: Floats, half_width: Floats, vcpu_limit: Floats
+    speeds: Speeds,
+    reference_gpu: str,
+    gpu: Indices,
+    *,
+    rate: Floats,
+    half_width: Floats,
+    certain: Floats,
+    vcpu_limit: Floats,
 ) -> dict[str, Floats]:
     """Return rates of instances with the ends of them, and of their ratios to the reference GPU."""
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
-    below, above, ratio_below, ratio_above = (
-        np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
-    )
+    below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
+    ratio_below, ratio_above = (np.hypot(width[gpu], half_width) for width in (ratio_down, ratio_up))
     return {
         "rate": np.minimum(rate, vcpu_limit),
         "rate_low": np.minimum(rate * np.exp(-below), vcpu_limit / FEED_FACTOR),
@@ -344,12 +395,15 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
     """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw."""
     factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
+    here = np.flatnonzero(pool.certain[rows] < 1)
+    error = pool.speeds.draws[pool.gpu[rows[here]]] / pool.speeds.samples_per_s[pool.gpu[rows[here]]][:, None]
+    rate[here] *= error ** (pool.certain[rows[here]] - 1)[:, None]
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
     for gpu in np.unique(gpus[spread > 0]).tolist():  # one error of its scaling, whatever the count
-        error = random_of(request.seed, "scaling", pool.speeds.keys[gpu]).standard_normal(request.draws)
+        off = random_of(request.seed, "scaling", pool.speeds.keys[gpu]).standard_normal(request.draws)
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
-        rate[scaled] *= np.exp(error * spread[scaled][:, None])
+        rate[scaled] *= np.exp(off * spread[scaled][:, None])
     vcpu_limit = pool.vcpu_limit[rows]
     bound = np.flatnonzero(np.isfinite(vcpu_limit))
     if len(bound):
@@ -357,6 +411,32 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
             rate[bound], vcpu_limit[bound][:, None] * feed_errors(request.seed, request.draws)
         )
     return rate
+
+
+def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) factors by which starts take more than is assumed: one for each kind of machine.
+
+    The logarithm is uniform, so that no start takes forever; nine tenths lie within ``startup_factor``.
+    """
+    factors = np.ones((len(rows), request.draws))
+    if request.startup_factor == 1:
+        return factors
+    machines = pool.machine[rows]
+    for machine in np.unique(machines).tolist():
+        (at, *_), alike = np.flatnonzero(machines == machine), machines == machine
+        gpu, gpu_count = pool.speeds.keys[pool.gpu[rows[at]]], int(pool.count[rows[at]])
+        moves = random_of(request.seed, "start", gpu, str(gpu_count)).uniform(-1, 1, request.draws)
+        factors[alike] = farthest_startup(request) ** moves
+    return factors
+
+
+def farthest_startup(request: RankRequest) -> float:
+    """Return the factor that no draw of a start is beyond, either way."""
+    return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
+
+
+_DRAWN_SHARE = 0.9
+"""Of the draws of a start that lie within its factor."""
 
 
 def feed_errors(seed: int, draws: int) -> Floats:

@@ -47,6 +47,7 @@ from gpubench.recommend.scaling import (
 from gpubench.recommend.speeds import Answers
 from gpubench.recommend.tokens import generation_times
 from gpubench.specs import load_specs
+from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
@@ -329,12 +330,14 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
+    rate = measurement.interval  # of this device alone, unless others of its kind are for rent
+    rate = rate.times(ANOTHER_CARD) if key in load_specs() else rate
     return Estimate(
         case=measurement.case,
         gpu_key=key,
         samples_per_s=measurement.samples_per_s,
-        low=measurement.samples_per_s_low,
-        high=measurement.samples_per_s_high,
+        low=rate.low,
+        high=rate.high,
         basis="measured",
         method=f"measured here{on}",
         evidence=(run.run_id,),

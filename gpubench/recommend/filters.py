@@ -26,10 +26,10 @@ from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
 from gpubench.options import unknown_name
+from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import cooling_of, factor_filters
 from gpubench.recommend.owning import (
     PSU_SHARE,
-    QUOTED,
     UNKNOWN_SLOTS,
     Ownership,
     is_a_computer,

@@ -22,7 +22,7 @@ from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, P
 from gpubench.offers.columns import kinds_of
 from gpubench.offers.hardware import CardPrice, card_prices, parse_owned
 from gpubench.recommend import economics
-from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.request import HOST_PSU_W, HOST_SLOTS, HOST_USD, Range, RankRequest
@@ -40,9 +40,6 @@ UNKNOWN_SLOTS = 3.0
 
 SESSION_HOURS = 1.0
 """Shorter jobs are held against rent by an hour of them, for which a rented machine is started once."""
-
-QUOTED = "own"
-"""The source of the buyer's own quote; other sources are those of the dated prices of cards."""
 
 _LEAST_USD = Decimal("0.000001")
 _INTERVAL = (0.05, 0.95)

@@ -88,13 +88,6 @@ def test_a_reader_of_the_log_that_leaves_early_is_no_other_end_than_one_of_the_o
     assert done.returncode == ExitCode.NO
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes descriptors")
-def test_an_output_that_was_closed_is_written_nowhere(fake_nvml) -> None:
-    command = ["sh", "-c", '"$@" >&-', "sh", *COMMAND]
-    done = subprocess.run(command, env=fake_nvml("four"), stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
-
-
 def test_an_unexpected_error_is_one_line_with_a_log(tmp_path) -> None:
     environment = dict(os.environ, TMPDIR=str(tmp_path))
     done = subprocess.run(
@@ -133,3 +126,11 @@ def test_an_unexpected_error_is_one_line_where_no_log_can_be_written(tmp_path, p
     assert "no log could" in line
     assert "\x1b" not in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of another kind")
+def test_a_closed_stdout_is_said_before_any_work(tmp_path):
+    program = f'"{sys.executable}" -m gpubench list --gpus >&-'
+    done = subprocess.run(["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.STORAGE
+    assert done.stderr == "gpubench: standard output is closed: open it, or send it to /dev/null\n"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import date
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.hardware import card_prices
+from gpubench.recommend.candidates import QUOTED, drawn_rates
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.owning import (
     Ownership,
@@ -103,10 +107,11 @@ def test_a_range_of_assumptions_is_a_range_of_cost():
     assert high == pytest.approx(3.4247 + 0.2535, abs=1e-3)
 
 
-def weigh(machines, rented, rates, width=None, **options):
+def weigh(machines, rented, rates, width=None, basis="predicted", **options):
     owned = {offer_of(each): each for each in machines}
     request = check(RankRequest(workloads=("vgg16",), draws=400, **options))
-    evidence = evidence_of({"vgg16": {key: estimate(key, rate, width) for key, rate in rates.items()}})
+    answers = {key: estimate(key, rate, width, basis) for key, rate in rates.items()}
+    evidence = evidence_of({"vgg16": answers})
     return judge(
         request,
         [*rented, *owned],
@@ -127,6 +132,22 @@ def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
     assert decision.break_even_utilization == pytest.approx(0.209, abs=5e-4)
     assert decision.verdict == "buy"
     assert "Buying 1x H100" in said(ranking)
+
+
+@pytest.mark.parametrize(
+    ("source", "basis", "known"),
+    [(QUOTED, "measured", True), (QUOTED, "predicted", False), ("a shop", "measured", False)],
+)
+def test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind(source, basis, known):
+    """The rate of the kind is known to 6 %, of which another card in another host is all but 3.4 %."""
+    ranking = weigh(
+        [machine(source=source)], [offer(H100, 2.99)], {H100: 3000}, width=1.06, basis=basis, samples=1e9
+    )
+    own = next(row for row in ranking.rows if row.offer.pricing is Pricing.OWNED)
+    rented = next(row for row in ranking.rows if row.offer.pricing is not Pricing.OWNED)
+    widths = [math.log(row.samples_per_s.high / row.samples_per_s.low) / 2 for row in (own, rented)]
+    alone = math.sqrt(math.log(1.06) ** 2 - math.log(1.05) ** 2 - math.log(1.006) ** 2)
+    assert widths == pytest.approx([alone if known else math.log(1.06), math.log(1.06)])
 
 
 def test_the_rival_is_the_cheapest_at_equal_throughput():
@@ -400,3 +421,20 @@ def test_a_purchase_is_held_against_rent_that_meets_the_deadline():
     for deadline_hours, against in ((None, "slow"), (12, "in time")):
         ranking = weigh([machine()], rent, rates, samples=3.6e7, deadline_hours=deadline_hours)
         assert [against in each.against for each in ranking.buy_or_rent] == [True]
+
+
+def test_the_draws_of_the_machine_that_was_measured_lie_as_near_as_its_interval_says():
+    """Draws of one H100: half of their log width is left for the first row, all of it for the second."""
+    draws = 1000 * np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 400)))
+    one = np.ones(2)
+    pool = SimpleNamespace(
+        speeds=SimpleNamespace(draws=draws, samples_per_s=np.array([1000.0]), keys=(H100,)),
+        gpu=np.zeros(2, dtype=int),
+        certain=np.array([0.5, 1.0]),
+        spread=np.zeros(2),
+        vcpu_limit=np.full(2, np.inf),
+        **dict.fromkeys(("count", "pace", "delivered"), one),
+    )
+    here, kind = drawn_rates(RankRequest(draws=400), pool, np.array([0, 1]))
+    assert here == pytest.approx(1000 * np.sqrt(draws[0] / 1000))
+    assert kind == pytest.approx(draws[0])
