@@ -13,7 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import GpuSpec
 from gpubench.options import unknown_name
-from gpubench.units import GIB, plain
+from gpubench.units import GIB, listing, plain
 
 NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
 """Said where nothing looks like the name of a GPU."""
@@ -97,8 +97,7 @@ def require_spec(name: str) -> GpuSpec:
     """
     spec = _find_typed(name)
     if spec is None:
-        indexes = (_alias_index(), _shared_index(), _unstated_index())
-        meant = _cards_of(key for index in indexes for key in index.get(names.squeeze(name), ()))
+        meant = _meanings(name)
         if not meant and not name.strip().isdigit():  # one number is in the names of unlike cards
             meant = _cards_of(known_keys(name))
             if len(meant) == 1:
@@ -109,6 +108,44 @@ def require_spec(name: str) -> GpuSpec:
             raise MisuseError(f"ambiguous GPU {plain(name, 80)!r}; it can be any of {cards}: name one")
         raise unknown_name("GPU", name, nearest_keys(name) or NO_GPU_NEAR)
     return spec
+
+
+def usual_spec(name: str) -> GpuSpec:
+    """Return the row of a name that a person typed; where it leaves the form factor open, the SXM module.
+
+    Raises:
+        MisuseError: As ``require_spec``, if there is no single such module.
+    """
+    return _find_typed(name) or _usual_form(name) or require_spec(name)
+
+
+def meaning_taken(name: str) -> str | None:
+    """Say how ``usual_spec`` read a name that leaves the form factor open; None where it does not.
+
+    >>> meaning_taken("H100")
+    'H100 is taken for nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
+    """
+    taken = None if _find_typed(name) else _usual_form(name)
+    if taken is None:
+        return None
+    others = [key for key in _meanings(name) if key != taken.key]
+    return f"{plain(name, 80)} is taken for {taken.key}; it can also be {listing(others)}"
+
+
+def _usual_form(name: str) -> GpuSpec | None:
+    modules = [key for key in _open_forms(name) if "sxm" in key.split("-")]
+    return load_specs()[modules[0]] if len(modules) == 1 else None
+
+
+def _meanings(name: str) -> tuple[str, ...]:
+    """Return every card that somebody calls by this name."""
+    indexes = (_alias_index(), _shared_index(), _unstated_index())
+    return _cards_of(key for index in indexes for key in index.get(names.squeeze(name), ()))
+
+
+def _open_forms(name: str) -> tuple[str, ...]:
+    """Return the cards of a name that leaves the form factor open; none of any other name."""
+    return _cards_of(_unstated_index().get(names.squeeze(name), ()))
 
 
 def nearest_keys(name: str) -> tuple[str, ...]:

@@ -10,8 +10,31 @@ import pytest
 
 import gpubench.specs
 from gpubench.errors import MisuseError
-from gpubench.specs import find_spec, load_specs, matching_keys, require_spec
+from gpubench.specs import find_spec, load_specs, matching_keys, meaning_taken, require_spec, usual_spec
 from gpubench.units import GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("H100", "nvidia-h100-sxm-80gb"),
+        ("h200", "nvidia-h200-sxm-141gb"),
+        ("H100 NVL", "nvidia-h100-nvl-94gb"),
+        ("nvidia-h100-pcie-80gb", "nvidia-h100-pcie-80gb"),
+    ],
+)
+def test_a_name_that_leaves_the_form_factor_open_is_taken_for_the_module_and_that_is_said(name, key):
+    assert usual_spec(name).key == key
+    said = meaning_taken(name)
+    assert (said is None) == (name != "H100")
+    assert said is None or said.startswith(f"{name} is taken for {key}; it can also be nvidia-")
+
+
+@pytest.mark.parametrize("name", ["A100", "RTX 6000", "V100", "no such card"])
+def test_a_name_of_cards_that_differ_in_more_stays_a_question(name):
+    with pytest.raises(MisuseError):
+        usual_spec(name)
+    assert meaning_taken(name) is None
 
 
 def test_every_row_has_a_source_and_sane_figures():

@@ -78,6 +78,14 @@ def print_json(document: Any, *, compact: bool = False) -> None:
     stream.write(escaped(text) if lacks_unicode(stream) else text)
 
 
+def say_meanings(gpus: Iterable[str]) -> None:
+    """Say of each name that leaves a form factor open for which card it was taken."""
+    from gpubench.specs import meaning_taken
+
+    for taken in filter(None, map(meaning_taken, gpus)):
+        say(taken)
+
+
 def say(message: str) -> None:
     """Talk to the person, on stderr; no escape in a name, such as that of a file, reaches the terminal."""
     print(printable(message), file=sys.stderr)

@@ -40,7 +40,7 @@ from gpubench.predict.question import (
 )
 from gpubench.predict.request import PredictRequest
 from gpubench.predict.roofline import HOST_SHARE_LIMIT
-from gpubench.specs import load_specs, require_spec
+from gpubench.specs import load_specs, usual_spec
 
 
 @takes_options_of(PredictRequest)
@@ -70,7 +70,7 @@ def predict(request: PredictRequest) -> Predictions:
         task=task_of(profile, request.task, named="task" in request.asked),
         batch_size=None if batch == "max" else batch,
     )
-    named = [require_spec(name) for name in request.gpus]
+    named = [usual_spec(name) for name in request.gpus]
     own = own_runs(request.results)
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())

@@ -49,7 +49,7 @@ from gpubench.predict.question import (
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
 from gpubench.profile.memory import checkpointed, chunked, judge_fit, with_adapters
-from gpubench.specs import load_specs, require_spec
+from gpubench.specs import load_specs, usual_spec
 from gpubench.units import count, format_bytes, listing
 
 MOST_GPUS = 8
@@ -419,7 +419,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     from gpubench.record.store import own_runs
 
     asked = asked_recipe(request)
-    specs = [require_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
+    specs = [usual_spec(name) for name in request.gpus] or usual_cards(load_specs().values())
     questions, own = _questions(request, asked), own_runs(request.results)
     return MemoryAnswers(
         answer_memory(

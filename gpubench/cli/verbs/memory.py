@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench.cli.options import Verb
-from gpubench.cli.output import BriefRequest, answer
+from gpubench.cli.output import BriefRequest, answer, say_meanings
 from gpubench.predict.request import MemoryRequest
 
 
 def verb(request: MemoryRequest, shown: BriefRequest, *, as_json: bool) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
+    say_meanings(request.gpus)
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json, shown.brief)
         return
@@ -43,14 +44,14 @@ def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> Non
     from gpubench.models import MEMORY_VERSION
     from gpubench.predict.capacity import capacity_of
     from gpubench.sections.memory import room
-    from gpubench.specs import require_spec
+    from gpubench.specs import usual_spec
 
     bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
     if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(
             "without a workload --gpu says what the card has room for, and takes no other option: name one"
         )
-    found = [capacity_of(require_spec(name)) for name in request.gpus]
+    found = [capacity_of(usual_spec(name)) for name in request.gpus]
     if in_brief:
         raise MisuseError("what a card has room for is short as it is: leave --brief out")
     answer(

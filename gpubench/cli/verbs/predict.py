@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.cli.options import Verb
-from gpubench.cli.output import BriefRequest, answer, say
+from gpubench.cli.output import BriefRequest, answer, say, say_meanings
 from gpubench.errors import MisuseError
 from gpubench.folders import package_path
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest
@@ -24,6 +24,7 @@ def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None
     stale = load_calibration().stale
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
+    say_meanings(request.gpus)
     answers = predict(request)
     answer(
         as_json,
