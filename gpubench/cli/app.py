@@ -121,10 +121,20 @@ def _make(name: str) -> Any:
     return command
 
 
+ABOUT = """From the GPU in this machine to the GPU you should pay for.
+
+Three things to ask:
+
+- `gpubench llama_8b_lora --samples 20000`: what to rent or buy for a job
+- `gpubench run --quick`: how fast this machine trains
+- `gpubench memory vit_b16 --gpu L4`: whether a model fits, and at which batch
+"""
+
 app = typer.Typer(
     name="gpubench",
     cls=Verbs,
-    help=(f"From the GPU in this machine to the GPU you should pay for.\n\nExit codes: {exit_codes()}."),
+    help=ABOUT,
+    epilog=f"Exit codes: {exit_codes()}.",
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import gpubench
 from nvml.script import Fault, change, load_dump
 
 from gpubench.models import DeviceProfile
@@ -71,6 +72,16 @@ class TestWithoutDriver:
         assert said.startswith("NVIDIA driver not")
         assert "(libnvidia-ml.so.1: " in said
         assert "install its driver" in said
+
+    def test_alone_it_answers_a_popular_job_and_says_how_to_ask_for_ones_own(self) -> None:
+        done = gpubench(without_driver())
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        assert lines[0] == "No GPU is in this machine. To train resnet50, as an example:"
+        assert lines[1].startswith("Rent ")
+        assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
+        assert "Ask for yours: gpubench llama_8b_lora" in lines[-1]
+        assert "libnvidia" not in done.stdout
 
     def test_probe_lists_the_problem_and_the_cpu(self) -> None:
         document = ask(without_driver())["probe"]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from command import gpubench
-from nvml.script import change, load_dump
+from nvml.script import Fault, change, load_dump
 
 
 def test_json_shape(fake_nvml) -> None:
@@ -86,6 +86,12 @@ def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
     first = done.stdout.splitlines()[0].removeprefix("GPU 0  ").split(", ")
     assert first == ["NVIDIA H200", "132 SMs", "140 GiB memory at 4.81 TB/s"]
     assert "Next: gpubench" in done.stdout
+
+
+def test_gpubench_alone_names_what_keeps_a_gpu_from_being_used(fake_nvml) -> None:
+    done = gpubench(fake_nvml("h200", faults=[Fault("nvmlInit", code=18)]))
+    assert "Problem: " in done.stdout
+    assert "Rent " not in done.stdout
 
 
 def test_dump_is_written_and_replays(fake_nvml, tmp_path: Path) -> None:

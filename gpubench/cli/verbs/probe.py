@@ -50,12 +50,34 @@ def _document(report: ProbeReport) -> dict[str, Any]:
     }
 
 
+POPULAR = "resnet50"
+"""The job that is answered where nobody asked for one: what most published GPUs were timed on."""
+
+
 def overview() -> None:
-    """Print what is in this machine, and the next step."""
+    """Print what is in this machine and the next step; without a GPU, what one would rent for a job."""
     from gpubench.probe.probe import probe
     from gpubench.sections.device import machine
 
-    show(*machine(probe()).brief)
+    report = probe()
+    if any(not device.is_cpu for device in report.devices) or any(p.exit_code for p in report.problems):
+        show(*machine(report).brief)
+        return
+    from gpubench.blocks.parts import Paragraph
+    from gpubench.recommend.rank import rank
+    from gpubench.recommend.request import RankRequest
+    from gpubench.sections.data import of_ranking
+    from gpubench.sections.section import brief
+
+    ranking = rank(RankRequest(workloads=(POPULAR,), one_a_gpu=True, limit=1))
+    show(
+        Paragraph(text=f"No GPU is in this machine. To train {POPULAR}, as an example:"),
+        *brief(of_ranking(ranking, 0), "verdict"),
+        Paragraph(
+            text="Ask for yours: gpubench llama_8b_lora --samples 20000, gpubench ./my_model.py, "
+            "gpubench list; gpubench --help names every verb"
+        ),
+    )
 
 
 VERB = Verb(verb, place=10, also_called=("info", "detect", "device", "devices", "gpus", "status"))
