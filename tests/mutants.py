@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         name="a job on the user's own card waits for a rented machine to start",
         file="gpubench/recommend/objective.py",
-        old="startup = np.where(pool.is_owned[rows], 0.0, ",
-        new="startup = np.where(pool.is_owned[rows] & False, 0.0, ",
+        old="start = np.where(pool.is_owned[rows], 0.0, ",
+        new="start = np.where(pool.is_owned[rows] & False, 0.0, ",
         killer="recommend/test_owning.py::test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_disk",
     ),
     Mutant(

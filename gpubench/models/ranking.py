@@ -94,6 +94,8 @@ class SentenceKind(StrEnum):
     OTHER_ANSWER = "other answer"
     """The cheapest and the fastest, with what an hour costs between them and the answer."""
     SURENESS = "sureness"
+    TOSS_UP = "toss-up"
+    """The chances of an answer and its likeliest rival, where these are close."""
     CAUTION = "caution"
     """What the answer rests on and should not."""
     BESIDE = "beside"
@@ -112,8 +114,8 @@ class Answer(Record, frozen=True, kw_only=True):
 
     Attributes:
         p_best: Probability that no other row is a better answer; None where it is not worked out.
-        toss_up: GPUs, how many, and the probability that they are the better answer; None where no question
-            of the kind is asked yet.
+        toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
+            are the best answer. None where the odds against the rivals are two to one at least.
     """
 
     row: Row

@@ -43,6 +43,9 @@ IMAGES_PER_VCPU_S = 150.0
 decoding not counted. That verb measures a host of one's own."""
 FEED_FACTOR = 2.0
 """By how much a host may prepare more or less than that, either way, in nine of ten cases: assumed too."""
+LINK_SIGMA = 0.3
+"""Standard deviation of the logarithm of the link between the GPUs of a private host, assumed: no list says
+how many lanes each card of such a machine has, and no reading of eight of them stands behind the model."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of what a vCPU prepares."""
 
@@ -193,7 +196,9 @@ class Candidates:
     @property
     def kind(self) -> Indices:
         """What each is but for its price: offers of one kind are as fast, and as long in starting."""
-        kinds: Indices = 8 * self.machine + 4 * (self.certain < 1) + 2 * (self.delivered < 1) + self.is_owned
+        spreads, links = np.unique(self.spread, return_inverse=True)
+        alike = 8 * self.machine + 4 * (self.certain < 1) + 2 * (self.delivered < 1) + self.is_owned
+        kinds: Indices = len(spreads) * alike + links
         if np.isinf(self.vcpu_limit).all():
             return kinds
         vcpu_limit, hosts = np.unique(self.vcpu_limit, return_inverse=True)
@@ -268,6 +273,9 @@ def candidates_of(
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
     half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
+    half_width = np.hypot(
+        half_width, Z90 * LINK_SIGMA * _lost_on_unread_links(offers, scalings, machines.codes)
+    )
     lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
     delivered = economics.delivered_share(lost)
     vcpu_limit = np.full(len(offers), np.inf)  # where no limit is known
@@ -306,6 +314,15 @@ def candidates_of(
         prices=prices,
         work=work,
     )
+
+
+def _lost_on_unread_links(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
+    """Return the share of time that GPUs of private hosts talk, where no run has read how fast they do.
+
+    By so much of its own error a link moves the efficiency: 1 / (1 + talk / work) falls by that share.
+    """
+    talks = [max(0.0, 1 - each.efficiency) if each.basis == "modeled" else 0.0 for each in scalings]
+    return np.where(offers.kind.equals("marketplace"), np.array(talks)[machine], 0.0)
 
 
 def _certain_here(speeds: Speeds) -> Floats:
@@ -394,6 +411,32 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
             rate[bound], vcpu_limit[bound][:, None] * feed_errors(request.seed, request.draws)
         )
     return rate
+
+
+def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) factors by which starts take more than is assumed: one for each kind of machine.
+
+    The logarithm is uniform, so that no start takes forever; nine tenths lie within ``startup_factor``.
+    """
+    factors = np.ones((len(rows), request.draws))
+    if request.startup_factor == 1:
+        return factors
+    machines = pool.machine[rows]
+    for machine in np.unique(machines).tolist():
+        (at, *_), alike = np.flatnonzero(machines == machine), machines == machine
+        gpu, gpu_count = pool.speeds.keys[pool.gpu[rows[at]]], int(pool.count[rows[at]])
+        moves = random_of(request.seed, "start", gpu, str(gpu_count)).uniform(-1, 1, request.draws)
+        factors[alike] = farthest_startup(request) ** moves
+    return factors
+
+
+def farthest_startup(request: RankRequest) -> float:
+    """Return the factor that no draw of a start is beyond, either way."""
+    return math.pow(request.startup_factor, 1 / _DRAWN_SHARE)
+
+
+_DRAWN_SHARE = 0.9
+"""Of the draws of a start that lie within its factor."""
 
 
 def feed_errors(seed: int, draws: int) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
-from gpubench.recommend.candidates import FEED_SIGMA, Candidates
+from gpubench.recommend.candidates import FEED_SIGMA, Candidates, farthest_startup
 from gpubench.recommend.objective import drawn, drawn_merits, is_a_guess, merit, sorted_by
 from gpubench.recommend.objective import order as best_first
 from gpubench.recommend.prices import drawn_prices
@@ -294,6 +294,7 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
         np.minimum(fast * instance * error, vcpu_limit * feed_error) * more,
         order,
         price / move,
+        startup=1 / farthest_startup(request),
     )
     at_worst = merit(
         request,
@@ -301,5 +302,6 @@ def _may_lead(request: RankRequest, pool: Candidates, order: Indices) -> Flags:
         np.minimum(slow * instance / error, vcpu_limit / feed_error) * less,
         order,
         price * move,
+        startup=farthest_startup(request),
     )
     return np.asarray(at_best >= at_worst.max())

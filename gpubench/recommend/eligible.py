@@ -16,6 +16,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
+from gpubench.labels import gpus_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer
 from gpubench.offers.columns import Offers, kinds_of
@@ -319,7 +320,9 @@ def eligible(
     finder = replace(finder, request=request, work=work)
     pool, missed = finder.within_limits(kept)
     excluded += missed
-    _require(pool.offers, filtered.every, excluded)
+    if not len(pool):
+        error = nothing_left(len(filtered.every), excluded)
+        raise MisuseError(f"{error}; {_relaxed(request, finder.pool_of(kept))}")
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
     return Eligible(finder, pool, order, chances, excluded)
@@ -373,12 +376,7 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
         return {}
     if pool.work is None:
         raise MisuseError("a deadline or a budget needs a job, and here is none to assume: add --samples")
-    rows = slice(None)
-    _, _, slowest = objective.job_rates(pool)
-    slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
-    hours, slow_hours = (objective.hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
-    usd, _, dear_usd = objective.cost_with_ends(request, pool, rows)
-    dear_usd = np.where(np.isnan(dear_usd), usd, dear_usd)
+    (hours, slow_hours), (usd, dear_usd) = _likely_and_worst(request, pool)
     hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
     feed_limited = pool.feed_limited
     found: dict[int, Exclusion] = {}
@@ -393,6 +391,56 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
                 reason += f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
             found.setdefault(row, Exclusion(pool.offers, row, option, reason))
     return found
+
+
+def _likely_and_worst(
+    request: RankRequest, pool: Candidates
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Return the hours of each row and its dollars, likely and at worst; without an interval both are one."""
+    figures = (
+        ends(request, pool, slice(None)) for ends in (objective.hours_with_ends, objective.cost_with_ends)
+    )
+    hours, usd = ((likely, np.where(np.isnan(high), likely, high)) for likely, _, high in figures)
+    return hours, usd
+
+
+def _relaxed(request: RankRequest, pool: Candidates) -> str:
+    """Say which limit would have to be which for an offer to meet it, the other one kept where any can."""
+    (_, slow_hours), (_, dear_usd) = _likely_and_worst(request, pool)
+    limits = (
+        (
+            "--deadline-hours",
+            slow_hours,
+            math.inf if request.deadline_hours is None else request.deadline_hours,
+        ),
+        ("--budget-usd", dear_usd, math.inf if request.budget_usd is None else request.budget_usd),
+    )
+    ways = []
+    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):
+        within = np.flatnonzero(other <= other_limit)
+        if math.isfinite(limit) and len(within):
+            row = int(within[np.argmin(worst[within])])
+            ways.append(f"{option} {_at_least(worst[row])} would leave {_named(pool.offers[row])}")
+    if not ways:
+        beyond = [worst / limit for _, worst, limit in limits if math.isfinite(limit)]
+        row = int(np.argmin(np.maximum.reduce(beyond)))
+        both = " and ".join(
+            f"{option} {_at_least(max(worst[row], limit))}"
+            for option, worst, limit in limits
+            if math.isfinite(limit)
+        )
+        ways.append(f"{both} would leave {_named(pool.offers[row])}")
+    return ", ".join(ways)
+
+
+def _named(offer: Offer) -> str:
+    return f"{gpus_of(offer)} at {plain(offer.provider, 40)}"
+
+
+def _at_least(figure: float) -> str:
+    """Return a figure as an option takes it, in three digits, rounded up so that it suffices."""
+    step = 10.0 ** (math.floor(math.log10(figure)) - 2)
+    return f"{math.ceil(figure / step) * step:.12g}"
 
 
 def meets(request: RankRequest, pool: Candidates) -> bool:

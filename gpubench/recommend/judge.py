@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from gpubench.arrays import Indices
+from gpubench.arrays import Floats, Indices
 from gpubench.labels import gpu_name
 from gpubench.models import Answer, BuyOrRent, Choice, Job, Ranking, Row
 from gpubench.offers.columns import Offers
@@ -112,6 +112,29 @@ def _answers(found: Eligible) -> dict[str, int]:
     return {name: int(place_of[objective.order(each, found.pool)[0]]) for name, each in asked.items()}
 
 
+TOSS_UP_ODDS = 2.0
+"""Below these odds against the likeliest other GPUs an answer is a toss-up."""
+
+
+def _toss_up(found: Eligible, place: int, p_best: Floats) -> tuple[tuple[str, int, float], ...] | None:
+    """Return the GPUs of an answer and their likeliest rivals, each with its chance; None where it is sure.
+
+    Args:
+        found: What can do the job.
+        place: Of the row that answers.
+        p_best: The chance of every place to be the better answer; NaN where it is not worked out.
+    """
+    machines = found.pool.machine[found.order]
+    chances = np.bincount(machines, weights=np.nan_to_num(p_best))
+    named = int(machines[place])
+    rivals = np.where(np.arange(len(chances)) == named, -1.0, chances)
+    rival = int(np.argmax(rivals))
+    if rivals[rival] <= 0 or chances[named] >= TOSS_UP_ODDS * rivals[rival]:
+        return None
+    first = {machine: found.offers[int(np.argmax(machines == machine))] for machine in (named, rival)}
+    return tuple((each.gpu_key, each.gpu_count, float(chances[at])) for at, each in first.items())
+
+
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
     """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
@@ -124,7 +147,12 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
     decision = decide(found, made, priced, beside_rent)
-    answers = {name: made[place] for name, place in _answers(found).items()}
+    answers = {}
+    for name, place in _answers(found).items():
+        row, chances = made[place], getattr(found.chances, f"p_{name}")
+        answers[name] = Answer(
+            row=row, p_best=getattr(row, f"p_{name}"), toss_up=_toss_up(found, place, chances)
+        )
     return Ranking(
         as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),
@@ -140,7 +168,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         offer_count=len(found),
         excluded=recorded(found.excluded),
         decision=decision,
-        answers={name: Answer(row=row, p_best=getattr(row, f"p_{name}")) for name, row in answers.items()},
+        answers=answers,
         question=as_understood(request, [part.case.workload for part in speeds.parts[0]]),
         best_to_own_use=likely_use(decision.best_to_own, filtered.machines),
         buy_or_rent=beside_rent,

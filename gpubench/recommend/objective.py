@@ -16,7 +16,7 @@ import numpy as np
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import SortedBy
 from gpubench.recommend import economics
-from gpubench.recommend.candidates import Candidates, drawn_rates
+from gpubench.recommend.candidates import Candidates, drawn_rates, startup_factors
 from gpubench.recommend.prices import DrawnPrices
 from gpubench.recommend.request import RankRequest
 
@@ -60,7 +60,13 @@ def in_words(request: RankRequest) -> str:
 
 
 def merit(
-    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats | None = None
+    request: RankRequest,
+    pool: Candidates,
+    rate: Floats,
+    rows: Indices | slice,
+    price: Floats | None = None,
+    *,
+    startup: Floats | float = 1.0,
 ) -> Floats:
     """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``.
 
@@ -70,18 +76,21 @@ def merit(
         rate: (N,) or (N, D) of these rows.
         rows: Which rows.
         price: Of the shape of ``rate`` [USD/h]; None takes the expected ones.
+        startup: As ``hours`` has it.
     """
-    return _at_price(request, pool, _before_price(request, pool, rate, rows), rows, price)
+    return _at_price(request, pool, _before_price(request, pool, rate, rows, startup), rows, price)
 
 
-def _before_price(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
+def _before_price(
+    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float
+) -> Floats:
     """Return what a merit rests on beside the price, alike for all offers of one machine.
 
     Of a job that is two figures on a last axis: the hours on the bill, and the hours.
     """
     if sorted_by(request) in {"throughput", "value"}:
         return rate
-    job_hours = hours(request, pool, rate, rows)
+    job_hours = hours(request, pool, rate, rows, startup)
     return np.stack((billed(request, pool, job_hours, rows), job_hours), axis=-1)
 
 
@@ -128,7 +137,8 @@ def drawn(request: RankRequest, pool: Candidates, rows: Indices) -> Drawn:
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     machines = rows[first]
     rate = drawn_job_rates(request, pool, machines)
-    return Drawn(_before_price(request, pool, rate, machines), which.reshape(-1))
+    startup = startup_factors(request, pool, machines)
+    return Drawn(_before_price(request, pool, rate, machines, startup), which.reshape(-1))
 
 
 def drawn_merits(
@@ -231,18 +241,35 @@ def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
     return pool.rate, pool.rate_high, pool.rate_low
 
 
-def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
+def hours_with_ends(
+    request: RankRequest, pool: Candidates, rows: Indices | slice
+) -> tuple[Floats, Floats, Floats]:
+    """Return the likely hours until the job is done, and the ends that hold nine tenths; unknown is NaN."""
+    likely, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
+    return likely, *ends_of(likely, (fast, slow), _hours_by_start(request, pool, rows))
+
+
+def _hours_by_start(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
+    """Return the hours where only the start is short, and where only it is long."""
+    rate, factor = pool.rate[rows], request.startup_factor
+    return hours(request, pool, rate, rows, 1 / factor), hours(request, pool, rate, rows, factor)
+
+
+def hours(
+    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float = 1.0
+) -> Floats:
     """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
     One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
-    no start-up; what a spot instance loses is lost from its rate already.
+    no start-up; what a spot instance loses is lost from its rate already. ``startup`` is the factor by which
+    a start takes more than is assumed, one for all or of the shape of ``rate``.
     """
     assert pool.work is not None  # hours are of a job; without one offers are ordered by value
     if not request.one_job_over_all_gpus:
         rate = rate / _beside(pool.count[rows], rate)
     work = economics.train_hours(pool.work.samples, rate)
-    startup = np.where(pool.is_owned[rows], 0.0, request.rented_startup_minutes / economics.MINUTES_PER_HOUR)
-    return work + _beside(startup, rate)
+    start = np.where(pool.is_owned[rows], 0.0, request.rented_startup_minutes / economics.MINUTES_PER_HOUR)
+    return np.asarray(work + _beside(start, rate) * startup)
 
 
 def waiting_usd(request: RankRequest, job_hours: Floats) -> Floats:
@@ -300,8 +327,8 @@ def total_with_ends(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the same of the dollars and what the hours are worth together.
 
-    Throughput and price err on their own, so that their widths add in quadrature, on a log scale. What is due
-    whatever the hours cost, as for sending results home, is certain and moves both ends alike.
+    Throughput, start and price err on their own, so that their widths add in quadrature, on a log scale. What
+    is due whatever the hours cost, as for sending results home, is certain and moves both ends alike.
     """
     likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
 
@@ -309,12 +336,13 @@ def total_with_ends(
         return cost(request, pool, job_hours, rows, price) + waiting_usd(request, job_hours)
 
     likely, at_fast, at_slow = (total(each) for each in (likely_hours, fast, slow))
+    at_short, at_long = (total(each) for each in _hours_by_start(request, pool, rows))
     factor = np.exp(pool.prices.half_width[rows])
     cheap, dear = (total(likely_hours, pool.price[rows] * each) for each in (1 / factor, factor))
     none = np.zeros_like(likely)
     certain = cost(request, pool, none, rows, none)
-    fast_end, slow_end, cheap_end, dear_end = (each - certain for each in (at_fast, at_slow, cheap, dear))
-    low, high = ends_of(likely - certain, (fast_end, slow_end), (cheap_end, dear_end))
+    sources = (at_fast, at_slow), (at_short, at_long), (cheap, dear)
+    low, high = ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
     return likely, certain + low, certain + high
 
 

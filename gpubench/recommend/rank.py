@@ -183,6 +183,7 @@ _KINDS = {
     SentenceKind.ANSWER: "answer",
     SentenceKind.OTHER_ANSWER: "answer",
     SentenceKind.SURENESS: "sureness",
+    SentenceKind.TOSS_UP: "sureness",
     SentenceKind.CAUTION: "caution",
     SentenceKind.BESIDE: "note",
 }

@@ -54,6 +54,9 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
+STARTUP_FACTOR = 2.0
+"""By how much a start takes more or less than that, either way, in nine of ten cases: assumed too."""
+
 HOUR_WORTH_USD = 2.0
 """What an hour of waiting counts unless somebody says otherwise [USD]."""
 
@@ -393,6 +396,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def rented_startup_minutes(self) -> float:
         """Paid on a rented machine before the first step [min]."""
         return STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+
+    @property
+    def startup_factor(self) -> float:
+        """By how much a start may take more or less, in nine of ten cases; what was given is certain: 1."""
+        return STARTUP_FACTOR if self.startup_minutes is None else 1.0
 
     @property
     def billing_unit_minutes(self) -> float:

@@ -25,8 +25,7 @@ from gpubench.recommend.eligible import Eligible, alike
 from gpubench.recommend.factors import link_of
 from gpubench.recommend.objective import (
     cost_with_ends,
-    hours,
-    job_rates,
+    hours_with_ends,
     total_with_ends,
     value_with_ends,
 )
@@ -222,7 +221,7 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     per_usd = value_with_ends(pool, rows, score)
     job = {}
     if pool.work is not None:
-        job["hours"] = _intervals(*(hours(request, pool, rate[rows], rows) for rate in job_rates(pool)))
+        job["hours"] = _intervals(*hours_with_ends(request, pool, rows))
         job["cost_usd"] = _intervals(*cost_with_ends(request, pool, rows))
         job["total_usd"] = _intervals(*total_with_ends(request, pool, rows))
     return {

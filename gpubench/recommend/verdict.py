@@ -12,6 +12,7 @@ from gpubench.findings import doubts
 from gpubench.interval import Interval
 from gpubench.labels import CONDITION_WORDS, card_condition, gpu_name, gpus_of, price_of
 from gpubench.models import (
+    Answer,
     BuyOrRent,
     Case,
     Choice,
@@ -61,7 +62,7 @@ RATHER_RENT = "Rather rent"
 MOST_WORDS = 60
 """Of a verdict beside its other answers; what it has no room for stands among the notes."""
 
-MOST_WORDS_IN_ALL = 110
+MOST_WORDS_IN_ALL = 120
 """Of both together: a screen of the page holds as many beside its chart."""
 
 ALIKE = 0.02
@@ -69,6 +70,9 @@ ALIKE = 0.02
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+TOSS_UP = "Toss-up"
+"""The term of the chances of an answer and its likeliest rival."""
 
 BEST_CLOUD = "Best cloud"
 """The term of the best offer of a provider that is no single host."""
@@ -123,6 +127,10 @@ def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
         _beside(f"It is {ONLY_OFFER}.") if len(found) == 1 else _said(SentenceKind.SURENESS, sure),
         _said(SentenceKind.CAUTION, caution(ranking)),
         *(_said(SentenceKind.OTHER_ANSWER, f"{name}: {text}.") for name, text in others),
+        *(
+            _said(SentenceKind.TOSS_UP, f"{TOSS_UP}: {name} {chances}.")
+            for name, chances in toss_ups(ranking.answers).items()
+        ),
         *map(_beside, beside),
         *([] if is_enough else [cpu]),
         _beside(_against_the_cpu(request, speeds, head)),
@@ -132,7 +140,8 @@ def verdict(found: Eligible, ranking: Ranking, made: Mapping[int, Row]) -> Said:
 
 def room_for(ranking: Ranking) -> int:
     """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
-    others = sum(word_count(f"{term} {text}") for term, text in other_answers(ranking).items())
+    beside = [*other_answers(ranking).items(), *toss_ups(ranking.answers).items()]
+    others = sum(word_count(f"{term} {text}") for term, text in beside)
     return min(MOST_WORDS + others, MOST_WORDS_IN_ALL)
 
 
@@ -386,6 +395,23 @@ def other_answers(ranking: Ranking) -> dict[str, str]:
             told[name] = f"{_there(row)}; {_trade(row, choice.row)}"
             named.add(row.offer)
     return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
+
+
+def toss_ups(answers: Mapping[str, Answer]) -> Mapping[str, str]:
+    """Return the chances of each answer that is a toss-up: "cheapest RTX 3090 49 %, 2x V100 21 %".
+
+    Two answers that are one row, and as even, are named together: "cheapest and sensible".
+    """
+    even: dict[str, list[str]] = {}
+    for name, answer in answers.items():
+        if answer.toss_up is not None:
+            chances = (f"{_few(key, n)} {format_chance(p)}" for key, n, p in answer.toss_up)
+            even.setdefault(", ".join(chances), []).append(name)
+    return {" and ".join(names): chances for chances, names in even.items()}
+
+
+def _few(gpu_key: str, gpu_count: int) -> str:
+    return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
 
 
 def _there(row: Row) -> str:

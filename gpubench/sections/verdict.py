@@ -20,10 +20,12 @@ from gpubench.recommend.verdict import (
     CAUTION,
     ONLY_OFFER,
     SURENESS,
+    TOSS_UP,
     confidence,
     decisive_doubts,
     other_answers,
     room_for,
+    toss_ups,
     underfed,
     word_count,
 )
@@ -106,7 +108,7 @@ def _words(fact: Fact) -> int:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     decision = ranking.decision
-    on_the_card = {SentenceKind.CAUTION, SentenceKind.OTHER_ANSWER}
+    on_the_card = {SentenceKind.CAUTION, SentenceKind.OTHER_ANSWER, SentenceKind.TOSS_UP}
     if decision.rather_rent is None:
         on_the_card.add(SentenceKind.SURENESS)
     return [_printable(each) for each in ranking.sentences[1:] if each.kind not in on_the_card]
@@ -149,6 +151,7 @@ def _lines(ranking: Ranking, *, named: bool) -> Iterator[_Line]:
             sureness = dict.fromkeys(said)
         yield _promised(*(Fact(term=SURENESS, value=value) for value in sureness))
         yield from _runner_up(decision)
+    yield from _even(ranking)
     if found := decisive_doubts(decision):  # where room is short the first few in a word, all below the table
         words = [each.in_a_word for each in found]
         shorter = (listing(words[:most]) for most in range(len(words), 0, -1))
@@ -187,6 +190,15 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
     )
     in_words = ((interval, hows[0]), *((point, how) for how in hows))
     return _promised(*(Fact(term=JOB, value=value, detail=detail) for value, detail in in_words))
+
+
+def _even(ranking: Ranking) -> Iterator[_Line]:
+    """The answers that are toss-ups: with both chances, those of the first, or by their names alone."""
+    if found := toss_ups(ranking.answers):
+        told = [f"{name} {chances}" for name, chances in found.items()]
+        names = listing(list(found))
+        wordings = dict.fromkeys(["; ".join(told), "; ".join([told[0], *list(found)[1:]]), names])
+        yield _promised(*(Fact(term=TOSS_UP, value=value) for value in wordings))
 
 
 def _runner_up(decision: Decision) -> Iterator[_Line]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name
 from gpubench.models import Choice, Decision, Ranking
-from gpubench.recommend.verdict import NO_GPU_NEEDED, other_answers, room_for
+from gpubench.recommend.verdict import NO_GPU_NEEDED, other_answers, room_for, toss_ups
 from gpubench.sections import verdict
 from gpubench.sections.choices import fits_in_short, fits_words
 from gpubench.sections.data import of_ranking
@@ -15,11 +15,12 @@ MOST_WORDS, MOST_WORDS_OF_ANOTHER, MOST_WORDS_OF_HOW_SURE = 60, 24, 15
 
 
 def most_words(ranking: Ranking) -> int:
-    """Return how many words an answer may have: 60, and those of what stands beside it, 110 in all."""
+    """Return how many words an answer may have: 60, and those of what stands beside it, 120 in all."""
     others = [f"{term} {text}".split() for term, text in other_answers(ranking).items()]
     assert len(others) <= 4
     assert all(len(words) <= MOST_WORDS_OF_ANOTHER for words in others), others
-    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)), 110)
+    even = sum(len(f"{name} {chances}".split()) for name, chances in toss_ups(ranking.answers).items())
+    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 120)
     return room_for(ranking)
 
 

@@ -93,7 +93,7 @@ def test_the_verdict_as_printed_is_short(words):
     shown = screen(*words)
     assert lines_before_the_table(shown) <= MOST_LINES
     above = "\n".join(shown.splitlines()[: lines_before_the_table(shown)])
-    assert 20 < len(above.split()) <= 110
+    assert 20 < len(above.split()) <= 120
     assert "How sure" in above
     notes = [line for line in shown.splitlines() if line.startswith("- ")]
     assert 1 < len(notes) <= 9

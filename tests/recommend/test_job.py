@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import rank
+from gpubench.errors import MisuseError
 from gpubench.models import Pricing, TaskKind
 from gpubench.profile import profile_of
 from gpubench.recommend.candidates import usual_job
@@ -65,7 +67,7 @@ def test_what_both_err_by_together_is_not_in_a_ratio():
         error = np.random.default_rng(seed).standard_normal(n) * 0.3
         return np.array([each.samples_per_s for each in estimates])[:, None] * np.exp(error)
 
-    ranking = of_default([offer(H100, 2.0)], width=2.0, drawer=together)
+    ranking = of_default([offer(H100, 2.0)], width=2.0, drawer=together, startup_minutes=10.0)
     row = ranking.rows[0]
     assert row.hours.low == pytest.approx(row.hours.value)
     assert row.hours.high == pytest.approx(row.hours.value)
@@ -113,3 +115,34 @@ def test_resnet50_is_90_epochs_of_imagenet_on_the_shipped_tables():
     row = ranking.rows[0]
     assert ranking.decision.job.words == "90 epochs of ImageNet"
     assert row.hours.value == pytest.approx(115_305_030 / row.samples_per_s.value / 3600 + 1 / 6)
+
+
+@pytest.mark.parametrize(
+    ("limits", "ways"),
+    [
+        ({"deadline_hours": 5.0}, {"--deadline-hours": H100}),
+        ({"budget_usd": 5.0}, {"--budget-usd": L4}),
+        ({"deadline_hours": 20.0, "budget_usd": 25.0}, {"--deadline-hours": L4, "--budget-usd": H100}),
+        ({"deadline_hours": 5.0, "budget_usd": 5.0}, {"both": H100}),
+    ],
+)
+def test_where_nothing_meets_the_limits_each_way_out_is_told_and_does_suffice(limits, ways):
+    """An H100 takes 10 h and 40 USD, an L4 100 h and 20 USD, each with an interval of 1.1."""
+    offers, rates = [offer(H100, 4.0), offer(L4, 0.2)], {H100: 1e4, L4: 1e3}
+
+    def ranked(**asked):
+        return rank_of(offers, rates, width=1.1, samples=3.6e8, **asked)
+
+    with pytest.raises(MisuseError) as caught:
+        ranked(**limits)
+    told = str(caught.value).rpartition("; ")[2]
+    found = re.findall(r"((?:--[a-z-]+ [\d.]+(?: and )?)+) would leave 1x (H100|L4)", told)
+    assert len(found) == len(ways)
+    for options, gpu in found:
+        relaxed = {
+            name[2:].replace("-", "_"): float(value) for name, value in re.findall(r"(--\S+) (\S+)", options)
+        }
+        wanted = ways["both"] if "both" in ways else ways[options.split()[0]]
+        rows = ranked(**limits | relaxed).rows
+        assert [row.offer.gpu_key for row in rows] == [wanted]
+        assert gpu == {H100: "H100", L4: "L4"}[wanted]

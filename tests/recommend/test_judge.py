@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
@@ -11,9 +12,11 @@ from gpubench.errors import MisuseError
 from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
+from gpubench.recommend.candidates import LINK_SIGMA
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.rank import document
 from gpubench.recommend.request import RankRequest
+from gpubench.stats import Z90
 
 from .builders import (
     A100,
@@ -555,3 +558,58 @@ def test_a_row_at_another_batch_is_said_and_shown():
     assert note in rank_of(offers, {H100: 3000.0, L4: other}).notes
     assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).notes
     assert note not in rank_of(offers[:1], {H100: 3000.0, L4: other}).notes
+
+
+def test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances():
+    offers = [offer(H100, 2.0), offer(A100, 2.0, gpu_count=2)]
+    asked = {"width": 1.5, "samples": 1e9, "draws": 2000, "hour_worth_usd": 0.01}
+    even = rank_of(offers, {H100: 1000.0, A100: 555.0}, **asked)
+    named, rival = even.answers["cheapest"].toss_up
+    assert {named[:2], rival[:2]} == {(H100, 1), (A100, 2)}
+    assert named[0] == even.answers["cheapest"].row.offer.gpu_key
+    assert named[2] + rival[2] == pytest.approx(1)
+    assert named[2] < 2 * rival[2]
+    assert any(each.text.startswith("Toss-up: cheapest") for each in even.sentences)
+
+    clear = rank_of(offers, {H100: 1000.0, A100: 100.0}, **asked)
+    assert {name: each.toss_up for name, each in clear.answers.items()} == dict.fromkeys(clear.answers)
+    assert "Toss-up" not in clear.verdict
+
+
+def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
+    offers = [offer(H100, 2.0), offer(H100, 2.001, provider="other"), offer(A100, 1.0)]
+    ranking = rank_of(offers, {H100: 1000.0, A100: 490.0}, width=1.3, samples=1e9, draws=2000)
+    chances = {row.offer.gpu_key: 0.0 for row in ranking.rows}
+    for row in ranking.rows:
+        chances[row.offer.gpu_key] += row.p_cheapest
+    assert dict(each[::2] for each in ranking.answers["cheapest"].toss_up) == pytest.approx(chances)
+
+
+def test_a_start_that_nobody_gave_has_an_interval_and_one_that_was_given_has_none():
+    asked = {"width": 1.2, "samples": 3.6e6, "draws": 4000}
+    (assumed,) = rank_of([offer(H100, 2.0)], {H100: 1000.0}, startup_minutes=None, **asked).rows
+    (given,) = rank_of([offer(H100, 2.0)], {H100: 1000.0}, startup_minutes=10.0, **asked).rows
+    assert assumed.hours.value == given.hours.value == pytest.approx(1 + 1 / 6)
+    assert given.hours.high == pytest.approx(1.2 + 1 / 6)
+    speed, start = math.log(given.hours.high / given.hours.value), math.log((1 + 2 / 6) / (1 + 1 / 6))
+    assert assumed.hours.high == pytest.approx(given.hours.value * math.exp(math.hypot(speed, start)))
+    assert assumed.cost_usd.high > given.cost_usd.high
+
+
+def test_a_deadline_holds_where_also_the_start_is_long():
+    """One hour of work and ten minutes of start; twenty minutes would be 1.33 h."""
+    asked = {"samples": 3.6e6, "deadline_hours": 1.25}
+    assert rank_of([offer(H100, 2.0)], {H100: 1000.0}, width=1.01, startup_minutes=10.0, **asked).rows
+    with pytest.raises(MisuseError, match="if slow"):
+        rank_of([offer(H100, 2.0)], {H100: 1000.0}, width=1.01, startup_minutes=None, **asked)
+
+
+def test_the_link_of_a_private_host_is_less_certain_than_that_of_a_cloud():
+    """Nine tenths are left at eight GPUs, so that the error of the link moves them by one tenth of it."""
+    offers = [offer(H100, 8.0, gpu_count=8, kind=kind, provider=kind) for kind in ("vm", "marketplace")]
+    ranking = rank_of(offers, {H100: 1000.0}, width=1.1, samples=1e9)
+    width = {
+        row.offer.kind: math.log(row.samples_per_s.high / row.samples_per_s.value) for row in ranking.rows
+    }
+    more = math.sqrt(width["marketplace"] ** 2 - width["vm"] ** 2)
+    assert more == pytest.approx(Z90 * LINK_SIGMA * 0.1)
