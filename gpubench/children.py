@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from gpubench.files import NOT_JSON
+from gpubench.folders import package_path
 from gpubench.parent import CHUNK_BYTES, MARK, Lines, scratch_folder, write_message
 from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
 
@@ -110,6 +111,12 @@ def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | Non
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
+
+
+def commit_of_checkout() -> str | None:
+    """Return the commit of a source checkout of gpubench; None for an installed one."""
+    root = package_path("").parent
+    return text_of(["git", "-C", str(root), "rev-parse", "HEAD"]) if (root / ".git").exists() else None
 
 
 class ChildProcess(Generic[_Report]):

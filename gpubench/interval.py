@@ -187,6 +187,44 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def faster_words(ratio: Interval, first: str, second: str) -> str:
+    """Say which of two is faster, by what factor, and how far that is known.
+
+    An interval that holds 1 shows no difference, and does not show that there is none. What it leaves no room
+    for is named, in tenths of a percent.
+
+    Args:
+        ratio: Throughput of the first over that of the second.
+        first: Name of the one.
+        second: Name of the other.
+
+    >>> faster_words(Interval(1.5, 1.46, 1.54), "B", "A")
+    'B is 1.50 times (1.46 to 1.54) faster than A'
+    >>> faster_words(Interval(0.5, 0.4, 0.8), "B", "A")
+    'A is 2.00 times (1.25 to 2.50) faster than B'
+    >>> faster_words(Interval(1.0, 0.981, 1.02), "B", "A")
+    'no difference seen; one of 2 % would have been'
+    """
+    low, value, high = ratio.low, ratio.value, ratio.high
+    if low is None or value is None or high is None:
+        return "undecided: the interval of the ratio is not known"
+    if low <= 1 <= high:
+        reach = math.ceil(round(1000 * max(1 - low, high - 1), 6)) / 10
+        return f"no difference seen; one of {reach:g} % would have been"
+    if value < 1:
+        ratio, first, second = ratio.inverse(), second, first
+    return f"{first} is {_times(ratio)} faster than {second}"
+
+
+def _times(ratio: Interval) -> str:
+    """A ratio in two places, or in as many as set its value and its ends apart, and from 1."""
+    places = 2
+    numbers = [1.0, *(x for x in (ratio.value, ratio.low, ratio.high) if x is not None)]
+    while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < _MOST_DIGITS:
+        places += 1
+    return ratio.by(f"{{:.{places}f}}".format, " times")
+
+
 def _to_place(value: float, exponent: int) -> str:
     """Round to a power of ten; a number too small for it keeps two digits of its own."""
     if abs(value) < 10.0 ** (exponent + 1):

@@ -197,17 +197,17 @@ MUTANTS = (
     # --- two runs, and whether one is sound -----------------------------------------------------------------
     Mutant(
         name="two runs are alike within 1 % where one may be 10 % slower",
-        file="gpubench/record/compare.py",
-        old="reach = max(1 - low, high - 1)",
-        new="reach = min(1 - low, high - 1)",
-        killer="record/test_run_check.py::test_alike_is_said_only_where_the_interval_has_no_room_for_a_difference",
+        file="gpubench/interval.py",
+        old="max(1 - low, high - 1)",
+        new="min(1 - low, high - 1)",
+        killer="record/test_run_check.py::test_a_difference_is_said_only_where_the_interval_excludes_that_there_is_none",
     ),
     Mutant(
         name="a run that may be slower by more than the tolerance is not slower",
         file="gpubench/record/compare.py",
-        old="if tolerance is not None and self.undecided_at(tolerance):",
-        new="if False:",
-        killer="record/test_run_check.py::test_alike_is_said_only_where_the_interval_has_no_room_for_a_difference",
+        old="return not surely_within and not self.slower_than(tolerance)",
+        new="return False",
+        killer="record/test_run_check.py::test_a_row_that_may_be_slower_by_more_than_the_tolerance_is_undecided",
     ),
     Mutant(
         name="a run that became slower is faster",

@@ -1,38 +1,54 @@
 """The workloads as a pytest-benchmark suite: ``pytest workloads``.
 
-gpubench measures each case with its own clock; pytest-benchmark is shown the rounds and does the rest
-(tables, ``--benchmark-json``, ``--benchmark-compare``, ``--benchmark-compare-fail``).
+pytest-benchmark times training steps by its own rounds and does the rest (tables, ``--benchmark-json``,
+``--benchmark-compare``, ``--benchmark-compare-fail``). Its clock knows no GPU: each step waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpubench.measure.plan import PlannedCase
-from gpubench.models import DeviceProfile, Finding, Measurement, Status
-from gpubench.record.pytest_json import VirtualClock, extra_info, samples_of
-
-CLOCK = VirtualClock()
+from gpubench.session.session import Prepared
 
 
-@pytest.mark.benchmark(timer=CLOCK)
-def test_workload(
-    benchmark: Any,
-    gpubench_case: PlannedCase,
-    gpubench_measure: Callable[[PlannedCase], Measurement],
-    gpubench_device: DeviceProfile,
-    gpubench_findings: tuple[Finding, ...],
-) -> None:
-    """Measure one case and replay its rounds."""
-    measurement = gpubench_measure(gpubench_case)
-    if measurement.status is Status.UNSUPPORTED:
-        pytest.skip(measurement.reason or "unsupported")
-    assert measurement.status is Status.OK, f"{measurement.status}: {measurement.reason}"
-    samples = samples_of(measurement)
-    benchmark.extra_info.update(extra_info(measurement, gpubench_device, gpubench_findings))
-    benchmark.group = measurement.case.workload
-    setup, target = CLOCK.replay(samples)
-    benchmark.pedantic(target, setup=setup, rounds=len(samples), iterations=1)
+def test_workload(benchmark: Any, gpubench_case: PlannedCase, gpubench_prepared: Prepared) -> None:
+    """Time the step of one case."""
+    from gpubench.measure.capability import NotHereError
+    from gpubench.measure.execution import prepare
+    from gpubench.measure.hardware import open_hardware
+    from gpubench.measure.precision import switches_for
+    from gpubench.measure.step import built, move, seed_all
+
+    benchmark.group = gpubench_case.case.workload  # before it times: it keeps the group of that moment
+    case, seed = gpubench_case.case, gpubench_prepared.plan.seed
+    hardware = open_hardware(gpubench_prepared.device)
+    hardware.release()  # what the case before took
+    clock, index, loss = hardware.clock(), 0, math.nan
+    with switches_for(case.precision):
+        seed_all(seed)
+        work = move(built(gpubench_case.reference, case, seed), case, hardware.device)
+        work.step(0)  # makes the optimizer's state, and lets cuDNN choose
+        try:
+            advance = prepare(work)
+        except NotHereError as error:
+            pytest.skip(f"{error}")
+
+        def step() -> None:
+            nonlocal index, loss
+            result = advance(index)
+            clock.synchronize()
+            loss, index = result, index + 1
+
+        benchmark(step)
+        assert math.isfinite(work.edge_loss(loss, index - 1))
+    benchmark.extra_info.update(
+        case=msgspec.to_builtins(case),
+        unit="seconds per step",
+        samples_per_step=case.batch_size,
+        run_findings=msgspec.to_builtins(gpubench_prepared.findings),
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 
 import psutil
 
 from gpubench import __version__
-from gpubench.children import text_of
+from gpubench.children import commit_of_checkout
 from gpubench.executions import COMPILE_SWITCHES
 from gpubench.measure.child import THREAD_VARIABLES
 from gpubench.measure.messages import Ready
@@ -76,7 +75,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         cpu_count=os.cpu_count(),
         cpu_threads=told.cpu_threads,
         ram_bytes=int(psutil.virtual_memory().total),
-        git_commit=_commit(),
+        git_commit=commit_of_checkout(),
         torch=told.torch,
         cuda=told.cuda,
         cudnn=told.cudnn,
@@ -88,11 +87,3 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         variables={name: scrub(os.environ[name]) for name in sorted(VARIABLES) if name in os.environ},
         packages=told.packages,
     )
-
-
-def _commit() -> str | None:
-    """The commit of a source checkout of gpubench; None for an installed one."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    return text_of(["git", "-C", str(root), "rev-parse", "HEAD"])

@@ -157,18 +157,6 @@ class Launcher:
         record.begun += 1
         return msgspec.structs.replace(done, launch=launch)
 
-    def measure_one(self, planned: PlannedCase) -> Measurement:
-        """Measure one case in all its launches; the process stays for the next. ``close`` ends it."""
-        record = Record(plan=self.plan, device=self.device)
-        for launch in range(self.plan.budget.launches):
-            unit = Unit(launch=launch, planned=planned)
-            record.take(unit, self._numbered(unit, 1, record))
-            if planned.case in record.ended:
-                break
-        if self.ready is not None:
-            record.threads = self.ready.cpu_threads
-        return self._judged(record, unit)
-
     def _judged(self, record: Record, unit: Unit) -> Measurement:
         return checks.judge_measurement(
             record.measurement(unit),

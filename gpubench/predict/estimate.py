@@ -53,8 +53,23 @@ def predict(request: PredictRequest) -> Predictions:
     Raises:
         MisuseError: If a name, a precision, or the batch is not known or not possible.
     """
+    from gpubench.record.store import own_runs
+
+    return _answered(request, own_runs(request.results))
+
+
+def predict_from_shipped(request: PredictRequest) -> Predictions:
+    """Answer as ``predict`` does where nobody has measured anything: from the shipped readings alone.
+
+    Raises:
+        MisuseError: As ``predict``.
+    """
+    return _answered(request, ())
+
+
+def _answered(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     from gpubench.profile.cache import profile_as_asked, profile_of
-    from gpubench.record.store import own_runs, reference_runs
+    from gpubench.record.store import reference_runs
 
     workload, batch = request.workload, request.batch_size
     asked = asked_recipe(request)
@@ -71,7 +86,6 @@ def predict(request: PredictRequest) -> Predictions:
         batch_size=None if batch == "max" else batch,
     )
     named = [usual_spec(name) for name in request.gpus]
-    own = own_runs(request.results)
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
     return Predictions(answer(question, specs, own=own, reference=reference_runs()))

@@ -104,8 +104,28 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     file: Annotated[
         Path,
-        Option("CSV with the columns of the shipped measurements.", place=True, bare=True, metavar="FILE"),
+        Option(
+            "CSV with the columns of the shipped measurements, or, with --sealed, of the cases.",
+            place=True,
+            bare=True,
+            metavar="FILE",
+        ),
     ]
+    sealed: Annotated[
+        Path | None, Option("Sealed forecasts to hold the readings against.", metavar="FILE")
+    ] = None
+
+
+class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The cases to forecast, and where the forecasts go."""
+
+    cases: Annotated[
+        Path,
+        Option(
+            "CSV of cases: a column for each option of predict show.", place=True, bare=True, metavar="FILE"
+        ),
+    ]
+    output: Annotated[Path | None, Option("File for the seal.", short="-o", default="stdout")] = None
 
 
 class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,9 @@ import msgspec
 from gpubench.effects import ratio
 from gpubench.errors import MisuseError
 from gpubench.findings import FindingKind, doubts
-from gpubench.interval import Interval
+from gpubench.interval import Interval, faster_words
 from gpubench.models import BatchChoice, Case, Measurement, Run, Status
-from gpubench.units import format_percent, plain
-
-ALIKE_WITHIN = 0.03
-"""Where no change is asked about, an interval that may hide a larger one leaves a row undecided."""
+from gpubench.units import plain
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,32 +50,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
         return not surely_within and not self.slower_than(tolerance)
 
-    def verdict(self, tolerance: float | None = None) -> str:
-        """What can be said with 95 % confidence; an interval that holds 1 does not say that both are alike.
+    @property
+    def verdict(self) -> str:
+        """The one sentence on the ratio, with its interval."""
+        return faster_words(self.ratio, "B", "A")
 
-        A ratio of 0.845 (0.602 to 1.186) holds 1, and holds 0.7 as well.
-
-        Args:
-            tolerance: Whether B is slower by more than this is asked; None asks for any difference.
-        """
-        low, value, high = self.ratio.low, self.ratio.value, self.ratio.high
-        if tolerance is not None and self.undecided_at(tolerance):
-            return f"undecided at {share_words(tolerance)}"
-        if low is None or value is None or high is None:
-            return "undecided: an interval is missing"
-        if not low <= 1 <= high:
-            return "B is faster" if value > 1 else "B is slower"
-        reach = max(1 - low, high - 1)
-        if reach <= ALIKE_WITHIN:
-            return f"alike within {format_percent(reach, 1)}"
-        if tolerance is None:
-            return f"undecided at {share_words(ALIKE_WITHIN)}"
-        return f"not slower by {share_words(tolerance)}"
-
-    def document(self, tolerance: float | None = None) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the row as JSON shows it."""
         stored: dict[str, Any] = msgspec.to_builtins(self)
-        return stored | {"verdict": self.verdict(tolerance)}
+        return stored | {"verdict": self.verdict}
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +97,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def document(self, tolerance: float | None) -> dict[str, Any]:
         """Return the document of ``compare --json``."""
         return {
-            "rows": [row.document(tolerance) for row in self.rows],
+            "rows": [row.document() for row in self.rows],
             "broken": self.broken,
             "remarks": self.remarks,
             "failed": [each.case for each in self.failed(tolerance)],

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Look, Mark, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Effect, Result, against_fp32, amp_effects, on_all_threads, results_of
 from gpubench.findings import FindingKind
-from gpubench.interval import Interval, stacked
+from gpubench.interval import Interval, faster_words, stacked
 from gpubench.models import Precision, Run, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import FINDINGS, workload_name
-from gpubench.units import UNKNOWN, count, format_bytes, format_number, listing, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
@@ -82,7 +84,7 @@ def _render(data: ReportData) -> Block | None:
 
 def _sentence(pairs: tuple[Effect, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    sure = [s for s in pairs if not s.doubts and _narrow(s.interval)]
+    sure = _sure(pairs)
     if not sure:
         return (
             "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
@@ -137,6 +139,11 @@ def _figure(pairs: tuple[Effect, ...], title: str) -> Figure:
     )
 
 
+def _sure(pairs: Sequence[Effect]) -> list[Effect]:
+    """The gains that are put into words: nothing speaks against either figure, and the interval is narrow."""
+    return [pair for pair in pairs if not pair.doubts and _narrow(pair.interval)]
+
+
 def _narrow(interval: Interval) -> bool:
     low, high = interval.low, interval.high
     return bool(low and high and high / low <= SURE_FACTOR)
@@ -163,23 +170,15 @@ def _laid_out(precision: str, result: Result) -> str:
 
 
 def closing_sentence(run: Run) -> str | None:
-    """What mixed precision gained on the heaviest workload: "amp-bf16 is 4.3x (4.2 to 4.4) fp32 on vgg16"."""
-    pairs = against_fp32(amp_effects(on_all_threads(results_of(run))))
+    """What mixed precision gained on the heaviest workload; nothing where the page calls no gain known."""
+    pairs = _sure(against_fp32(amp_effects(on_all_threads(results_of(run)))))
     if not pairs:
         return None
     heaviest = max(pairs, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))
-    case, doubts = heaviest.of.case, heaviest.doubts
-    flagged = f" (flagged {listing(doubts)})" if doubts else ""
-    found = heaviest.interval
-    if found.low is not None and found.high is not None and found.low <= 1 <= found.high:
-        end = ": statistically equal"
-    else:
-        end = "" if _narrow(found) else ": too wide an interval to state a gain"
-    return (
-        f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
-        f"{workload_name(case)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
-        f"{end}."
-    )
+    case = heaviest.of.case
+    amp, baseline = case.precision.value, heaviest.to.case.precision.value
+    where = f"{workload_name(case)}, {case.execution.value}, {heaviest.of.batch_words}"
+    return f"{amp} against {baseline} on {where}: {faster_words(heaviest.interval, amp, baseline)}."
 
 
 SECTION = Section(key="amp", render=_render, place=60)

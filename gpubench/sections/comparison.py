@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from gpubench.blocks.parts import Part, number, table, text
-from gpubench.interval import stacked
 from gpubench.record.compare import Comparison, Row
 from gpubench.units import format_number
 
 
-def compared(found: Comparison, tolerance: float | None) -> list[Part]:
-    """Return one line a case; nothing where the runs have no case in common.
-
-    Args:
-        found: The two runs, A and B.
-        tolerance: By how much B may be slower, as a share; None where nothing is judged.
-    """
+def compared(found: Comparison) -> list[Part]:
+    """Return one line a case; nothing where the runs have no case in common."""
     if not found.rows:
         return []
     return [
@@ -24,8 +18,7 @@ def compared(found: Comparison, tolerance: float | None) -> list[Part]:
             text("Case", lambda row: row.label),
             number("A samples/s", lambda row: format_number(row.a, 4)),
             number("B samples/s", lambda row: format_number(row.b, 4)),
-            number("B over A (95 %)", lambda row: stacked(row.ratio.by("{:.3f}".format))),
-            text("Verdict", lambda row: row.verdict(tolerance)),
+            text("B against A (95 %)", lambda row: row.verdict),
             text("Findings", _findings),
         )
     ]

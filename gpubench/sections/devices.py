@@ -10,7 +10,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Look, Mark, bars, label
 from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result, ratio
-from gpubench.interval import Interval, stacked
+from gpubench.interval import Interval, faster_words, stacked
 from gpubench.models import Case, DeviceProfile
 from gpubench.sections.data import ReportData, newest, pace, same
 from gpubench.sections.section import Section
@@ -125,11 +125,9 @@ def _sentence(shared: dict[Case, list[_On]]) -> str:
         others = zip(shared[case][1:], times, strict=True)
         tied = [on.name for on, _ in takewhile(lambda other: other[1].holds(1), others)]
         if tied:
-            said = f"{listing((fastest.name, *tied), most=4)}, statistically equal"
-        else:  # in three digits; in as many as there are where three would say 1.00
-            in_three = times[0].by(format_number, " times")
-            known = times[0].text(" times") if "1.00 " in in_three else in_three
-            said = f"{fastest.name}, {known} {second.name}"
+            said = f"no difference seen between {listing((fastest.name, *tied), most=4)}"
+        else:
+            said = faster_words(times[0], fastest.name, second.name)
         texts.append(f"{workload_name(case)}: {said}")
     return f"Fastest of those measured. {'; '.join(texts)}."
 

@@ -139,6 +139,31 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     )
 
 
+def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
+    """How far sealed forecasts were off, case by case."""
+    told = f"{count(document['readings'], 'reading')}, MAPE {format_percent(document['mape'])}"
+    covered = format_percent(document["coverage_90"])
+    return (
+        table(
+            "",
+            document["rows"],
+            text("Case", lambda row: plain(row["case"], 160)),
+            number("Read", lambda row: format_number(row["read"])),
+            number("Told", lambda row: format_number(row["samples_per_s"])),
+            number(
+                "90 % interval", lambda row: f"{format_number(row['low'])} to {format_number(row['high'])}"
+            ),
+            text("Inside", lambda row: {True: "yes", False: "no", None: UNKNOWN}[row["is_inside"]]),
+        ),
+        Bullets(
+            items=(
+                f"{told}, median {format_percent(document['median_ape'])}, 90 % interval covers {covered}",
+                *(f"skipped: {plain(each['case'], 160)}: {each['reason']}" for each in document["skipped"]),
+            )
+        ),
+    )
+
+
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
     """A column of one score of a slice, or of a part of its scores."""
 

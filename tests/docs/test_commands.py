@@ -41,7 +41,7 @@ ELSEWHERE = {
     "codespell": CI,
     "bash .ci/run": CI,
     "pytest workloads": (
-        "record/test_pytest_json.py::test_pytest_workloads_measures_and_writes_json_with_case_and_device"
+        "record/test_pytest_benchmark.py::test_pytest_workloads_measures_and_writes_json_with_case_and_device"
     ),
     "gpubench offers import": "offers/test_price_import.py::test_the_catalog_of_each_cloud_is_read_as_it_is",
     "gpubench offers refresh": (

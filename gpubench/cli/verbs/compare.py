@@ -28,7 +28,7 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     found = compare(a, b, across_devices=request.by == "device")
     for remark in found.remarks:
         say(remark)
-    answer(as_json, lambda: found.document(tolerance), lambda: compared(found, tolerance))
+    answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
     for line in _against_b(found, tolerance):
         say(line)
     if found.failed(tolerance):

@@ -8,10 +8,11 @@ from typing import Any
 
 from gpubench.blocks.parts import Paragraph
 from gpubench.cli.options import Verb
-from gpubench.cli.output import BriefRequest, answer, say, say_meanings
+from gpubench.cli.output import BriefRequest, answer, print_json, print_path, say, say_meanings
 from gpubench.errors import MisuseError
+from gpubench.files import table_json, write_file
 from gpubench.folders import package_path
-from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest
+from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
 
 
 def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None:
@@ -35,11 +36,30 @@ def show(request: PredictRequest, shown: BriefRequest, *, as_json: bool) -> None
 
 
 def score(request: ScoreRequest, *, as_json: bool) -> None:
-    """Score the calibration on measurements of your own, in a checkout; nothing is learned from them."""
-    document = _tool("evaluate").score(request.file)
-    from gpubench.sections.prediction import scored
+    """Score the calibration, in a checkout, or sealed forecasts on measurements of your own."""
+    from gpubench.sections.prediction import scored, scored_seal
 
+    if request.sealed is not None:
+        from gpubench.predict.seal import score_sealed
+
+        held = score_sealed(request.sealed, request.file)
+        answer(as_json, lambda: held, lambda: scored_seal(held))
+        return
+    document = _tool("evaluate").score(request.file)
     answer(as_json, lambda: document, lambda: scored(document))
+
+
+def seal(request: SealRequest, *, as_json: bool) -> None:
+    """Write what is predicted of a CSV of cases, with version, commit and one hash over all of it."""
+    from gpubench.predict.seal import seal as seal_of
+
+    made = seal_of(request.cases)
+    if request.output is not None:
+        write_file(request.output, table_json(made, order="sorted"))
+    if as_json or request.output is None:
+        print_json(made)
+    else:
+        print_path(request.output)
 
 
 def calibrate(request: CalibrateRequest, *, as_json: bool) -> None:
@@ -71,7 +91,7 @@ def _tool(name: str) -> Any:
 
 
 VERB = Verb(
-    {"show": show, "score": score, "calibrate": calibrate},
+    {"show": show, "seal": seal, "score": score, "calibrate": calibrate},
     "Predict throughput on GPUs that are not here.",
     place=90,
 )

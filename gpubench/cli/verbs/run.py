@@ -150,10 +150,10 @@ def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
-    workloads, task = _ranked(plan)
-    if not workloads:
-        say("no ranking: it is of torch, and nothing of this run is")
+    if any(map(_is_of_this_machine, (planned.case for planned in plan.cases))):
+        say("no ranking: this run is about threads, frameworks or int8; gpubench rank says what to rent")
         return None
+    workloads, task = _ranked(plan)
     try:
         ranking = rank(
             RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS, one_a_gpu=True)
@@ -167,14 +167,20 @@ def _top_offers(plan: Plan, results: Path | None) -> Ranking | None:
     return ranking
 
 
-def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:
-    """Return what to rank by: the workloads of the run in torch and the task; a pipeline is never trained."""
-    from gpubench.models import Framework, TaskKind
+def _is_of_this_machine(case: Case) -> bool:
+    """Whether a case asks how this machine is best used, and not which one to rent."""
+    from gpubench.models import Framework, Precision
 
-    cases = [planned for planned in plan.cases if planned.case.framework is Framework.TORCH]
-    tasks = {planned.case.task for planned in cases}
+    return bool(case.threads) or case.framework is not Framework.TORCH or case.precision is Precision.INT8
+
+
+def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:
+    """Return what to rank by: the workloads of the run and the task; a pipeline is never trained."""
+    from gpubench.models import TaskKind
+
+    tasks = {planned.case.task for planned in plan.cases}
     task = TaskKind.TRAIN if TaskKind.TRAIN in tasks else TaskKind.INFER
-    return tuple(dict.fromkeys(p.reference for p in cases if p.case.task is task)), task
+    return tuple(dict.fromkeys(p.reference for p in plan.cases if p.case.task is task)), task
 
 
 def _check_report(report: Path) -> None:

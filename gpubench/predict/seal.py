@@ -1,0 +1,206 @@
+"""Sealed forecasts: what is predicted of cases before anybody has measured them, under one hash."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpubench import __version__
+from gpubench.children import commit_of_checkout
+from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_json, read_text
+from gpubench.models import Estimate
+from gpubench.models.record import Record
+from gpubench.options import options_of, request_from, words_of
+from gpubench.predict.calibration import MOST_BYTES, hash_of, load_calibration
+from gpubench.predict.estimate import predict_from_shipped
+from gpubench.predict.request import PredictRequest
+from gpubench.specs import require_spec
+from gpubench.today import today
+from gpubench.units import figure_in, plain
+
+SEAL_VERSION = 1
+RATE = "samples_per_s"
+"""The column of a reading beside those of its case."""
+_REMARKS = frozenset({"source", "note"})
+"""Columns that are passed over: they tell a person where a line comes from."""
+_SWITCHES = {"lora", "qlora"}
+
+
+class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of one case, at four digits; ``refused`` is why nothing is.
+
+    Attributes:
+        case: The words after `gpubench predict show` that ask for it again.
+    """
+
+    case: str
+    samples_per_s: float | None = None
+    low: float | None = None
+    high: float | None = None
+    basis: str | None = None
+    refused: str | None = None
+
+
+class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Forecasts, and what they were made with.
+
+    Attributes:
+        commit: Of the checkout that made it; None for an installed package.
+        coefficients: SHA-256 of the calibration in force.
+        sha256: Of the whole without this field, as JSON with sorted keys and no spaces.
+    """
+
+    schema_version: int
+    version: str
+    commit: str | None
+    sealed: str
+    coefficients: str
+    forecasts: tuple[Forecast, ...]
+    sha256: str = ""
+
+    @property
+    def hashed(self) -> str:
+        """The hash that the seal should bear."""
+        told = msgspec.to_builtins(self)
+        del told["sha256"]
+        return hash_of(msgspec.json.encode(told, order="sorted"))
+
+
+def seal(cases: Path) -> Seal:
+    """Say what is predicted of each line of a table, from what the package ships and nothing of this user's.
+
+    Raises:
+        MisuseError: If the table cannot be read, or a line is no case.
+    """
+    asked = dict.fromkeys(request for request, _ in _lines(cases))
+    made = Seal(
+        schema_version=SEAL_VERSION,
+        version=__version__,
+        commit=commit_of_checkout(),
+        sealed=today().isoformat(),
+        coefficients=_coefficients(),
+        forecasts=tuple(map(_forecast, asked)),
+    )
+    return msgspec.structs.replace(made, sha256=made.hashed)
+
+
+def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
+    """Hold readings against the forecasts of a seal: each line a case with what it was read at.
+
+    Raises:
+        MisuseError: If the seal was changed or made by other coefficients, or a reading cannot be used.
+    """
+    made = read_seal(sealed)
+    _require_same_coefficients(made, sealed)
+    held = {each.case: each for each in made.forecasts}
+    rows, skipped = [], []
+    for request, line in _lines(readings):
+        case, rate = shlex.join(words_of(request)), figure_in(line.get(RATE, ""))
+        told = held.get(case)
+        if told is None:
+            why = "the seal has no such case"
+        elif told.samples_per_s is None:
+            why = f"the seal has no figure: {told.refused}"
+        elif rate is None or rate <= 0:
+            why = f"no {RATE} above 0"
+        else:
+            is_inside = None if told.low is None or told.high is None else told.low <= rate <= told.high
+            rows.append(msgspec.to_builtins(told) | {"read": rate, "is_inside": is_inside})
+            continue
+        skipped.append({"case": case, "reason": why})
+    if not rows:
+        first = f": {skipped[0]['case']}: {skipped[0]['reason']}" if skipped else ""
+        raise MisuseError(f"{readings}: no line can be held against the seal{first}")
+    error = np.array([abs(row["read"] / row[RATE] - 1) for row in rows])  # in time: told over read, less one
+    known = [row["is_inside"] for row in rows if row["is_inside"] is not None]
+    return {
+        "readings": len(rows),
+        "mape": round(float(error.mean()), 4),
+        "median_ape": round(float(np.median(error)), 4),
+        "coverage_90": round(float(np.mean(known)), 4) if known else None,
+        "rows": rows,
+        "skipped": skipped,
+    }
+
+
+def _forecast(request: PredictRequest) -> Forecast:
+    case = shlex.join(words_of(request))
+    try:
+        (found,) = predict_from_shipped(request).values()
+    except MisuseError as error:
+        raise MisuseError(f"{case}: {error}") from None
+    if not isinstance(found, Estimate):
+        return Forecast(case=case, refused=found.reason)
+    middle, low, high = map(_four_digits, (found.samples_per_s, found.low, found.high))
+    return Forecast(case=case, samples_per_s=middle, low=low, high=high, basis=found.basis)
+
+
+def _four_digits(rate: float | None) -> float | None:
+    return None if rate is None else float(f"{rate:.4g}")
+
+
+def _coefficients() -> str:
+    return hash_of(msgspec.json.encode(load_calibration(), order="sorted"))
+
+
+def read_seal(path: Path) -> Seal:
+    """Read a seal.
+
+    Raises:
+        MisuseError: If it cannot be read, is of another schema, or was changed after it was sealed.
+    """
+    found = read_json(path, Seal, MOST_BYTES, what="a seal", follow_links=True)
+    if found.schema_version != SEAL_VERSION:
+        raise MisuseError(f"{path} has schema {found.schema_version}, not {SEAL_VERSION}")
+    if found.sha256 != found.hashed:
+        raise MisuseError(f"{path} was changed after it was sealed: it hashes to {found.hashed}")
+    return found
+
+
+def _require_same_coefficients(found: Seal, path: Path) -> None:
+    if found.coefficients != _coefficients():
+        commit = f", commit {plain(found.commit, 40)}" if found.commit else ""
+        raise MisuseError(
+            f"{path} was sealed with other coefficients than those in force: "
+            f"score it with gpubench {plain(found.version, 20)}{commit}"
+        )
+
+
+def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
+    """Yield the case of each line of a table, with its cells by column."""
+    columns = {each.name for each in options_of(PredictRequest)} - {"results"}
+    try:
+        lines = list(csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines()))
+    except csv.Error as error:
+        raise MisuseError(f"{path}: not a CSV table ({error})") from None
+    if not lines:
+        raise MisuseError(f"{path}: no line below the header")
+    for number, cells in enumerate(lines, start=2):
+        if None in cells:
+            raise MisuseError(f"{path}, line {number}: more cells than columns")
+        given = {(name or "").strip().casefold(): (cell or "").strip() for name, cell in cells.items()}
+        unknown = given.keys() - columns - _REMARKS - {RATE}
+        if unknown:
+            known = ", ".join(sorted(columns))
+            raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+        try:
+            yield _case_of({name: cell for name, cell in given.items() if cell and name in columns}), given
+        except MisuseError as error:
+            raise MisuseError(f"{path}, line {number}: {error}") from None
+
+
+def _case_of(given: dict[str, str]) -> PredictRequest:
+    """Return what a line asks: the same of each spelling of a GPU, and of a default that is given."""
+    switches = {name: given[name].casefold() == "yes" for name in _SWITCHES & given.keys()}
+    request = request_from(PredictRequest, given | switches)
+    if len(request.gpus) != 1:
+        raise MisuseError("a case is of one GPU: name it in the column gpu")
+    gpus = (require_spec(request.gpus[0]).key,)
+    return msgspec.structs.replace(request, gpus=gpus, asked=())
