@@ -274,7 +274,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     own: Annotated[
         tuple[str, ...],
         Option(
-            "What you have (h100, '2x RTX 3090', pc for a host), or with a sum were quoted: "
+            "What you have ('H100 SXM', '2x RTX 3090', pc for a host), or with a sum were quoted: "
             "'2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.",
             BUYING,
             name="have",
