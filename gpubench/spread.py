@@ -13,12 +13,14 @@ import msgspec
 from gpubench.interval import Interval
 from gpubench.stats import Prior
 
+PARTS = ("within process", "process", "heat", "host", "card")
+
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the uncertainty of a figure.
 
     Attributes:
-        name: ``within process``, ``process``, ``heat``, ``host`` or ``card``.
+        name: One of ``PARTS``.
         half_width: Of its 95 % interval, over the figure; of heat on the slow side alone. None is unknown.
         n: How many of its kind were seen; None where a source does not say.
         source: What it rests on.
@@ -35,13 +37,13 @@ USUAL_PROCESS = Prior(0.003**2, math.inf)
 USUAL_PROCESS_HOST_BOUND = Prior(0.07**2, math.inf)
 """Of eager steps that the host sets the pace of: 7 to 16 % between processes of one H200."""
 HOST = Component(
-    name="host",
+    name=PARTS[3],
     half_width=0.006,
     n=39,
     source="39 machines of one H100 each: 0.1 to 0.6 % (ResNet-50)",
 )
 CARD = Component(
-    name="card",
+    name=PARTS[4],
     half_width=0.05,
     n=None,
     source="GPUs of one kind varied by 8 % in the mean, 22 % at most, over five clusters (Sinha and others, "

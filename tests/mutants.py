@@ -309,6 +309,63 @@ MUTANTS = (
         new="share * line.gradient_bytes",
         killer="workloads/test_memory.py::test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment",
     ),
+    # --- how sure a measured figure is --------------------------------------------------------------------------
+    Mutant(
+        name="the slowest process of eight has no part in the figure",
+        file="gpubench/models/measurement.py",
+        old="return fmean(self.launch_step_times_s) if self.launch_step_times_s else None",
+        new="return _median(self.launch_step_times_s)",
+        killer="test_models.py::test_the_estimate_is_the_mean_of_all_launches",
+    ),
+    Mutant(
+        name="a restless case is as sure as the calm ones beside it",
+        file="gpubench/stats.py",
+        old="if prior is not None and variance <= STANDS_ALONE * prior.variance:",
+        new="if prior is not None:",
+        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_restless_case",
+    ),
+    Mutant(
+        name="seven cases of three launches make one figure as sure as twenty launches",
+        file="gpubench/stats.py",
+        old="weight = min(prior.freedom, freedom)",
+        new="weight = min(prior.freedom, 10 * freedom)",
+        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_restless_case",
+    ),
+    Mutant(
+        name="one process is as sure as if all were alike",
+        file="gpubench/models/measurement.py",
+        old="return hypot(self.within_launches[0], Z95 * sqrt(self._usual.variance))",
+        new="return self.within_launches[0]",
+        killer="test_models.py::test_one_launch_has_what_processes_of_a_gpu_usually_differ_by_and_nothing_is_known_of_a_cpu",
+    ),
+    Mutant(
+        name="a card that still heats up is promised at the pace of its first minute",
+        file="gpubench/models/measurement.py",
+        old="(1 + self.relative_half_width + (self.slowing_to_come or 0.0))",
+        new="(1 + self.relative_half_width)",
+        killer="measure/test_checks.py::test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_said",
+    ),
+    Mutant(
+        name="the warmth of a card counts from the mean of its launches",
+        file="gpubench/heat.py",
+        old="USUAL_RISE_C + celsius[-1] - fmean(celsius)",
+        new="USUAL_RISE_C",
+        killer="test_heat.py::test_a_card_that_warms_up_has_the_usual_rise_to_come_from_its_last_launch_on",
+    ),
+    Mutant(
+        name="a machine that is for sale is as certain as the one that was measured",
+        file="gpubench/recommend/candidates.py",
+        old="is_here = offers.is_owned & offers.provider.equals(QUOTED)",
+        new="is_here = offers.is_owned",
+        killer="recommend/test_owning.py::test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind",
+    ),
+    Mutant(
+        name="the machine at hand is predicted as surely as if it were measured",
+        file="gpubench/recommend/candidates.py",
+        old='measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]',
+        new="measured = [key in load_specs() for key, each in pairs]",
+        killer="recommend/test_owning.py::test_only_the_machine_of_ones_own_that_was_measured_is_known_better_than_its_kind",
+    ),
 )
 
-TABLE = Table(mutants=MUTANTS, folder="tests", least_killed=38)
+TABLE = Table(mutants=MUTANTS, folder="tests", least_killed=46)

@@ -56,7 +56,7 @@ from tools.fit import (
     weighted_quantile,
     without_each,
 )
-from tools.published import Table, fitted_on, read_csv
+from tools.published import Table, fitted_on, mend_of, read_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +168,7 @@ def score(path: Path) -> dict[str, Any]:
         else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": sum(reading.skipped.values())},
         "skipped": dict(reading.skipped),
+        "mends": {reason: mend_of(reason) for reason in reading.skipped},
         "assumed": list(reading.assumed),
         "columns_not_read": list(reading.unread),
     }

@@ -26,11 +26,12 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import data_path
-from gpubench.models import Precision, TaskKind
+from gpubench.models import Precision, TaskKind, WeightType, WorkloadProfile
 from gpubench.precisions import AMP, BF16, FP16
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, take
+from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, take, work_of
+from gpubench.profile import load_profiles
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import figure_in, listing, plain
 
@@ -94,7 +95,55 @@ def model_profiles() -> pd.DataFrame:
     tables = {task: pd.DataFrame(published_rows(name)).set_index("model") for task, name in PROFILES.items()}
     text = pd.concat({str(task): table for task, table in tables.items()})
     totals = text.filter(regex="^(ops_per_step|params_m|gflop_.*|gb_fp32_.*|tokens_per_sample)$")
-    return totals.replace("", "nan").astype(float).assign(approximate=text.approximate != "")
+    published = totals.replace("", "nan").astype(float).assign(approximate=text.approximate != "")
+    ours = {
+        (str(task), name): totals_of(profile, task)
+        for name, profile in load_profiles().items()
+        for task in PROFILES
+        if (str(task), name) not in published.index and is_told_alike(profile, task)
+    }
+    return pd.concat([published, pd.DataFrame.from_dict(ours, orient="index")])
+
+
+def is_told_alike(profile: WorkloadProfile, task: TaskKind) -> bool:
+    """Whether a workload's step is told as those of the tables are: all weights in FP32, and all trained."""
+    stored = profile.recipe.weight_type is WeightType.FLOAT32
+    trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
+    return stored and trained and profile.parameters > 0 and task in profile.tasks
+
+
+def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
+    """Return what a step of a workload computes and moves, in the columns of ``model_profiles``."""
+    one, two = (work_of(profile.operators_of(task), batch) for batch in (1, 2))
+    flops, moved = two.flops[0] - one.flops[0], two.bytes_[0] - one.bytes_[0]
+    return {
+        "ops_per_step": float(one.operators[0]),
+        "params_m": profile.parameters / 1e6,
+        **{f"gflop_{kind}": float(each) / 1e9 for kind, each in zip(_PROFILE_KINDS, flops, strict=True)},
+        "gb_fp32_per_sample": float(moved) / 1e9,
+        "gb_fp32_fixed": float(one.bytes_[0] - moved) / 1e9,
+        "tokens_per_sample": float(profile.tokens_per_sample or np.nan),
+        "approximate": False,
+    }
+
+
+@cache
+def _labels() -> Mapping[tuple[str, str], str]:
+    """The model behind a label, by the beginning of the source's name and the label."""
+    return {(row["prefix"], row["label"]): row["model"] for row in published_rows("labels.csv")}
+
+
+def meant(source: str, model: str) -> str:
+    """Return the name of a model's profile: behind a label of its publisher, or of one of our workloads.
+
+    >>> meant("mlperf-v3.1", "bert"), meant("mine", "transformer"), meant("mine", "resnet50")
+    ('bert_large_s512', 'transformer+Adam', 'resnet50')
+    """
+    for (prefix, label), profile in _labels().items():
+        if source.casefold().startswith(prefix) and model.casefold() == label:
+            return profile
+    ours = load_profiles().get(model)
+    return f"{model}+Adam" if ours is not None and ours.optimizer.startswith("Adam") else model
 
 
 def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
@@ -242,6 +291,27 @@ _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 _NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
+MENDS = {
+    "unknown GPU": "name it as its driver does, or add gpu_key (gpubench list --gpus has the keys)",
+    "judged apart": "none: a score is of the vendor that the model is fitted on",
+    "unknown precision": "use fp32, tf32, amp, amp-fp16, amp-bf16, fp16 or bf16",
+    "unknown mode": "use train or inference",
+    "no profile of model": "name a workload, or a model of tools/data/model_profiles.csv, or add it there",
+    "is not a positive number": "write the value as a number above 0, and the batch as a whole one",
+    _NO_TOKENS: "give sequences/s, or add tokens_per_sample to its profile",
+    "a step time without its batch": "add batch_size, or give samples/s",
+    "unknown unit": "use images/s, sequences/s, samples/s or tokens/s, or s, ms or us of a step_time",
+    "not closed on its line": "close the quote on the line that opens it",
+    "beyond the first": "score the rest as a file of its own",
+}
+"""What would mend a row that is left out, by what its reason holds."""
+
+
+def mend_of(reason: str) -> str | None:
+    """Return what would mend a row that is left out for this reason; None where nothing is known to."""
+    return next((mend for part, mend in MENDS.items() if part in reason), None)
+
+
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
     "with_optimizer", "doubt", "batch_low", "batch_high",
@@ -303,7 +373,8 @@ def read_csv(path: Path) -> Reading:
         if isinstance(cells, str):
             broken.setdefault(cells, []).append(number)
         else:
-            rows.append(missing | dict(zip(names, cells, strict=False)))
+            row = missing | dict(zip(names, cells, strict=False))
+            rows.append(row | {"model": meant(row.get("source", ""), row.get("model", "").strip())})
     needed = [name for name in COLUMNS if name not in {"source", *_USUAL}]
     lacking = ", ".join(name for name in needed if name not in names)
     lacks = f" (no column {lacking}; needed: {', '.join(needed)})" if lacking else ""

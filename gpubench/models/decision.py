@@ -178,6 +178,7 @@ class Decision(Record, frozen=True, kw_only=True):
             apart.
         lines: The best offer for each kind of work, where none was named.
         unfitted: Why a prediction that decides rests on no fit, in words.
+        answer_doubts: The GPUs of the answers whose prices nothing confirms, each with how its price stands.
         clock: Where this computer's clock stands far from the newest price: both, and which ages count from.
     """
 
@@ -193,4 +194,5 @@ class Decision(Record, frozen=True, kw_only=True):
     by_gpu: tuple[Choice, ...] = ()
     lines: tuple[UsageLine, ...] = ()
     unfitted: str | None = None
+    answer_doubts: tuple[str, ...] = ()
     clock: str | None = None

@@ -16,7 +16,7 @@ from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
-from gpubench.spread import CARD, HOST, USUAL_PROCESS, USUAL_PROCESS_HOST_BOUND, Component
+from gpubench.spread import CARD, HOST, PARTS, USUAL_PROCESS, USUAL_PROCESS_HOST_BOUND, Component
 from gpubench.stats import (
     Z95,
     Prior,
@@ -383,11 +383,12 @@ class Measurement(Record, frozen=True, kw_only=True):
             source += f", moderated by those of {cases} cases (Smyth 2004)"
         rounds = sum(len(launch.accepted) for launch in self.launches)
         here = (
-            ("within process", median(self.within_launches), rounds, "rounds, correlation included"),
-            ("process", process, launches, source),
-            ("heat", self.slowing_to_come, launches, "clock and temperature from launch to launch"),
+            (median(self.within_launches), rounds, "rounds, correlation included"),
+            (process, launches, source),
+            (self.slowing_to_come, launches, "clock and temperature from launch to launch"),
         )
-        parts = (Component(name=name, half_width=h, n=n, source=said) for name, h, n, said in here)
+        named = zip(PARTS, here, strict=False)
+        parts = (Component(name=name, half_width=h, n=n, source=said) for name, (h, n, said) in named)
         return (*parts, HOST, CARD)
 
     @property

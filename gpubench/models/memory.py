@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     """Whether a step fits on a card."""
 
     FITS = "fits"
-    TOO_TIGHT = "too tight"
+    MAY_FIT = "may fit"
     DOES_NOT_FIT = "does not fit"
 
 
@@ -46,11 +46,11 @@ class CardMemory(Record, frozen=True, kw_only=True):
     ran_bytes: float = 0.0
 
     def verdict_of(self, device: Interval) -> Verdict:
-        """Say whether a need fits: its upper end decides, and the lower end whether it is only too tight."""
+        """Say whether a need fits: its upper end decides, and the lower end whether it may."""
         if device.high is not None and device.high <= self.usable_bytes:
             return Verdict.FITS
-        tight = device.low is None or device.low <= self.usable_bytes
-        return Verdict.TOO_TIGHT if tight else Verdict.DOES_NOT_FIT
+        may_fit = device.low is None or device.low <= self.usable_bytes
+        return Verdict.MAY_FIT if may_fit else Verdict.DOES_NOT_FIT
 
 
 class MemoryBasis(StrEnum):
@@ -168,7 +168,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     """The answer to "does it fit": the upper end of the need against what the card has.
 
     Attributes:
-        verdict: Too tight is where the likely figure may fit and its upper end does not.
+        verdict: It may fit where the lower end does and the upper end does not.
         largest_batch: The largest whose upper end fits; 0 where none does.
         one_may_fit: Whether the lower end of a batch of 1 fits where no upper end does.
         ran: Whether the case was run on such a card: it fits, whatever the upper end.
@@ -221,6 +221,15 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Return the figures, and whether it was run: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
         where = "in a reference run" if self.by_reference else "here"
         return f"it ran {where}; {self.needs()}" if self.ran else self.needs()
+
+    def likely_text(self) -> str:
+        """Return the likely figure and its interval: ``needs 6.0 (4.8 to 6.8) of 24 GiB``."""
+        unit, of = _of(self.card.listed_bytes)
+        return f"needs {self.need.device.over(unit).text()} {of}"
+
+    def most_text(self) -> str:
+        """Return the largest batch, which is that of eager steps where a graph may not fit."""
+        return f"{self.largest_batch:,}{' in eager steps' if self.in_eager_steps else ''}"
 
     def largest_text(self) -> str:
         """Return the largest batch in words, and by which execution where that tells two apart."""
@@ -294,7 +303,12 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
     >>> format_range(17.2 * 2**30, 17.2 * 2**30, 24 * 2**30)
     '17.2 of 24 GiB'
     """
-    unit, name = (GIB, "GiB") if of_bytes >= GIB else (MIB, "MiB")
-    of = format_number(of_bytes / unit).removesuffix(".0").removesuffix(".00")
+    unit, of = _of(of_bytes)
     ends = dict.fromkeys((format_number(low_bytes / unit), format_number(high_bytes / unit)))
-    return f"{' to '.join(ends)} of {of} {name}"
+    return f"{' to '.join(ends)} {of}"
+
+
+def _of(bytes_: float) -> tuple[float, str]:
+    """The unit of what there is, and what there is in words: ``of 24 GiB``."""
+    unit, name = (GIB, "GiB") if bytes_ >= GIB else (MIB, "MiB")
+    return unit, f"of {format_number(bytes_ / unit).removesuffix('.0').removesuffix('.00')} {name}"

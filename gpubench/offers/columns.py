@@ -72,11 +72,17 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     return Column(np.argsort(in_order)[kinds], tuple(values))
 
 
-class _Table:
-    """Offers, which of them the user gave for this one question, and the columns that were asked for."""
+BY_USER = "the user"
+"""Where the offers come from that were given for this one question: they are taken as they are."""
+UNTOLD = ""
+"""Where offers come from that are shipped, or of which nobody says."""
 
-    def __init__(self, offers: Sequence[Offer], by_user: Flags) -> None:
-        self.offers, self.by_user = offers, by_user
+
+class _Table:
+    """Offers, where each comes from, and the columns that were asked for."""
+
+    def __init__(self, offers: Sequence[Offer], origins: Column[str]) -> None:
+        self.offers, self.origins = offers, origins
         self._columns: dict[str, Column[Any]] = {}
 
     def column(self, name: str) -> Column[Any]:
@@ -117,13 +123,13 @@ class Offers(Sequence[Offer]):
         self._table, self._rows = table, rows
 
     @classmethod
-    def of(cls, offers: Iterable[Offer], by_user: Flags | None = None) -> Offers:
-        """Return offers with their columns; ``by_user`` are taken as they are, none where it is None."""
+    def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
+        """Return offers with their columns, and where each comes from: nobody says where that is None."""
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
-        by_user = np.zeros(len(every), dtype=bool) if by_user is None else by_user
-        return cls(_Table(every, by_user), np.arange(len(every)))
+        told = column_of([UNTOLD] * len(every) if origins is None else origins)
+        return cls(_Table(every, told), np.arange(len(every)))
 
     @classmethod
     def joined(cls, *parts: Offers) -> Offers:
@@ -131,8 +137,8 @@ class Offers(Sequence[Offer]):
         some = [part for part in parts if len(part)]
         if len(some) == 1:
             return some[0]
-        by_user = np.concatenate([np.zeros(0, dtype=bool), *(part.by_user for part in some)])
-        return cls.of([offer for part in some for offer in part], by_user)
+        origins = [origin for part in some for origin in part.origin.cells()]
+        return cls.of([offer for part in some for offer in part], origins)
 
     def __len__(self) -> int:
         """Return the number of offers."""
@@ -184,10 +190,15 @@ class Offers(Sequence[Offer]):
         """Of each as listed, for one of its GPUs."""
         return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
+    @property
+    def origin(self) -> Column[str]:
+        """Where each comes from: a refresh, an imported table, the user."""
+        return self._table.origins.take(self._rows)
+
     @cached_property
     def by_user(self) -> Flags:
         """Which the user gave for this one question."""
-        return self._table.by_user[self._rows]
+        return self.origin.equals(BY_USER)
 
     @property
     def is_owned(self) -> Flags:

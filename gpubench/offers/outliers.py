@@ -1,17 +1,21 @@
 """Is a price believable? A refresh, the list of offers and every ranking ask here, and nowhere else.
 
 There are two standards. Against the last known price of the same instance a jump is set aside when it is
-fetched. Against what other providers ask for the same GPU, a price far below or far above that nobody bears
-out is listed with the doubt, and does not rank unasked.
+fetched. A price far below or far above what others ask, which nobody bears out, is listed with the doubt and
+does not rank unasked. The others are the hosts beside it in its own source, else the other providers; where
+nobody else sells the GPU, they are the cheapest GPUs of all by the bandwidth of their memory.
+
+Only another hand bears a price out: another provider, in a table that another wrote. One file can hold any
+number of names.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain
+from functools import cache, cached_property
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -21,7 +25,7 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.labels import full_name, pricing_words
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import Offers, kinds_of
+from gpubench.offers.columns import BY_USER, UNTOLD, Offers, kinds_of
 from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
@@ -37,6 +41,9 @@ LOOSENING = 2.0
 WITNESS_RATIO = 2.0
 """A second provider whose price is within this ratio bears a price out."""
 
+FEWEST_ASKS = 3
+"""So many hosts of one source make a median to hold its cheapest one to."""
+
 ADMITTED_BY = "--accept-outliers"
 
 _Pay: TypeAlias = tuple[Pricing, bool]
@@ -47,19 +54,36 @@ _Scope: TypeAlias = tuple[Pricing | None, bool | None]
 
 
 class Standard(NamedTuple):
-    """What the other providers ask for a GPU-hour; ``loosened`` counts in how many respects they differ."""
+    """What others ask for a GPU-hour; ``loosened`` counts in how many respects they differ.
+
+    ``hosts`` are those of its own source, ``by_bandwidth`` is what the cheapest GPUs of all would cost.
+    """
 
     median_usd: float
     provider_count: int
-    loosened: int
+    loosened: int = 0
+    hosts: int = 0
+    by_bandwidth: bool = False
 
     @property
     def whose(self) -> str:
         """Whose price it is: "the median of 3 other providers ($8.00)"."""
+        if self.hosts:
+            return f"the median of the {self.hosts} hosts there ({format_usd(self.median_usd)})"
+        if self.by_bandwidth:
+            return f"what the cheapest GPUs cost by their bandwidth ({format_usd(self.median_usd)})"
         others = count(self.provider_count, "other provider")
         who = f"the median of {others}" if self.provider_count > 1 else "what the one other provider asks"
         how = ("", ", clouds and marketplaces alike", ", however paid")[self.loosened]
         return f"{who}{how} ({format_usd(self.median_usd)})"
+
+    @property
+    def in_short(self) -> str:
+        """Whose price it is, in a few words: "what 4 others ask"."""
+        if self.hosts or self.by_bandwidth:
+            return self.whose.partition(" (")[0]
+        who = "1 other asks" if self.provider_count == 1 else f"{self.provider_count} others ask"
+        return f"what {who}"
 
 
 class _Key(NamedTuple):
@@ -69,6 +93,16 @@ class _Key(NamedTuple):
     pricing: Pricing
     kind: str
     provider: str
+
+
+class _Hand(NamedTuple):
+    """Who set a price: the provider, and the table that says so; ``UNTOLD`` is one that can be trusted."""
+
+    provider: str
+    origin: str
+
+    def may_bear_out(self, other: _Hand) -> bool:
+        return self.provider != other.provider and (self.origin == UNTOLD or self.origin != other.origin)
 
 
 class _Voices(NamedTuple):
@@ -88,24 +122,20 @@ class _Voices(NamedTuple):
         return count, (low + high) / 2
 
 
-class _Asked(NamedTuple):
-    """Prices that can bear one out [USD per GPU-hour], in order: all of them, and those of each provider."""
-
-    ordered: Sequence[float]
-    by_provider: Mapping[str, Sequence[float]]
-
-    def somebody_else(self, provider: str, usd: float) -> bool:
-        """Return whether anybody but a provider asks about as much."""
-        return _about(self.ordered, usd) > _about(self.by_provider.get(provider, ()), usd)
-
-    def of_about(self, usd: float) -> set[str]:
-        """Return the providers that ask about as much."""
-        return {name for name, prices in self.by_provider.items() if _about(prices, usd)}
+_Asked: TypeAlias = Mapping[_Hand, Sequence[float]]
+"""Prices that can bear one out [USD per GPU-hour], those of each hand in order."""
 
 
-def _about(ordered: Sequence[float], usd: float) -> int:
-    """Return how many prices are within ``WITNESS_RATIO`` of one."""
-    return bisect_right(ordered, usd * WITNESS_RATIO) - bisect_left(ordered, usd / WITNESS_RATIO)
+def _of_about(asked: _Asked, usd: float) -> set[_Hand]:
+    """Return the hands of which a price is within ``WITNESS_RATIO`` of one."""
+    low, high = usd / WITNESS_RATIO, usd * WITNESS_RATIO
+    return {hand for hand, prices in asked.items() if bisect_right(prices, high) > bisect_left(prices, low)}
+
+
+@cache
+def _name(provider: str) -> str:
+    """Return the letters and digits of a provider's name: one seller may be spelled in many ways."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", provider).casefold()))
 
 
 class AskedPrices:
@@ -119,59 +149,133 @@ class AskedPrices:
         self._standard_of = cache(self._find_standard)
         self._voices = cache(self._find_voices)
         self._asked = cache(self._find_asked)
-        self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
-        for offer in offers:
+        self._is_alone = cache(self._find_alone)
+        self._prices: dict[str, dict[_Pay, dict[_Hand, list[float]]]] = {}
+        self._origins: dict[OfferKey, str] = {}
+        every = Offers.of(offers)
+        for offer, origin in zip(every, every.origin.cells(), strict=True):
             usd = offer.usd_per_gpu_hour
             if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED or usd <= 0:
                 continue
+            if origin != UNTOLD:
+                self._origins[offer_key(offer)] = origin
             paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
-            paid.setdefault(offer.provider.casefold(), []).append(usd)
+            paid.setdefault(_Hand(_name(offer.provider), origin), []).append(usd)
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
 
-        It is doubted below a fifth of the median of the other providers, and above five times that of its own
-        kind, unless a second provider asks within twice as much or as little. What nobody
-        else sells has no standard: believed.
+        It is doubted below a fifth of the median of the hosts in its own source. It is doubted below a fifth
+        of the median of the other providers, and above five times that of its own kind, unless a second
+        provider in another table asks within twice as much or as little. What nobody else sells is doubted,
+        unless it is shipped, below half of what the cheapest GPUs cost by their bandwidth.
         """
         own = offer.usd_per_gpu_hour
         if (standard := self._standard_of_doubt(offer)) is None:
             return None
-        return (
-            f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times "
-            f"{standard.whose}, and no second provider is within {WITNESS_RATIO:g}x of it"
-        )
+        words = f"{format_usd(own)} a GPU-hour is {format_number(own / standard.median_usd, 2)} times"
+        if standard.hosts:
+            return f"{words} {standard.whose}"
+        who = "no other provider sells this GPU" if standard.by_bandwidth else "no second provider is within"
+        near = "" if standard.by_bandwidth else f" {WITNESS_RATIO:g}x of it"
+        return f"{words} {standard.whose}, and {who}{near}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the same in a few words: "0.00091 times what 4 others ask"; None where it is believed."""
         if (standard := self._standard_of_doubt(offer)) is None:
             return None
-        others = "1 other asks" if standard.provider_count == 1 else f"{standard.provider_count} others ask"
-        return f"{format_number(offer.usd_per_gpu_hour / standard.median_usd, 2)} times what {others}"
+        return f"{format_number(offer.usd_per_gpu_hour / standard.median_usd, 2)} times {standard.in_short}"
+
+    def caution(self, offer: Offer) -> str | None:
+        """Return what to say of a price that is believed though nothing confirms it; None if something does.
+
+        That is a price of a GPU that nobody else sells, unless it is a company's list price that is shipped
+        or the user's own, and one under half of what the others ask.
+        """
+        if offer.pricing is Pricing.OWNED:
+            return None
+        usd, standard = offer.usd_per_gpu_hour, self._standard_of(_key(offer))
+        hand = self._hand(offer)
+        is_listed = offer.seller == "cloud" and hand.origin == UNTOLD
+        if not (is_listed or hand.origin == BY_USER) and (
+            standard is None or self._is_alone(offer.gpu_key, hand)
+        ):
+            return "a price that no other source confirms"
+        if standard is None:
+            return None
+        paid_alike = offer.pricing, Pricing.ON_DEMAND
+        is_low = usd * WITNESS_RATIO < standard.median_usd
+        if not is_low or self._witnesses(offer.gpu_key, hand, usd, *paid_alike):
+            return None
+        return f"{format_number(usd / standard.median_usd, 2)} times {standard.in_short}"
 
     def _standard_of_doubt(self, offer: Offer) -> Standard | None:
         """Return what the others ask where that makes a price doubtful."""
-        key = _key(offer)
-        return self._standard_of(key) if self._is_doubted(key, offer.usd_per_gpu_hour) else None
+        usd, median_usd, key = offer.usd_per_gpu_hour, offer.ask_median_usd_per_hour, _key(offer)
+        if median_usd is not None and (offer.ask_count or 0) >= FEWEST_ASKS:
+            hosts = Standard(float(median_usd) / offer.gpu_count, 0, hosts=offer.ask_count or 0)
+            if usd * MAX_RATIO < hosts.median_usd:
+                return hosts
+        hand = self._hand(offer)
+        if self._is_doubted(key, hand, usd):
+            return self._standard_of(key)
+        is_a_strangers = hand.origin != UNTOLD and self._is_alone(offer.gpu_key, hand)
+        cheapest = self._cheapest_by_bandwidth(offer) if is_a_strangers else None
+        return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.median_usd else None
+
+    def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
+        """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
+        return not any(other.may_bear_out(hand) for _, other, _ in self._prices_of(gpu_key))
+
+    def _cheapest_by_bandwidth(self, offer: Offer) -> Standard | None:
+        """Return what the GPU would cost at the rate of the cheapest; None where nobody knows."""
+        spec, rate = load_specs().get(offer.gpu_key), self._least_usd_per_byte
+        bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
+        if rate is None or bandwidth is None or offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
+            return None
+        return Standard(rate * bandwidth, 0, by_bandwidth=True)
+
+    @cached_property
+    def _least_usd_per_byte(self) -> float | None:
+        """The least that a GPU costs by its bandwidth, of those that several shipped providers sell."""
+        found = []
+        for gpu_key, prices in self._prices.items():
+            spec, voices = load_specs().get(gpu_key), list[float]()
+            for (pricing, _), by_hand in prices.items():
+                if pricing is Pricing.ON_DEMAND:
+                    voices += (median(each) for hand, each in by_hand.items() if hand.origin == UNTOLD)
+            if spec is not None and spec.memory_bandwidth_bytes_per_s and len(voices) > 1:
+                found.append(median(voices) / spec.memory_bandwidth_bytes_per_s)
+        return min(found, default=None)
 
     def is_below(self, offer: Offer) -> bool:
-        """Return whether a price is under what the others ask: only such a one can be a false answer."""
-        standard = self._standard_of(_key(offer))
+        """Return whether a doubtful price is under what it is held to: only that can be a false answer."""
+        standard = self._standard_of_doubt(offer)
         return standard is not None and offer.usd_per_gpu_hour < standard.median_usd
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""
         alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider)
-        keys = [_Key(*each) for each in alike.values]
-        standards = map(self._standard_of, keys)
+        standards = (self._standard_of(_Key(*each)) for each in alike.values)
         middle = np.array([math.nan if each is None else each.median_usd for each in standards], dtype=float)
         usd, standard = offers.usd_per_gpu_hour, middle[alike.codes]
-        doubted = (usd < standard / MAX_RATIO) | (usd > standard * MAX_RATIO)  # no standard is no doubt
-        for at in np.flatnonzero(doubted).tolist():
-            doubted[at] = self._is_doubted(keys[alike.codes[at]], float(usd[at]))
-        return doubted
+        within = (usd >= standard / MAX_RATIO) & (usd <= standard * MAX_RATIO)  # false without a standard
+        told = offers.column("ask_count").is_in(lambda asks: (asks or 0) >= FEWEST_ASKS)
+        suspects = ~within | told | ~offers.origin.equals(UNTOLD)
+        for at in np.flatnonzero(suspects).tolist():
+            suspects[at] = self._standard_of_doubt(offers[at]) is not None
+        return suspects
 
-    def _is_doubted(self, key: _Key, usd: float) -> bool:
+    def _hand(self, offer: Offer) -> _Hand:
+        return _Hand(_name(offer.provider), self._origins.get(offer_key(offer), UNTOLD))
+
+    def _witnesses(self, gpu_key: str, hand: _Hand, usd: float, *pricings: Pricing) -> set[_Hand]:
+        """Return the hands that bear a price out."""
+        asked = (self._asked(gpu_key, pricing) for pricing in pricings)
+        near = set[_Hand]().union(*(_of_about(each, usd) for each in asked))
+        return {each for each in near if each.may_bear_out(hand)}
+
+    def _is_doubted(self, key: _Key, hand: _Hand, usd: float) -> bool:
         """Hold a price to its standard, and ask whether anybody else bears it out.
 
         One that is too high is held to the median of its own kind, and a lone cent must not throw out an
@@ -185,13 +289,12 @@ class AskedPrices:
         is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
         if not is_low and (ratio <= MAX_RATIO or standard.loosened):
             return False
-        name = key.provider.casefold()
-        paid_alike = [self._asked(key.gpu_key, each) for each in {key.pricing, Pricing.ON_DEMAND}]
+        paid_alike = key.pricing, Pricing.ON_DEMAND
         if not is_low and standard.provider_count == 1:
-            witnesses = set().union(*(asked.of_about(standard.median_usd) for asked in paid_alike))
-            if len(witnesses - {name}) < 2:
+            witnesses = self._witnesses(key.gpu_key, hand, standard.median_usd, *paid_alike)
+            if len({each.provider for each in witnesses}) < 2:
                 return False
-        return not any(asked.somebody_else(name, usd) for asked in paid_alike)
+        return not self._witnesses(key.gpu_key, hand, usd, *paid_alike)
 
     def _find_standard(self, key: _Key) -> Standard | None:
         """Return what the others ask for the same; None where nobody does, or no such price is judged.
@@ -202,7 +305,7 @@ class AskedPrices:
             return None
         scopes: list[_Scope] = [(key.pricing, key.kind == "marketplace"), (key.pricing, None), (None, None)]
         for loosened, scope in enumerate(scopes):
-            others = self._voices(key.gpu_key, scope).of_others(key.provider.casefold())
+            others = self._voices(key.gpu_key, scope).of_others(_name(key.provider))
             if others is not None:
                 provider_count, median_usd = others
                 return Standard(median_usd, provider_count, loosened)
@@ -211,29 +314,28 @@ class AskedPrices:
     def _find_voices(self, gpu_key: str, scope: _Scope) -> _Voices:
         """Return the one price for which each provider stands [USD per GPU-hour]."""
         found: dict[str, list[float]] = {}
-        for pay, name, prices in self._prices_of(gpu_key):
+        for pay, hand, prices in self._prices_of(gpu_key):
             if scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
-                found.setdefault(name, []).extend(prices)
+                found.setdefault(hand.provider, []).extend(prices)
         voices = {name: median(prices) for name, prices in found.items()}
         return _Voices(voices, sorted(voices.values()))
 
     def _find_asked(self, gpu_key: str, pricing: Pricing) -> _Asked:
         """Return the prices that can bear one out, those that leave the card's form factor open included."""
         left_open = (key for key, spec in load_specs().items() if gpu_key in spec.variants)
-        found: dict[str, list[float]] = {}
-        for pay, name, prices in self._prices_of(gpu_key, *left_open):
+        found: dict[_Hand, list[float]] = {}
+        for pay, hand, prices in self._prices_of(gpu_key, *left_open):
             if pay[0] is pricing:
-                found.setdefault(name, []).extend(prices)
-        by_provider = {name: sorted(prices) for name, prices in found.items()}
-        return _Asked(sorted(chain.from_iterable(by_provider.values())), by_provider)
+                found.setdefault(hand, []).extend(prices)
+        return {hand: sorted(prices) for hand, prices in found.items()}
 
-    def _prices_of(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
+    def _prices_of(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, _Hand, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
         spec = load_specs().get(gpu_key)
         for key in (gpu_key, *(spec.variants if spec else ()), *more):
             for pay, by_provider in self._prices.get(key, {}).items():
-                for name, prices in by_provider.items():
-                    yield pay, name, prices
+                for hand, prices in by_provider.items():
+                    yield pay, hand, prices
 
 
 class Believed(NamedTuple):

@@ -17,6 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_json, write_file
 from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
+from gpubench.offers.columns import BY_USER
 from gpubench.offers.plausible import check, check_stamp
 from gpubench.offers.table import (
     Coverage,
@@ -37,7 +38,7 @@ _T = TypeVar("_T", Offer, Coverage)
 SNAPSHOT_VERSION = 2
 """Of a snapshot of prices, here and as published."""
 
-IMPORTED = "imported"
+IMPORTED, REFRESHED = "imported", "refreshed"
 WRITE_HINT = "give another folder with --results"
 MOST_SOURCES, MOST_COVERS = 200, 500
 """Of a snapshot, and of a source: each offer is held against each of them, and dozens are usual."""
@@ -121,7 +122,7 @@ def load_offers(
 
             own = read_own(extra, latest_day(today(), days_ahead=1))
             require_usable(own, extra.name)
-            tables.append(msgspec.structs.replace(own, by_user=True))
+            tables.append(msgspec.structs.replace(own, origin=BY_USER))
         if as_of is not None:
             tables = [up_to(table, as_of) for table in tables]
         return overlay(tables)
@@ -197,7 +198,7 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
             failure = (plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400),)
         aside = read.set_aside[name]
         tables.append(OfferTable(offers=source.offers, set_aside=aside, notes=failure, covers=source.covers))
-    return overlay(tables)
+    return msgspec.structs.replace(overlay(tables), origin=REFRESHED)
 
 
 def known_before(folder: Path) -> Sequence[Offer]:
@@ -241,7 +242,7 @@ def imported_offers(folder: Path) -> Iterator[OfferTable]:
             yield OfferTable(notes=(str(error),))
         else:
             table, _ = _believed_offers(rows, f"imported {path.stem}", latest_day(today()))
-            yield table
+            yield msgspec.structs.replace(table, origin=f"{IMPORTED} {path.stem}")
 
 
 def read_snapshot(path: Path) -> ReadSnapshot:

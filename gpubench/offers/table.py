@@ -8,12 +8,11 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import msgspec
-import numpy as np
 
 from gpubench.errors import MisuseError
 from gpubench.labels import full_name
 from gpubench.models import Offer, Pricing
-from gpubench.offers.columns import Offers
+from gpubench.offers.columns import UNTOLD, Offers
 from gpubench.offers.dates import PriceChange, change_of, price_day
 from gpubench.specs import load_specs
 from gpubench.units import count, plain
@@ -72,8 +71,8 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
 
     ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
-    ``changes`` is what list prices did from one table to the next. With ``by_user`` the offers are taken as
-    they are: the user gave them for this one question.
+    ``changes`` is what list prices did from one table to the next. ``origin`` is whose hand wrote the table:
+    of one hand no two prices bear each other out.
     """
 
     offers: Sequence[Offer] = ()
@@ -82,7 +81,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     changes: tuple[PriceChange, ...] = ()
-    by_user: bool = False
+    origin: str = UNTOLD
 
 
 def up_to(table: OfferTable, day: date) -> OfferTable:
@@ -127,7 +126,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     earlier offer that it does not list is retired.
     """
     below: dict[OfferKey, Offer] = {}
-    by_user: set[OfferKey] = set()
+    origins: dict[OfferKey, str] = {}
     set_aside: list[SetAside] = []
     notes: list[str] = []
     covers: list[Coverage] = []
@@ -140,13 +139,12 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         retired += (*table.retired, *map(below.pop, gone))
         moves = (change_of(below[key], fresh[key]) for key in fresh if key in below)
         changes += filter(None, moves)
-        by_user = by_user - fresh.keys() | (fresh.keys() if table.by_user else set())
+        origins |= dict.fromkeys(fresh, table.origin)
         below |= fresh
         set_aside += table.set_aside
         notes += table.notes
-    flags = np.fromiter((key in by_user for key in below), bool, len(below))
     return OfferTable(
-        offers=Offers.of(below.values(), flags),
+        offers=Offers.of(below.values(), map(origins.__getitem__, below)),
         set_aside=tuple(set_aside),
         notes=tuple(notes),
         covers=tuple(covers),

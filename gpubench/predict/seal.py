@@ -21,7 +21,7 @@ from gpubench.options import options_of, request_from, words_of
 from gpubench.predict.calibration import MOST_BYTES, hash_of, load_calibration
 from gpubench.predict.estimate import predict_from_shipped
 from gpubench.predict.request import PredictRequest
-from gpubench.specs import require_spec
+from gpubench.specs import usual_spec
 from gpubench.today import today
 from gpubench.units import figure_in, plain
 
@@ -202,5 +202,5 @@ def _case_of(given: dict[str, str]) -> PredictRequest:
     request = request_from(PredictRequest, given | switches)
     if len(request.gpus) != 1:
         raise MisuseError("a case is of one GPU: name it in the column gpu")
-    gpus = (require_spec(request.gpus[0]).key,)
+    gpus = (usual_spec(request.gpus[0]).key,)
     return msgspec.structs.replace(request, gpus=gpus, asked=())

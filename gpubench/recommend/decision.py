@@ -21,7 +21,6 @@ from gpubench.models import (
     Row,
     Source,
 )
-from gpubench.offers.table import offer_key
 from gpubench.profile.allowance import card_of
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates
@@ -65,7 +64,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         condition=condition,
         **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
         price_note=offer.note if machine is None or condition is PriceCondition.QUOTED else machine.source,
-        price_doubt=filtered.doubts.get(offer_key(offer)),
+        price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,

@@ -81,6 +81,10 @@ class FilterResult:
     owned: Mapping[Offer, Ownership]
     machines: Mapping[Offer, Ownership]
 
+    def doubt(self, offer: Offer) -> str | None:
+        """Return why the price of an offer that ranks is doubtful, in a few words; None where it is not."""
+        return self.doubts.get(offer_key(offer)) or self.asked.caution(offer)
+
 
 def sift(
     request: RankRequest,

@@ -181,6 +181,12 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         answers[name] = Answer(
             row=row, p_best=getattr(row, f"p_{name}"), toss_up=_toss_up(found, place, chances)
         )
+    doubts = (
+        f"{gpu_name(each.row.offer.gpu_key)} at {why}"
+        for each in answers.values()
+        if (why := filtered.doubt(each.row.offer))
+    )
+    decision = msgspec.structs.replace(decision, answer_doubts=tuple(dict.fromkeys(doubts)))
     return Ranking(
         as_of=filtered.market.today.isoformat(),
         objective=objective.in_words(request),

@@ -336,9 +336,10 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
     beyond = dict.fromkeys(
         gpu_name(each.offer.gpu_key) for each in decisive if each.row.estimate.is_extrapolated
     )
-    prices = [
+    of_choices = (
         f"{gpu_name(each.offer.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt
-    ]
+    )
+    prices = list(dict.fromkeys((*of_choices, *decision.answer_doubts)))
     few = underfed(recommended(decision))
     return [
         *([Caution(decision.clock, "this computer's clock looks wrong")] if decision.clock else []),

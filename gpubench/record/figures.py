@@ -97,6 +97,7 @@ DERIVED = (
     "samples_per_s_high",
     "tokens_per_s",
     "step_time_s",
+    "launch_step_times_s",
     "relative_half_width",
     "latency_p50_s",
     "latency_p95_s",

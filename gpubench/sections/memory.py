@@ -17,7 +17,6 @@ from gpubench.predict import memory
 from gpubench.predict.anchors import peaks_of
 from gpubench.predict.memory_answer import (
     MOST_NAMES,
-    CardAnswer,
     MemoryAnswer,
     MemoryAnswers,
     answer_memory,
@@ -111,6 +110,7 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
         )
         return
     for answer in answers:
+        yield Paragraph(text="\n".join(_does_it_fit(answer, by_name=by_name)))
         yield Table(
             caption=answer.label,
             columns=(Column(title="Memory"), Column(title="Likely, and 95 %", numeric=True)),
@@ -134,6 +134,19 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
             refused = [f"{gpu_name(x.gpu_key)}: no answer: {x.reason}" for x in answer.refused]
             if remarks := (*refused, *(each.reason for each in answer.speed_untold)):
                 yield Bullets(items=tuple(remarks))
+
+
+def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
+    """Answer in a line for each size of card that was asked for, else for all of them in one."""
+    holding = [card for card in answer.cards if card.fit.fits]
+    if not by_name:
+        least = holding[0].fit if holding else None
+        size = least and format_bytes(least.card.listed_bytes)
+        smallest = f"; on the smallest of them ({size}) at batch {least.most_text()} at most" if least else ""
+        yield f"{answer.label} {answer.fits_on()}{smallest}; needs {answer.need.device.by(format_bytes)}"
+    for card in answer.cards if by_name else ():
+        most = f"; largest batch {card.fit.most_text()}" if card.fit.fits else ""
+        yield f"{card.names()}: {card.fit.verdict_text()}{most}; {card.fit.likely_text()}"
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
@@ -189,14 +202,11 @@ def _made_of(caption: str, parts: MemoryParts) -> Table:
 
 
 def _by_card(caption: str, answer: MemoryAnswer, most: int | None = MOST_NAMES) -> Table:
-    def largest(card: CardAnswer) -> str:
-        return f"{card.fit.largest_batch:,}{' in eager steps' if card.fit.in_eager_steps else ''}"
-
     return table(
         caption,
         answer.cards,
         text("Cards", lambda card: card.names(most)),
-        number("Largest batch", largest),
+        number("Largest batch", lambda card: card.fit.most_text()),
         text("Answer", lambda card: _verdict(card.fit)),
         folded=True,
     )

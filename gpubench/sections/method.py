@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.parts import (
+    Bullets,
+    Cell,
+    Column,
+    Fact,
+    Facts,
+    Paragraph,
+    Part,
+    Table,
+    number,
+    table,
+    text,
+)
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe, what_and_action
 from gpubench.measure.checks import unique
@@ -14,6 +26,7 @@ from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, case_words, moment_words
+from gpubench.spread import PARTS
 from gpubench.units import (
     UNKNOWN,
     capitalized,
@@ -59,7 +72,7 @@ def _render(data: ReportData) -> Block | None:
         _findings(data),
     ]
     if data.results:
-        parts += [_rounds_table(data.results), _spread_table(data.results)]
+        parts += [_rounds_table(data.results), _spread_table(data.results), _ledger_table(data.results)]
     if costs := _cold(data):
         parts.append(
             table(
@@ -242,21 +255,36 @@ def _rounds(m: Measurement) -> str:
 
 def _spread_table(results: Sequence[Result]) -> Table:
     return table(
-        "Spread of every case: seconds per step over rounds, and over launches",
-        [(result.measurement.label, spread(result.measurement)) for result in results],
-        text("Case", lambda row: plain(row[0], 100)),
+        "Spread of every case: seconds per step over rounds, and of each launch",
+        [(result.measurement, spread(result.measurement)) for result in results],
+        text("Case", lambda row: plain(row[0].label, 100)),
         number("Median round", lambda row: format_duration(row[1]["step_time_median_s"])),
         number("MAD", lambda row: format_duration(row[1]["step_time_mad_s"])),
         number(
             "5th to 95th percentile", lambda row: _range(row[1]["step_time_p5_s"], row[1]["step_time_p95_s"])
         ),
         number("Outliers", lambda row: f"{row[1]['outliers']} of {row[1]['rounds']}"),
-        number(
-            "Launches, least to most",
-            lambda row: _range(row[1]["launch_step_time_min_s"], row[1]["launch_step_time_max_s"]),
-        ),
+        number("Each launch", lambda row: ", ".join(map(format_duration, row[0].launch_step_times_s))),
         folded=True,
     )
+
+
+def _ledger_table(results: Sequence[Result]) -> Table:
+    def share(name: str) -> Cell[Measurement]:
+        return number(name.capitalize(), lambda m: _half_width(m, name))
+
+    return table(
+        "What each figure may be wrong by (95 %); host and card are those of another of the kind",
+        [result.measurement for result in results],
+        text("Case", lambda m: plain(m.label, 100)),
+        *map(share, PARTS),
+        folded=True,
+    )
+
+
+def _half_width(m: Measurement, name: str) -> str:
+    known = {part.name: part.half_width for part in m.ledger}.get(name)
+    return UNKNOWN if known is None else format_percent(known)
 
 
 def _range(least: float | None, most: float | None) -> str:

@@ -98,7 +98,7 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     """How far predictions were off: the whole first, then slice by slice."""
     owned, heaviest = document["no_gpu_owned"], document["heaviest_source"]
-    scores = {"all pairs": document, **document["by_slice"]}
+    scores, mends = {"all pairs": document, **document["by_slice"]}, document.get("mends", {})
     if document.get("inference") is not None:
         scores["inference"] = document["inference"]
 
@@ -108,7 +108,10 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
         f"no GPU owned: {owned['rows']} rows, MAPE {mape}, median {median}",
         f"order: Spearman {format_number(document['spearman'])}; throughput lost by the first choice: {lost}",
         *(f"column missing, taken as {each}" for each in document.get("assumed", ())),
-        *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
+        *(
+            f"skipped: {count_} x {reason}" + (f": {mends[reason]}" if mends.get(reason) else "")
+            for reason, count_ in document.get("skipped", {}).items()
+        ),
     ]
     if (several := document.get("several_gpus")) is not None:
         off, covered = format_percent(several["mape"]), format_percent(several["coverage_90"])

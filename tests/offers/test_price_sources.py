@@ -145,6 +145,18 @@ def test_two_sizes_under_one_name_are_two_instances_told_apart_by_memory():
     assert [o.instance for o in alone.offers] == ["A100 SXM4 80GB"]
 
 
+def test_a_host_on_a_riser_or_often_away_is_no_quote_and_no_ask():
+    table = _vast(
+        _vast_host("A100 SXM4", 80, 0.1, pcie_bw=0.4, reliability2=0.999),
+        _vast_host("A100 SXM4", 80, 0.2, pcie_bw=22.0, reliability2=0.55),
+        _vast_host("A100 SXM4", 80, 0.3, pcie_bw=None, reliability2=None),
+        _vast_host("A100 SXM4", 80, 0.9, pcie_bw=12.0, reliability2=0.985),
+    )
+    (offer,) = table.offers
+    assert (float(offer.price_usd_per_hour), offer.ask_count) == (0.3, 2)
+    assert _vast(_vast_host("A100 SXM4", 80, 0.1, pcie_bw=0.4)).offers == ()
+
+
 def test_stock_is_said_where_a_source_says_it(monkeypatch):
     monkeypatch.setenv("LAMBDA_API_KEY", "k")
     stock = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.cli.verbs import predict as verb
 from gpubench.errors import MisuseError
+from gpubench.interval import Interval
 from gpubench.predict.calibration import load_calibration
+from gpubench.units import GIB
 
 
 def test_show_prints_a_document_or_words():
@@ -63,3 +66,29 @@ def test_a_calibration_of_other_tables_is_older():
     for name in ("gpus.csv", "published.csv"):
         older = msgspec.structs.replace(calibration, inputs=calibration.inputs | {name: "0" * 64})
         assert older.stale == (name,)
+
+
+def test_memory_begins_with_whether_it_fits():
+    """One line for each card: the verdict, the largest batch, one figure and its interval."""
+    asked = ("memory", "transformer", "--batch-size", "16", "--gpu", "RTX 4090", "--gpu", "RTX 5080")
+    done = gpubench(None, *asked, "--gpu", "RTX 5070")
+    head, _, _ = done.stdout.partition("\n\n")
+    lines = re.sub(r"\n(?!RTX)", " ", head).splitlines()
+    smallest, middle, largest = (" ".join(line.split()) for line in lines)
+    assert smallest.startswith("RTX 5070: does not fit; largest batch ")
+    assert middle.startswith("RTX 5080: may fit; largest batch ")
+    assert largest.startswith("RTX 4090: fits")
+    told = {
+        card["gpu_keys"][0]: card for card in json.loads(gpubench(None, *asked, "--json").stdout)["cards"]
+    }
+    card = told["nvidia-geforce-rtx-4090-24gb"]
+    assert f"; largest batch {card['largest_batch']}" in largest
+    need = Interval(*(card[f"device_bytes{end}"] / GIB for end in ("", "_low", "_high")))
+    assert largest.endswith(f"; needs {need.text()} of 24 GiB")
+
+
+def test_memory_of_no_card_in_particular_begins_with_how_many_hold_it():
+    first = " ".join(gpubench(None, "memory", "vgg16").stdout.partition("\n\n")[0].split())
+    assert " fits on " in first
+    assert "; on the smallest of them (" in first
+    assert " GiB) at batch " in first

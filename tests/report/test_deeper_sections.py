@@ -28,6 +28,7 @@ from gpubench.sections.processor import cpu_gpu_pairs
 from gpubench.sections.roofline import LOOKS, points_of
 from gpubench.sections.stability import deviations
 from gpubench.sections.telemetry import GAP_S, MOST_POINTS, strip, timeline
+from gpubench.spread import PARTS
 from gpubench.units import UNKNOWN, format_number, format_percent
 
 from . import samples
@@ -682,7 +683,12 @@ def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_meth
     tables = {part.caption: part for part in block_of("method", data).parts if isinstance(part, Table)}
     spread = next(table for caption, table in tables.items() if caption.startswith("Spread"))
     assert len(spread.rows) == len(data.results)
-    assert all(row[4].endswith(" of 60") and " to " in row[5] for row in spread.rows)
+    assert all(row[4].endswith(" of 60") and len(row[5].split(", ")) == 3 for row in spread.rows)
+    ledger = next(table for caption, table in tables.items() if caption.startswith("What each figure"))
+    assert [column.title for column in ledger.columns[1:]] == [name.capitalize() for name in PARTS]
+    measured = [result.measurement for result in data.results]
+    assert [row[2] for row in ledger.rows] == [format_percent(m.between_launches) for m in measured]
+    assert {row[4:] for row in ledger.rows} == {("0.60 %", "5.0 %")}
     cold = next(table for caption, table in tables.items() if caption.startswith("Paid once"))
     assert cold.rows == (("import", "3.00 s"), ("first step", "500 ms"))
 

@@ -9,10 +9,14 @@ import pytest
 from csvs import write_csv
 from typer.testing import CliRunner
 
+from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
+from gpubench.profile import load_profiles
+from gpubench.sections.prediction import scored
 from tools.evaluate import score
-from tools.published import DATA
+from tools.published import DATA, meant, model_profiles, published_rows, totals_of
 
 KEYS = {
     "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor", "spearman", "regret", "by_slice",
@@ -107,3 +111,69 @@ def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
     assert json.loads(result.stdout)["mape"] == document["mape"]
     result = CliRunner().invoke(app, ["predict", "score", str(path)])
     assert "MAPE" in result.stdout
+
+
+# --- names, and what would mend a row ----------------------------------------------------------------------
+
+OURS = [
+    {"source": "mine", "mode": "train", "gpu": gpu, "model": "transformer", "precision": "amp", "batch_size": "8",
+     "metric": "throughput", "unit": "tokens/s", "value": value}
+    for gpu, value in (("RTX 3090", "30000"), ("RTX 4090", "52000"), ("NVIDIA A100-SXM4-80GB", "60000"))
+]  # fmt: skip
+
+
+def test_a_workload_of_ours_is_scored_by_its_name(tmp_path):
+    document = score(write_csv(tmp_path / "x.csv", OURS))
+    assert document["rows"] == {"read": 3, "used": 3, "skipped": 0}
+    assert document["pairs"] == 6
+    assert document["by_slice"]["model: transformer"]["pairs"] == 6
+
+
+def test_a_workload_is_told_as_the_published_profile_of_the_same_network_is():
+    """ResNet-50 is in both: one profile was traced from torchvision, the other from the workload."""
+    found = totals_of(load_profiles()["resnet50"], TaskKind.TRAIN)
+    published = model_profiles().loc[("train", "resnet50")]
+    for column, value in found.items():
+        if column not in {"tokens_per_sample", "approximate"}:
+            assert value == pytest.approx(published[column], rel=2e-3, abs=1e-4), column
+
+
+@pytest.mark.parametrize("name", ["llama_1b", "bert_transfer", "augment"])
+def test_a_workload_whose_weights_are_in_bfloat16_or_frozen_has_no_such_profile(name):
+    assert ("train", name) not in model_profiles().index
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "profile"),
+    [
+        ("MLPerf v3.1", "BERT", "bert_large_s512"),
+        ("mlperf", "resnet", "resnet50"),
+        ("mine", "bert", "bert"),
+        ("mine", "vit_b16", "vit_b16+Adam"),
+        ("mine", "vgg16", "vgg16"),
+    ],
+)
+def test_a_label_means_the_model_of_its_publisher(source, model, profile):
+    assert meant(source, model) == profile
+
+
+def test_the_labels_have_a_source_and_a_profile():
+    for row in published_rows("labels.csv"):
+        assert row["source"]
+        assert ("train", row["model"]) in model_profiles().index
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpu": "nobody's"}, {"precision": "fp7"}, {"mode": "sleep"}, {"model": "nobodynet"}, {"value": "-1"},
+        {"model": "resnet50"}, {"unit": "parsecs"}, {"unit": "ms", "metric": "step_time", "batch_size": "0"},
+        {"gpu": "AMD Instinct MI250 (per GCD)"},
+    ],
+)  # fmt: skip
+def test_each_refused_row_says_what_would_mend_it(change, tmp_path):
+    document = score(write_csv(tmp_path / "x.csv", [OURS[0] | change, *OURS]))
+    (reason,) = document["skipped"]
+    assert document["mends"][reason]
+    told = [item for part in scored(document) if isinstance(part, Bullets) for item in part.items]
+    assert f"skipped: 1 x {reason}: {document['mends'][reason]}" in told

@@ -2,7 +2,7 @@
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is cut at 64 rows, so each model is
 asked for by itself; an answer of 64 rows may be cut. A host is one machine at one moment: quotes carry the
-number of hosts and their median.
+number of hosts and their median. Hosts that are often away, or whose GPUs hang on a riser, are passed over.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 """A host that asks nothing would be the cheapest of its like, and hide them."""
 
 
+LEAST_RELIABILITY = 0.98
+"""Share of the time that a host is to be there: below it, a job of a day is likely to be cut."""
+LEAST_PCIE_GB_PER_S = 5.0
+"""Measured bandwidth to a GPU; a slot of eight lanes has 6 and more, a riser of one lane under 1."""
+
+
 class _Host(msgspec.Struct):
     gpu_name: str
     num_gpus: int
@@ -75,6 +81,8 @@ class _Host(msgspec.Struct):
     dph_total: Annotated[float, _PRICE]  # USD per hour of the whole machine with its default disk
     cpu_cores_effective: float | None = None
     verification: str | None = None
+    reliability2: float | None = None
+    pcie_bw: float | None = None  # GB/s
 
 
 class _Answer(msgspec.Struct):
@@ -103,7 +111,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     yield from unread
     alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
     for host in hosts:
-        if host.verification in {None, "verified"}:
+        if _passes(host):
             alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
     for (name, count, memory_gib), group in alike.items():
         cheapest = min(group, key=lambda host: host.dph_total)
@@ -126,6 +134,15 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
         )
     if len(answer.offers) < ROWS_PER_MODEL and not unread:
         yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
+
+
+def _passes(host: _Host) -> bool:
+    """Return whether a host is good enough to be quoted; what it does not say is not held against it."""
+    return (
+        host.verification in {None, "verified"}
+        and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
+        and (host.pcie_bw is None or host.pcie_bw >= LEAST_PCIE_GB_PER_S)
+    )
 
 
 SOURCE = Source("vast", "vast", fetch)

@@ -1,0 +1,95 @@
+"""Prices of strangers through the door: none wins a ranking unless the answer itself says what is wrong."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from gpubench import rank
+from gpubench.labels import gpu_name
+from gpubench.models import Ranking, SentenceKind
+from gpubench.offers.importing import import_offers
+
+DAY, AS_OF = "2026-11-18", "2026-11-20"
+COLUMNS = (
+    "provider", "instance", "gpu_key", "gpu_count", "price_usd_per_hour", "pricing", "kind", "price_date", "ram_gib",
+)  # fmt: skip
+
+
+def row(gpu: str, usd: float, count: int = 1, **told: object) -> dict[str, object]:
+    usual = {"provider": "stranger", "instance": f"bait {count}x {gpu}", "kind": "marketplace"}
+    told = {"gpu_key": gpu, "gpu_count": count, "price_usd_per_hour": usd, "price_date": DAY} | told
+    return usual | {"pricing": "on_demand"} | told
+
+
+CASES: dict[str, list[dict[str, object]]] = {
+    "a lone ask at a cent": [row("RTX 4080", 0.01)],
+    "a lone ask at a third": [row("RTX 4080", 0.06)],
+    "two names in one file": [
+        row("H200 SXM", 0.01, provider="fakecloud", kind="vm"),
+        row("H200 SXM", 0.012, provider="othercloud", kind="vm"),
+    ],
+    "two names of a card that nobody else sells": [
+        row("RTX 4080", 0.02, provider="fakecloud", kind="vm"),
+        row("RTX 4080", 0.021, provider="othercloud", kind="vm"),
+    ],
+    "a point behind the name": [
+        row("H200 SXM", 0.01, provider="fakecloud"),
+        row("H200 SXM", 0.012, provider="fakecloud."),
+    ],
+    "a letter of another alphabet": [
+        row("H200 SXM", 0.01, provider="fakecloud"),
+        row("H200 SXM", 0.012, provider="f\u0430kecloud"),
+    ],
+    "known names in a region that is none": [
+        row("H200 SXM", 0.01, provider="aws", kind="vm", region="moon-1"),
+        row("H200 SXM", 0.01, provider="azure", kind="vm", region="moon-1"),
+    ],
+    "a host at a fifth to a quarter": [row("RTX 4090", 0.09)],
+    "spot at a cent": [row("H100 SXM", 0.01, pricing="spot")],
+    "spot at a cent where nobody else sells": [row("RTX 4080", 0.01, pricing="spot")],
+    "an absurd count": [row("H100 SXM", 30.0, 1024)],
+    "a price that does not grow with the count": [row("H100 SXM", 2.5), row("H100 SXM", 2.5, 8)],
+    "a price per minute": [
+        row(gpu, usd / 60)
+        for gpu, usd in (("RTX 4080", 0.28), ("RTX 5080", 0.35), ("RTX 4090", 0.4), ("H100 SXM", 2.5))
+    ],
+    "a wrong name that maps to a better card": [
+        row("H100 SXM", 0.25, instance="bait 1x Tesla T4"),
+        row("B200", 0.35, instance="bait 1x Tesla T4 16GB"),
+    ],
+    "a host whose memory lies": [row("RTX A6000", 0.08, instance="bait 1x RTX 3060", ram_gib=4096)],
+}
+
+
+def asked_of(tmp_path: Path, rows: list[dict[str, object]], **options: object) -> Ranking:
+    table = tmp_path / "feed.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, dict.fromkeys([*COLUMNS, *(name for each in rows for name in each)]))
+        writer.writeheader()
+        writer.writerows(rows)
+    import_offers(table, results=tmp_path / "results", accept_outliers=True)
+    return rank("resnet50", results=tmp_path / "results", as_of=AS_OF, spot=True, **options)
+
+
+def uncautioned(ranking: Ranking) -> list[str]:
+    """Return the answers that are a bait, and whose GPU no caution of the answer names."""
+    cautions = " ".join(each.text for each in ranking.sentences if each.kind is SentenceKind.CAUTION)
+    named = {name: answer.row.offer for name, answer in ranking.answers.items()}
+    named["first"] = ranking.decision.choice.offer
+    baits = {name: offer for name, offer in named.items() if offer.instance.startswith("bait")}
+    return [name for name, offer in baits.items() if f"{gpu_name(offer.gpu_key)} at " not in cautions]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("options", [{}, {"sort": "cost"}, {"sort": "time"}], ids=str)
+def test_no_bait_wins_without_a_caution(tmp_path, case, options):
+    assert not uncautioned(asked_of(tmp_path, CASES[case], **options))
+
+
+def test_a_bait_can_win_at_all(tmp_path):
+    """Else the test above could not fail: what other sources bear out is believed, and wins."""
+    ranking = asked_of(tmp_path, [row("RTX 4090", 0.18)], sort="cost")
+    assert ranking.answers["cheapest"].row.offer.instance.startswith("bait")
