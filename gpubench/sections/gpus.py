@@ -35,7 +35,7 @@ def _render(data: ReportData) -> Block | None:
         # What is uncertain in a tie are the predictions: their measurement would decide it.
         guessed = [gpu_name(r.offer.gpu_key) for r in shown[:tied] if r.estimate.basis == "predicted"]
         which = listing(guessed[:2]) if guessed else "with `--publish`"
-        caption += f" The {tied} on the band are statistically tied. To decide, measure {which}."
+        caption += f" The {tied} on the band cannot be told apart. To decide, measure {which}."
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
