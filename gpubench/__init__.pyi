@@ -114,7 +114,7 @@ def rank(
     None, min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str |
     Sequence[str] = (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool =
     False, cooling: Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy:
-    bool = False, own: str | Sequence[str] = (), max_purchase_usd: float | None = None, jobs_per_month: float
+    bool = False, have: str | Sequence[str] = (), max_purchase_usd: float | None = None, jobs_per_month: float
     | None = None, host_usd: float | None = None, psu_watts: float | None = None, slots: int | None = None,
     years: float = 3.0, utilization: float | tuple[float, float] | tuple[float, float, float] | str = ...,
     resale: float | tuple[float, float] | tuple[float, float, float] | str = ..., tariff: float | tuple[float,
@@ -162,7 +162,7 @@ def report(
     None, min_tensor_cores: int | None = None, line: str | Sequence[str] = (), architecture: str |
     Sequence[str] = (), max_watts: float | None = None, ecc: bool = False, fp64: bool = False, nvlink: bool =
     False, cooling: Literal["active", "passive", "liquid", "module"] | None = None, rent: bool = False, buy:
-    bool = False, own: str | Sequence[str] = (), max_purchase_usd: float | None = None, jobs_per_month: float
+    bool = False, have: str | Sequence[str] = (), max_purchase_usd: float | None = None, jobs_per_month: float
     | None = None, host_usd: float | None = None, psu_watts: float | None = None, slots: int | None = None,
     years: float = 3.0, utilization: float | tuple[float, float] | tuple[float, float, float] | str = ...,
     resale: float | tuple[float, float] | tuple[float, float, float] | str = ..., tariff: float | tuple[float,

@@ -96,11 +96,12 @@ _EXAMPLE = (
 
 
 def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, dict[str, float]]:
-    """Read one ``--own`` description.
+    """Read one ``--have`` description.
 
     Args:
-        spec: Parts between commas: the GPU (``2x NAME`` for two), then in any order its price in USD and, as
-            wanted, ``host``, ``resale`` and ``upkeep`` sums, years, percent of hours used, W, PUE, USD/kWh.
+        spec: Parts between commas: the GPU (``2x NAME`` for two), then as wanted, in any order: its price in
+            USD (without one it is owned already), ``host``, ``resale`` and ``upkeep`` sums, years, percent of
+            hours used, W, PUE, USD/kWh.
         own_keys: Devices that only the user's own runs know: ``cpu``, a Mac.
 
     Returns:
@@ -110,12 +111,12 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         ``upkeep_usd_per_hour`` at work.
 
     Raises:
-        MisuseError: If the GPU is unknown, the price is missing, or a part is not understood; the message
+        MisuseError: If the GPU is unknown, or a part is not understood; the message
             names the part and shows a whole example.
     """
     parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
     if not parts[0]:
-        raise MisuseError(f"--own names no GPU; write it like {_EXAMPLE}")
+        raise MisuseError(f"--have names no GPU; write it like {_EXAMPLE}")
     counted = re.fullmatch(r"(?P<count>\d{1,3}) ?[xX] ?(?P<name>.+)", parts[0])
     gpu_count = int(counted["count"]) if counted else 1
     name = counted["name"] if counted else parts[0]
@@ -125,20 +126,18 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         gpu = require_spec(name)
         if gpu.variants or gpu.not_ranked_because:
             why = gpu.not_ranked_because or f"its form factor is open: name one of {', '.join(gpu.variants)}"
-            raise MisuseError(f"--own: {gpu.short_name} cannot be ranked: {why}")
+            raise MisuseError(f"--have: {gpu.short_name} cannot be ranked: {why}")
     if not 1 <= gpu_count <= 64:
-        raise MisuseError(f"--own: {gpu_count} GPUs; give 1 to 64")
+        raise MisuseError(f"--have: {gpu_count} GPUs; give 1 to 64")
     values: dict[str, float] = {}
     for part in parts[1:]:
         field, value = _read(part)
         if field in values:
-            raise MisuseError(f"--own gives {_words(field)} twice ({part!r}); once is enough")
+            raise MisuseError(f"--have gives {_words(field)} twice ({part!r}); once is enough")
         values[field] = value
-    if "purchase_usd" not in values:
-        raise MisuseError(f"--own {parts[0]!r} has no price; write it like {_EXAMPLE}")
-    total = values["purchase_usd"] + values.get("host_usd", 0.0)
+    total = values.setdefault("purchase_usd", 0.0) + values.get("host_usd", 0.0)
     if values.get("resale_usd", 0.0) > total:
-        raise MisuseError(f"--own: resale {values['resale_usd']:g} USD is above the {total:g} USD paid")
+        raise MisuseError(f"--have: resale {values['resale_usd']:g} USD is above the {total:g} USD paid")
     return key, gpu_count, values
 
 
@@ -149,9 +148,9 @@ def _read(part: str) -> tuple[str, float]:
             value = float(found["value"]) * factor
             low, high = _LIMITS[field]
             if not low <= value <= high:
-                raise MisuseError(f"--own: {_words(field)} {part!r} is outside {low:g} to {high:g}")
+                raise MisuseError(f"--have: {_words(field)} {part!r} is outside {low:g} to {high:g}")
             return field, value
-    raise MisuseError(f"--own: {part!r} is not understood; write it like {_EXAMPLE}")
+    raise MisuseError(f"--have: {part!r} is not understood; write it like {_EXAMPLE}")
 
 
 def _words(field: str) -> str:

@@ -224,7 +224,7 @@ def _check_key(key: str, *_: object) -> None:
 
 def _check_pricing(pricing: Pricing, *_: object) -> None:
     if pricing not in TO_RENT:
-        raise ImplausibleError(f"{pricing!s} is said of your own hardware alone, by --own")
+        raise ImplausibleError(f"{pricing!s} is said of your own hardware alone, by --have")
 
 
 def _check_kind(kind: str, *_: object) -> None:

@@ -74,7 +74,7 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
             f"{spelled(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
         )
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
-    yield rents and bool(asked.own), "--rent contradicts --own; leave one of them out"
+    yield rents and bool(asked.own), "--rent contradicts --have; leave one of them out"
     yield (
         rents and asked.max_purchase_usd is not None,
         "--rent contradicts --max-purchase-usd; leave one of them out",
@@ -114,7 +114,7 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
         )
         yield (
             not (asked.buys or asked.own),
-            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --own",
+            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --have",
         )
         yield (
             asked.was_given("utilization"),

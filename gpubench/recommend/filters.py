@@ -169,7 +169,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     if of_hosts := [each for each in excluded if each.option in HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
-        return f"quote one with --own '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
+        return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
     if without := [each for each in excluded if each.option == NO_KERNELS]:
         return f"among them, {_with_reason(without[-1])}"
     if last is not None and last.option == NO_FIGURE:
@@ -288,7 +288,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             buy = "; --buy ranks what it costs to buy" if is_sold else ""
             raise MisuseError(
                 f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
-                f"or give its price with --offers or --own{buy}"
+                f"or give its price with --offers or --have{buy}"
             )
         matched |= meant & keys
     return frozenset(matched)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.labels import gpu_name
-from gpubench.models import Answer, BuyOrRent, Choice, Job, Ranking, Row
+from gpubench.labels import gpu_name, gpus_of
+from gpubench.models import Answer, BuyOrRent, Choice, Job, PriceCondition, Ranking, Row
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.decision import beside, choice_of, decide, decisive_places, likely_use
+from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import recorded
@@ -24,7 +25,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
-from gpubench.units import count, plain
+from gpubench.units import count, format_duration, format_usd, plain
 
 
 def judge_offers(
@@ -66,6 +67,7 @@ def judge_offers(
     said = verdict(found, ranking, made)
     decisive = (
         *_none_of_ones_own(request, found),
+        *_had(found, made),
         *(each.text for each in said.beside),
         *notes,
         *decisive_notes(found, priced),
@@ -87,6 +89,31 @@ def _none_of_ones_own(request: RankRequest, found: Eligible) -> tuple[str, ...]:
     more = f", and {count(others, 'more price')} besides" if others else ""
     offer = f"{gpu_name(each.offer.gpu_key)} at {plain(each.offer.provider)}"
     return (f"No price of {plain(request.offers.name)} is ranked: {offer}: {each.reason}{more}.",)
+
+
+def _had(found: Eligible, made: Mapping[int, Row]) -> Iterator[str]:
+    """Yield a sentence for each machine that somebody has: against the best to rent, or why it has no row."""
+    place_of = {found.offers[place]: place for place in owned(found).tolist()}
+    for offer, machine in found.filtered.owned.items():
+        if machine.condition is not PriceCondition.QUOTED:
+            continue
+        if offer in place_of:
+            mine, rented = made[place_of[offer]], int(np.argmin(found.is_owned))
+            if found.pool.work is not None and not found.is_owned[rented]:
+                bill = "energy" if not machine.purchase_usd else "owning it"
+                there = f"{gpus_of(made[rented].offer)} at {plain(made[rented].offer.provider, 40)}"
+                yield (
+                    f"Your {gpus_of(offer)}: {_takes(mine)} of {bill}; "
+                    f"renting {there}: {_takes(made[rented])}."
+                )
+        else:
+            mine_too = (each for each in found.excluded if each.offer == offer)
+            yield from (f"Your {gpus_of(offer)} is not ranked: {each.reason}." for each in mine_too)
+
+
+def _takes(row: Row) -> str:
+    hours = row.hours.value or 0.0
+    return f"{format_duration(hours * SECONDS_PER_HOUR)} and {format_usd(row.cost_usd.value)}"
 
 
 def _rows_by_place(found: Eligible, shown: Indices) -> dict[int, Row]:
@@ -139,7 +166,8 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     """Return the ranking in figures; ``priced`` has all rent that owned hardware is held against."""
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     offers = (found.offers[place] for place in owned(found).tolist())
-    machines = {offer: filtered.owned[offer] for offer in offers if offer in filtered.owned}
+    bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
+    machines = {offer: bought[offer] for offer in offers if offer in bought}
     beside_rent: tuple[BuyOrRent, ...] = ()
     if machines:
         beside_rent = against_rent(request, found.finder.within_limits(priced.offers)[0], machines)

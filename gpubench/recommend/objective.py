@@ -260,12 +260,13 @@ def hours(
 ) -> Floats:
     """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
-    One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
-    no start-up; what a spot instance loses is lost from its rate already. ``startup`` is the factor by which
-    a start takes more than is assumed, one for all or of the shape of ``rate``.
+    One job over all GPUs has the whole rate, and so have the streams of inference; of independent jobs each
+    has one GPU. Owned hardware needs no start-up; what a spot instance loses is lost from its rate already.
+    ``startup`` is the factor by which a start takes more than is assumed, one for all or of the shape of
+    ``rate``.
     """
     assert pool.work is not None  # hours are of a job; without one offers are ordered by value
-    if not request.one_job_over_all_gpus:
+    if not request.shares_work:
         rate = rate / _beside(pool.count[rows], rate)
     work = economics.train_hours(pool.work.samples, rate)
     start = np.where(pool.is_owned[rows], 0.0, request.rented_startup_minutes / economics.MINUTES_PER_HOUR)
@@ -308,7 +309,7 @@ def cost_of_billed(
     """Return what so many hours on the bill cost [USD]; as ``cost`` otherwise."""
     if price is None:
         price = _beside(pool.price[rows], billed_hours)
-    if not request.one_job_over_all_gpus:
+    if not request.shares_work:
         price = price / _beside(pool.count[rows], billed_hours)
     rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # a disk of one's own is paid for
     storage, egress = request.storage_usd_per_month * rented, request.egress_usd * rented

@@ -145,6 +145,8 @@ def card_share(owned: Ownership) -> float:
 def offer_of(owned: Ownership) -> Offer:
     """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
     years = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
+    if not owned.purchase_usd:
+        years = "yours"
     return Offer(
         provider=QUOTED if owned.source == QUOTED else "buy",
         instance=", ".join(filter(None, (card_condition(owned.condition), years))),
@@ -181,7 +183,9 @@ def ownerships(
     Raises:
         MisuseError: If a quote is not understood, or the power of its GPU is not known.
     """
-    quotes = [parse_owned(text, own_keys) for text in request.own]
+    quotes = [parse_owned(text, own_keys) for text in request.own if not is_a_host(text)]
+    if len(quotes) < len(request.own):
+        request = msgspec.structs.replace(request, host_usd=0.0)
     found = [
         _machine(
             request,
@@ -212,6 +216,11 @@ def ownerships(
     return found
 
 
+def is_a_host(spec: str) -> bool:
+    """Return whether what somebody has is a computer that cards can be put into, and no GPU."""
+    return spec.strip().casefold() == "pc"
+
+
 def is_a_computer(spec: GpuSpec | None) -> bool:
     """Return whether what is sold is a computer, and no card for one: the developer kit of a Jetson."""
     return spec is not None and spec.line == "Jetson"
@@ -233,7 +242,7 @@ def _machine(
     board_w = None if spec is None else spec.board_power_w
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
-        raise MisuseError(f"--own {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
+        raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
     is_whole = spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
@@ -283,7 +292,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
         one_job_hours = job_hours.get(offer_of(machine))
         if one_job_hours is None:
             return machine
-        at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
+        at_once = 1 if request.shares_work else machine.gpu_count
         use = jobs_per_month * one_job_hours / HOURS_PER_MONTH / at_once
         assumed = tuple(name for name in machine.assumed if name != "utilization")
         return replace(machine, utilization=Range.of(use), assumed=assumed)
@@ -399,7 +408,7 @@ def _rent_for_an_hour(request: RankRequest, pool: Candidates, machine: int, riva
             return np.asarray(pool.price[rival] * rates[0] / rates[1])
         job_hours = hours(request, pool, rates, pair)
         usd = cost(request, pool, job_hours, pair)[1] / (1 + request.tax)
-        at_once = 1 if request.one_job_over_all_gpus else pool.count[machine]
+        at_once = 1 if request.shares_work else pool.count[machine]
         return np.asarray(at_once * usd / job_hours[0])
 
     low, high = np.quantile(rent(drawn_job_rates(request, pool, pair)), _INTERVAL).tolist()

@@ -274,7 +274,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     own: Annotated[
         tuple[str, ...],
         Option(
-            "Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.", BUYING
+            "What you have ('H100 SXM', '2x RTX 3090', pc for a host), or with a sum were quoted: "
+            "'2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.",
+            BUYING,
+            name="have",
+            old=("own",),
         ),
     ] = ()
     max_purchase_usd: Annotated[
@@ -290,7 +294,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Price of the host, 0 where there is one [USD].",
             BUYING,
-            default=f"{HOST_USD:,.0f} for cards to buy, none for --own",
+            default=f"{HOST_USD:,.0f} for cards to buy, none for --have",
         ),
     ] = None
     psu_watts: Annotated[
@@ -411,6 +415,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def workload_names(self) -> tuple[str, ...]:
         """The workloads to estimate, each once, in the order given."""
         return tuple(dict.fromkeys(self.mix or self.workloads or CLASSIC))
+
+    @property
+    def shares_work(self) -> bool:
+        """Whether all GPUs of an instance share the job: one model over all, or a stream of requests each."""
+        return self.one_job_over_all_gpus or (self.task == "infer" and self.jobs is None)
 
     @property
     def one_job_over_all_gpus(self) -> bool:

@@ -17,7 +17,7 @@ from gpubench.sections.section import Section
 from gpubench.units import format_number, format_price, format_usd, listing, plain
 
 MOST_ROWS = 12
-_OWN = "`gpubench rank --own` takes your own figures."
+_OWN = "`gpubench rank --have` takes your own figures."
 _VERDICTS = {
     "buy": "buying is the cheaper over the whole range of assumptions.",
     "depends": "it depends on how many hours the card works.",

@@ -44,7 +44,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Buy or rent?",
         "Name the machine with its price, service life and utilization.",
-        ("rank", "vgg16", "--own", OWN, "--limit", "2"),
+        ("rank", "vgg16", "--have", OWN, "--limit", "2"),
     ),
     (
         "Which GPU answers within 20 ms?",

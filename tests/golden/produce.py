@@ -44,8 +44,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "rank-job": (
         "rank", "vgg16", "--samples", "1e8", "--spot", "--spot-lost", "0.1", "--startup-minutes", "10", *AS_OF,
     ),
-    "rank-buy": ("rank", "vgg16", "--buy", "--own", OWN, *AS_OF),
-    "rank-own": ("rank", "vgg16", "--own", OWN, "--explain", "--factors", *AS_OF),
+    "rank-buy": ("rank", "vgg16", "--buy", "--have", OWN, *AS_OF),
+    "rank-own": ("rank", "vgg16", "--have", OWN, "--explain", "--factors", *AS_OF),
     "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", *AS_OF),
     "predict-show": ("predict", "show", "vgg16"),
     "predict-show-max": ("predict", "show", "lstm", "--precision", "fp32", "--batch-size", "max"),

@@ -165,7 +165,7 @@ def test_what_a_useful_hour_costs_follows_from_the_jobs():
     [
         ({"max_purchase_usd": 3000.0, "rent_or_buy": "rent"}, "--rent contradicts --max-purchase-usd"),
         ({"jobs_per_month": 4.0, "rent_or_buy": "buy", "relative": True}, "--relative ranks without one"),
-        ({"jobs_per_month": 4.0, "samples": 1e6}, "add --buy, --max-purchase-usd or --own"),
+        ({"jobs_per_month": 4.0, "samples": 1e6}, "add --buy, --max-purchase-usd or --have"),
         (
             {"jobs_per_month": 4.0, "samples": 1e6, "rent_or_buy": "buy", "utilization": Range.of(0.3)},
             "leave out --utilization",

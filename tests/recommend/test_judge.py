@@ -613,3 +613,14 @@ def test_the_link_of_a_private_host_is_less_certain_than_that_of_a_cloud():
     }
     more = math.sqrt(width["marketplace"] ** 2 - width["vm"] ** 2)
     assert more == pytest.approx(Z90 * LINK_SIGMA * 0.1)
+
+
+def test_streams_of_inference_share_the_work_and_the_bill_is_of_the_instance():
+    """1e9 samples at 8,000/s are 34.7 h; eight GPUs at 16 USD are paid for all of them."""
+    offers, rates = [offer(H100, 16.0, gpu_count=8)], {H100: 1000.0}
+    (row,) = rank_of(offers, rates, task="infer", samples=1e9).rows
+    assert row.hours.value == pytest.approx(1e9 / 8000 / 3600)
+    assert row.cost_usd.value == pytest.approx(16 * 1e9 / 8000 / 3600, rel=1e-3)
+    (each,) = rank_of(offers, rates, task="infer", samples=1e9, jobs="independent").rows
+    assert each.hours.value == pytest.approx(8 * row.hours.value)
+    assert each.cost_usd.value == pytest.approx(row.cost_usd.value, rel=1e-3)

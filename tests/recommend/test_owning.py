@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpubench
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.hardware import card_prices
 from gpubench.recommend.candidates import QUOTED, drawn_rates
 from gpubench.recommend.contradictions import check
 from gpubench.recommend.owning import (
+    HOST_W,
     Ownership,
     break_even,
     hourly,
@@ -30,6 +32,7 @@ from gpubench.recommend.owning import (
 )
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
+from gpubench.units import format_usd
 
 from .builders import (
     A100,
@@ -319,7 +322,7 @@ def test_a_device_that_only_the_user_measured_can_be_owned():
 
 
 def test_a_gpu_without_a_price_is_named_when_nothing_is_left():
-    with pytest.raises(MisuseError, match=r"--own 'A100 .* USD'"):
+    with pytest.raises(MisuseError, match=r"--have 'A100 .* USD'"):
         rank_of([offer(A100, 2.0), offer(H100, 3.0)], {A100: 1.0}, rent_or_buy="buy", gpus=("a100",))
 
 
@@ -438,3 +441,28 @@ def test_the_draws_of_the_machine_that_was_measured_lie_as_near_as_its_interval_
     here, kind = drawn_rates(RankRequest(draws=400), pool, np.array([0, 1]))
     assert here == pytest.approx(1000 * np.sqrt(draws[0] / 1000))
     assert kind == pytest.approx(draws[0])
+
+
+def test_what_one_has_is_worth_its_energy_and_stands_beside_the_best_to_rent():
+    """Without a sum it was paid long ago: 350 W are 0.35 x 0.15 USD an hour, and the host's 150 W."""
+    found = gpubench.rank("resnet50", have=["RTX 3090"], draws=50, as_of="2026-11-20")
+    (mine,) = [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
+    assert float(mine.offer.price_usd_per_hour) == pytest.approx((350 + HOST_W) / 1000 * 0.15, rel=1e-3)
+    assert mine.offer.instance == "yours"
+    assert not found.buy_or_rent
+    (line,) = [note for note in found.notes if note.startswith("Your 1x RTX 3090: ")]
+    assert format_usd(mine.cost_usd.value) in line
+    assert "of energy; renting " in line
+
+
+def test_what_one_has_and_is_not_ranked_is_said_with_the_reason():
+    found = gpubench.rank("llama_8b_lora", have=["RTX 3060"], draws=50, as_of="2026-11-20", deadline_hours=3)
+    assert not [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
+    (line,) = [note for note in found.notes if note.startswith("Your 1x RTX 3060")]
+    assert "is not ranked: " in line
+
+
+def test_a_computer_that_one_has_costs_nothing_beside_the_cards_to_buy():
+    found = gpubench.rank("resnet50", have=["PC"], max_purchase_usd=500, draws=50, as_of="2026-11-20")
+    assert {choice.host_usd for choice in [found.decision.choice]} == {0.0}
+    assert found.decision.choice.purchase_usd <= 500

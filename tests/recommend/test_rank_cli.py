@@ -157,7 +157,7 @@ def test_of_one_gpu_every_row_is_an_offer(gpubench):
 
 
 def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
-    quotes = ("--own", "RTX 3090, 900 USD", "--own", "2x RTX 3090, 1800 USD")
+    quotes = ("--have", "RTX 3090, 900 USD", "--have", "2x RTX 3090, 1800 USD")
     dollars = ("--hour-worth", "0")
     shown = gpubench("vgg16", *quotes, *dollars, "--limit", "8", COLUMNS="120").stdout
     table = shown.partition("───\n")[2].partition("\n\n")[0]
@@ -322,7 +322,7 @@ def test_next_to_no_work_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--rent", "--buy"], "--rent contradicts --buy"),
         (["--max-latency-ms", "5"], "add --task infer"),
         (["--utilization", "1.5"], "must lie within 0 to 1"),
-        (["--own", "RTX 5090"], "has no price"),
+        (["--have", "RTX 5090, many USD"], "is not understood"),
         (["--try", "2"], "gpubench rank has no --try any more: save the answer with gpubench rank --json"),
         (["--wheel", "a.whl"], "gpubench rank has no --wheel any more: leave it out"),
         (["--spot", "--spot-lost", "20"], "--spot-lost 20 must be from 0 to below 10"),
@@ -354,7 +354,7 @@ def test_explain_lists_what_is_left_out(gpubench):
 
 def test_buying_says_what_it_assumes(gpubench):
     own = "2x RTX 5090, 8000 USD"
-    done = gpubench("vgg16", "--own", own, "--gpu", "5090", "--limit", "3", COLUMNS="300")
+    done = gpubench("vgg16", "--have", own, "--gpu", "5090", "--limit", "3", COLUMNS="300")
     assert done.returncode == 0
     assert "not given" in done.stdout
     assert "of its life" not in done.stdout

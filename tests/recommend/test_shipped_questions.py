@@ -276,7 +276,7 @@ def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
     """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, and 850 W at 0.30: the rest is the rent's own."""
     quote = "2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 350 W, 0.30 USD/kWh"
     asked = (
-        *("vgg16", "--samples", "1e8", "--own", quote, "--tax", "0.19"),
+        *("vgg16", "--samples", "1e8", "--have", quote, "--tax", "0.19"),
         *("--egress-usd", "4", "--limit", "400"),
     )
     rows = ask(*asked)["rows"]

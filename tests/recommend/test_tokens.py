@@ -110,7 +110,12 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     row = generated.rows[0]
     limit_ms = 1000 * generation_times(row.estimate).per_token_s.high
     kept = rank(
-        "llama_8b", gpu=[row.offer.gpu_key], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01
+        "llama_8b",
+        gpu=[row.offer.gpu_key],
+        count=row.offer.gpu_count,
+        batch_size=8,
+        task="infer",
+        max_latency_ms=limit_ms * 1.01,
     )
     assert kept.rows
     assert kept.rows[0].samples_per_s == row.samples_per_s

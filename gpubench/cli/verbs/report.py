@@ -9,7 +9,7 @@ from gpubench.cli.output import print_json, print_path, say
 from gpubench.report.request import ReportRequest
 
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
-ASKED = ("workload", "precision", "samples", "own", "offers", "accept_outliers", "as_of")
+ASKED = ("workload", "precision", "samples", "have", "offers", "accept_outliers", "as_of")
 
 
 def verb(request: ReportRequest, *, as_json: bool) -> None:
