@@ -154,7 +154,8 @@ def _toss_up(found: Eligible, place: int, p_best: Floats) -> tuple[tuple[str, in
     machines = found.pool.machine[found.order]
     chances = np.bincount(machines, weights=np.nan_to_num(p_best))
     named = int(machines[place])
-    rivals = np.where(np.arange(len(chances)) == named, -1.0, chances)
+    beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
+    rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
     rival = int(np.argmax(rivals))
     if rivals[rival] <= 0 or chances[named] >= TOSS_UP_ODDS * rivals[rival]:
         return None

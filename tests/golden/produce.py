@@ -42,11 +42,11 @@ AS_OF = ("--as-of", DAY)
 VERBS: Mapping[str, tuple[str, ...]] = {
     "rank": ("rank", *AS_OF),
     "rank-job": (
-        "rank", "vgg16", "--samples", "1e8", "--spot", "--spot-lost", "0.1", "--startup-minutes", "10", *AS_OF,
+        "rank", "vgg16", "--samples", "1e8", "--spot", "--spot-lost", "0.1", "--startup-minutes", "10", "--table", *AS_OF,
     ),
-    "rank-buy": ("rank", "vgg16", "--buy", "--have", OWN, *AS_OF),
+    "rank-buy": ("rank", "vgg16", "--buy", "--have", OWN, "--table", *AS_OF),
     "rank-own": ("rank", "vgg16", "--have", OWN, "--explain", "--factors", *AS_OF),
-    "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", *AS_OF),
+    "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--table", *AS_OF),
     "predict-show": ("predict", "show", "vgg16"),
     "predict-show-max": ("predict", "show", "lstm", "--precision", "fp32", "--batch-size", "max"),
     "memory": ("memory", "vgg16", "--gpu", "rtx-4090", "--batch-size", "512"),

@@ -327,6 +327,7 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
         "vgg16",
         "--max-purchase-usd",
         "3000",
+        "--table",
         "--as-of",
         "2026-11-20",
         "--results",

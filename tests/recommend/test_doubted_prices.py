@@ -170,7 +170,7 @@ def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: 
     assert left_out["count"] == 1
     assert left_out["example"].startswith("feed ")
     assert "$0.0100" in left_out["example"]
-    shown = gpubench("vgg16", "--results", str(fed), COLUMNS="400").stdout
+    shown = gpubench("vgg16", "--table", "--results", str(fed), COLUMNS="400").stdout
     assert "feed" not in shown.partition("\n")[0]
     (line,) = [line for line in shown.splitlines() if "--accept-outliers" in line]
     assert "feed b200.1" in line

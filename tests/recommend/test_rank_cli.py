@@ -151,7 +151,7 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
 
 
 def test_of_one_gpu_every_row_is_an_offer(gpubench):
-    shown = gpubench("vgg16", "--gpu", "H100 PCIe", COLUMNS="120").stdout
+    shown = gpubench("vgg16", "--table", "--gpu", "H100 PCIe", COLUMNS="120").stdout
     assert shown.partition("───\n")[2].count("1x H100 PCIe") > 1
     assert "One row" not in shown
 
@@ -175,7 +175,9 @@ def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
 
 def test_new_and_used_stand_apart_where_all_is_bought(gpubench):
     shown = " ".join(
-        gpubench("vgg16", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200").stdout.split()
+        gpubench(
+            "vgg16", "--table", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200"
+        ).stdout.split()
     )
     assert {f"buy: {label}," in shown for label in ("new", "used")} == {True}
 
@@ -278,7 +280,7 @@ def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
 
 def test_the_best_for_images_and_for_language_stands_below_where_no_workload_is_named(gpubench):
     image, language = rank().decision.lines[1:]
-    shown = gpubench(COLUMNS="250").stdout
+    shown = gpubench("--table", COLUMNS="250").stdout
     assert (
         f"for image work (resnet50): {gpus(image.choice.offer.gpu_key, image.choice.offer.gpu_count)}"
         in shown
@@ -287,7 +289,7 @@ def test_the_best_for_images_and_for_language_stands_below_where_no_workload_is_
         f"for language work (llama_8b_lora): {gpus(language.choice.offer.gpu_key, language.choice.offer.gpu_count)}"
         in shown
     )
-    assert "image work" not in gpubench("vgg16", COLUMNS="250").stdout
+    assert "image work" not in gpubench("vgg16", "--table", COLUMNS="250").stdout
 
 
 def test_the_table_is_ascii_where_the_locale_is():

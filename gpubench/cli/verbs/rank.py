@@ -22,6 +22,9 @@ HUMAN_LIMIT = 20
 class ShownRequest(BriefRequest, frozen=True, kw_only=True):
     """What is printed of a ranking besides its best rows."""
 
+    table: Annotated[
+        bool, Option("Also list the best offer of each GPU, and what to know before paying.", OUTPUT)
+    ] = False
     all_offers: Annotated[bool, Option("List every offer, not the best offer of each GPU.", OUTPUT)] = False
     factors: Annotated[bool, Option("Also list memory, cores, ECC and power.", OUTPUT)] = False
     explain: Annotated[bool, Option("Also list every note, and what is left out and why.", OUTPUT)] = False
@@ -36,12 +39,17 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
 
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
+    wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
     one_a_gpu = request.one_a_gpu or not (as_json or shown.all_offers)
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
+
+    def screen() -> list[Part]:
+        return first_screen(ranking, of_own_prices=request.offers is not None)
+
     answer(
         as_json,
         lambda: document(ranking, request.question),
-        lambda: ranking_parts(ranking, rows, shown),
+        lambda: ranking_parts(ranking, rows, shown) if wants_table else screen(),
         (lambda: brief_document(ranking, request.question)) if shown.brief else None,
     )
     if as_json:
@@ -54,6 +62,27 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
         "Next: `gpubench run` measures the GPU here, or the CPU where there is none; `gpubench try` measures "
         "the answer where it is rented; `gpubench report` makes the page."
     )
+
+
+def first_screen(ranking: Ranking, *, of_own_prices: bool) -> list[Part]:
+    """Return the verdict, and what shows the rest.
+
+    Args:
+        ranking: The answer; its cautions stand in the verdict.
+        of_own_prices: Whether a table of one's own was named: what became of it is said in full.
+    """
+    from gpubench.blocks.parts import Bullets
+    from gpubench.sections.data import of_ranking
+    from gpubench.sections.section import brief
+    from gpubench.units import count, plain
+
+    gpus = count(len(ranking.decision.by_gpu), "GPU")
+    notes = ranking.notes[: ranking.decisive_notes]
+    rest = (
+        f"{gpus}: --table" if of_own_prices else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
+    )
+    said = [plain(note, 1000) for note in notes] if of_own_prices else []
+    return [*brief(of_ranking(ranking, 0), "verdict"), Bullets(items=(*said, rest))]
 
 
 def ranking_parts(
