@@ -71,7 +71,7 @@ def first_screen(ranking: Ranking, *, of_own_prices: bool) -> list[Part]:
         ranking: The answer; its cautions stand in the verdict.
         of_own_prices: Whether a table of one's own was named: what became of it is said in full.
     """
-    from gpubench.blocks.parts import Bullets
+    from gpubench.blocks.parts import Paragraph
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
     from gpubench.units import count, plain
@@ -82,7 +82,7 @@ def first_screen(ranking: Ranking, *, of_own_prices: bool) -> list[Part]:
         f"{gpus}: --table" if of_own_prices else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
     said = [plain(note, 1000) for note in notes] if of_own_prices else []
-    return [*brief(of_ranking(ranking, 0), "verdict"), Bullets(items=(*said, rest))]
+    return [*brief(of_ranking(ranking, 0), "verdict"), *(Paragraph(text=each) for each in (*said, rest))]
 
 
 def ranking_parts(
