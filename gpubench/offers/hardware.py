@@ -17,7 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import PriceCondition
 from gpubench.offers.dates import price_day
-from gpubench.specs import find_spec, load_specs, require_spec
+from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
 
 # --- prices of cards -------------------------------------------------------------------------------------
@@ -123,7 +123,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     known = find_spec(name)
     key = name.casefold() if known is None else known.key
     if key not in own_keys:
-        gpu = require_spec(name)
+        gpu = usual_spec(name)
+        key = gpu.key
         if gpu.variants or gpu.not_ranked_because:
             why = gpu.not_ranked_because or f"its form factor is open: name one of {', '.join(gpu.variants)}"
             raise MisuseError(f"--have: {gpu.short_name} cannot be ranked: {why}")

@@ -473,3 +473,13 @@ def test_a_model_that_is_named_first_is_a_question_of_rank(monkeypatch, capsys, 
         main()
     assert caught.value.code == 2
     assert "No such command 'resnet51'. Did you mean 'resnet50'?" in capsys.readouterr().err
+
+
+def test_the_first_screen_is_short_and_says_what_became_of_what_one_has(gpubench):
+    shown = gpubench("resnet50", COLUMNS="80").stdout
+    assert len(shown.split()) <= 120
+    assert len(shown.splitlines()) <= 24
+    assert shown.splitlines()[-1].endswith("GPUs: --table")
+    mine = gpubench("resnet50", "--have", "h100", COLUMNS="80").stdout
+    assert "Your 1x H100 SXM5 80GB:" in mine
+    assert "Your" not in shown

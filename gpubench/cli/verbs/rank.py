@@ -44,7 +44,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
 
     def screen() -> list[Part]:
-        return first_screen(ranking, of_own_prices=request.offers is not None)
+        return first_screen(ranking, notes_in_full=bool(request.own or request.offers))
 
     answer(
         as_json,
@@ -64,12 +64,12 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     )
 
 
-def first_screen(ranking: Ranking, *, of_own_prices: bool) -> list[Part]:
+def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     """Return the verdict, and what shows the rest.
 
     Args:
         ranking: The answer; its cautions stand in the verdict.
-        of_own_prices: Whether a table of one's own was named: what became of it is said in full.
+        notes_in_full: As where a person named machines or a table of their own: what became of them is said.
     """
     from gpubench.blocks.parts import Paragraph
     from gpubench.sections.data import of_ranking
@@ -79,9 +79,9 @@ def first_screen(ranking: Ranking, *, of_own_prices: bool) -> list[Part]:
     gpus = count(len(ranking.decision.by_gpu), "GPU")
     notes = ranking.notes[: ranking.decisive_notes]
     rest = (
-        f"{gpus}: --table" if of_own_prices else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
+        f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    said = [plain(note, 1000) for note in notes] if of_own_prices else []
+    said = [plain(note, 1000) for note in notes] if notes_in_full else []
     return [*brief(of_ranking(ranking, 0), "verdict"), *(Paragraph(text=each) for each in (*said, rest))]
 
 
