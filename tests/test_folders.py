@@ -21,7 +21,6 @@ from gpubench.offers.quotes import Machine
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
 OWNER = ROOM / "folders.py"
 ASK_WHERE_CODE_LIES = {
-    "measure/environment.py": {"__file__"},  # the commit of a checkout
     "foreign_code.py": {"__file__"},  # which modules are the user's own
     # the folder of workloads in a checkout, and the modules in it
     "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},

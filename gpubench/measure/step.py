@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
+from gpubench.foreign_code import lacks_memory
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.profile.nested import tensors_of, with_tensors
@@ -204,8 +205,8 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
     try:
         model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
         is_sound = all(p.is_leaf for p in model.parameters())
-    except Exception:  # the author's code: old weight norms, locks and generators refuse
-        if build_again is None:
+    except Exception as error:  # the author's code: old weight norms, locks and generators refuse
+        if build_again is None or lacks_memory(error):
             raise
         is_sound = False
     if not is_sound and build_again is not None:
