@@ -417,7 +417,9 @@ def _few(gpu_key: str, gpu_count: int) -> str:
 
 def _there(row: Row) -> str:
     usd = format_usd(row.cost_usd.value)
-    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}, {_duration(row.hours.value)}, {usd}"
+    owned = row.offer.pricing is Pricing.OWNED
+    where = "owned" if owned else f"at {plain(row.offer.provider, 40)}"
+    return f"{gpus_of(row.offer)} {where}, {_duration(row.hours.value)}, {usd}"
 
 
 def _trade(row: Row, first: Row) -> str:

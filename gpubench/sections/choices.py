@@ -97,6 +97,8 @@ def rival_words(choice: Choice) -> str:
         return beside_words(choice)
     usd = choice.row.cost_usd.value
     cost = "" if usd is None else f", {format_usd(usd)}"
+    if not choice.purchase_usd:  # a machine that is there already
+        return f"your {gpus_of(choice.offer)}{cost}"
     return f"{gpus_of(choice.offer)} for {format_price(choice.purchase_usd)}{cost}"
 
 
@@ -107,7 +109,7 @@ def if_bought(choice: Choice, use: float | None) -> str:
         choice: What may be hardware to buy.
         use: The share of hours at work that its price holds for.
     """
-    if choice.source != "own" or choice.purchase_usd is None:
+    if choice.source != "own" or not choice.purchase_usd:
         return ""
     return f": {format_price(choice.purchase_usd)} first{_if_busy(use)}"
 

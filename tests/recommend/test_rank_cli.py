@@ -482,4 +482,6 @@ def test_the_first_screen_is_short_and_says_what_became_of_what_one_has(gpubench
     assert shown.splitlines()[-1].endswith("GPUs: --table")
     mine = gpubench("resnet50", "--have", "h100", COLUMNS="80").stdout
     assert "Your 1x H100 SXM5 80GB:" in mine
+    assert "your 1x H100 SXM5 80GB, $1.02" in mine
+    assert not re.search(r"at own|for \$0", mine)
     assert "Your" not in shown
