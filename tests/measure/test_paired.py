@@ -72,6 +72,8 @@ def test_a_script_prints_its_blocks_and_ends_by_its_verdict(
         timeout=220,
         check=False,
     )
+    if needs == "pyopencl" and " cannot compile for it " in done.stderr:  # as PoCL for this processor
+        pytest.skip(done.stderr.splitlines()[-1])
     assert not done.stderr
     verdict = re.search(rf"(within|not within|undecided) {limit}", done.stdout)
     assert verdict, done.stdout

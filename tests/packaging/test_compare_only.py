@@ -138,7 +138,7 @@ def test_the_refresh_that_a_ranking_advises_works_in_it(programs, catalogs, tmp_
             command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
         )
 
-    assert "gpubench offers refresh" in gpubench("rank").stdout
+    assert "gpubench offers refresh" in gpubench("rank", "--table").stdout
     done = gpubench("offers", "refresh", "--json")
     sources = json.loads(done.stdout)["sources"]
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
