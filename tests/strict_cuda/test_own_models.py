@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
 from own_kinds import HEAD, KINDS, NESTED, OTHERWISE_IN_INFERENCE, RANDOM, WITH_A_LOSS
 
 from gpubench.discovery import load_workload
@@ -42,6 +43,8 @@ def measured(gpu: Gpu, tmp_path):
     "kind", [*NESTED, *OTHERWISE_IN_INFERENCE, *WITH_A_LOSS, *AUTOGRAD, "own rate", "noise"]
 )
 def test_each_kind_trains(measured, kind, execution):
+    if kind == "lazy" and not hasattr(torch.nn, "Buffer"):
+        pytest.skip("the fake cannot read the class that an uninitialized buffer has before torch 2.5")
     done = measured(KINDS[kind], execution=execution)
     if kind == "not cut" and execution is Execution.GRAPH:  # its loss makes a tensor of a list in each step
         assert done.status is Status.UNSUPPORTED

@@ -59,9 +59,9 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
 
         say(headline(ranking))  # its first line has left the screen by now
     say(
-        "Next: `gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, or the CPU "
-        "where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` makes the "
-        "page."
+        "Next: `gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, or the "
+        "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
+        "makes the page."
     )
 
 
