@@ -307,18 +307,8 @@ def eligible(
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
-    keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
-    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
-    speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
-    without_room = evidence.without_room if request.one_job_over_all_gpus else None
-    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
-    kept, unknown = finder.runnable(filtered.kept)
-    kept, dear = within_the_sum(request, kept, filtered.machines)
-    if not len(kept):
-        _refuse_never_predicted(request, unknown)
-    excluded = [*filtered.excluded, *unknown, *dear]
-    _require(kept, filtered.every, excluded)
-    work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
+    finder, kept, excluded = runnable_of(request, filtered, evidence_for, drawer)
+    work = work_of(request, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     finder = replace(finder, request=request, work=work)
@@ -330,6 +320,33 @@ def eligible(
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
     return Eligible(finder, pool, order, chances, excluded)
+
+
+def runnable_of(
+    request: RankRequest,
+    filtered: FilterResult,
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    drawer: Drawer | None = None,
+) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
+    """Return what is known of the offers, which of them can do the work, and what is left out so far.
+
+    Args as ``eligible``.
+
+    Raises:
+        MisuseError: If none can; the message says which filter removed how many.
+    """
+    keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
+    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
+    speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
+    without_room = evidence.without_room if request.one_job_over_all_gpus else None
+    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
+    kept, unknown = finder.runnable(filtered.kept)
+    kept, dear = within_the_sum(request, kept, filtered.machines)
+    if not len(kept):
+        _refuse_never_predicted(request, unknown)
+    excluded = [*filtered.excluded, *unknown, *dear]
+    _require(kept, filtered.every, excluded)
+    return finder, kept, excluded
 
 
 def unit_of(speeds: Speeds) -> str:

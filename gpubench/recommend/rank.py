@@ -71,7 +71,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
-    runs, problems = _runs(request)
+    runs, problems = runs_of(request)
     machines, for_sale = _machines(request, runs, today)
 
     def filtered(asked: RankRequest) -> FilterResult:
@@ -124,7 +124,8 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
     return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
 
 
-def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+    """Return what was measured, here and on shipped cards, and what is to be said of the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
