@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.labels import offer_name
+from gpubench.labels import gpu_name, offer_name
 from gpubench.models import Estimate, Offer, Pricing, TaskKind
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
@@ -32,8 +32,9 @@ from gpubench.recommend.owning import Ownership, offer_of, ownerships
 from gpubench.recommend.prices import prices_of
 from gpubench.recommend.rank import runs_of
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import find_spec
-from gpubench.units import plain
+from gpubench.sentences import texts
+from gpubench.specs import find_spec, load_specs
+from gpubench.units import format_bytes, plain
 
 HAVE_COUNTS = (1, 2, 4, 8)
 """So many of a GPU may be asked about as one's own."""
@@ -45,6 +46,35 @@ DIGITS = 9
 
 FIRST = "resnet50"
 """The model that the page begins with where none is asked about: the one that most buyers know."""
+
+
+SELLERS = {"cloud": "cloud companies", "secure": "vetted hosts", "community": "private hosts"}
+
+SENTENCES = (
+    *("title", "one_answer", "exchange", "exchange_next", "fastest_is_sensible", "toss_up", "one_gpu_left"),
+    *("private_host_short", "nothing_meets", "relax_budget", "relax_deadline"),
+    *("pair", "pair_how", "price_age_short"),
+)
+
+WORDS: dict[str, dict[str, str]] = {
+    "titles": {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"},
+    "objectives": {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"},
+    "bases": {
+        "measured": "measured here",
+        "reference": "measured",
+        "predicted": "predicted",
+        "guess": "guess beyond the fit",
+    },
+    "labels": {
+        "nothing": "nothing",
+        "anybody": "anybody",
+        "anywhere": "anywhere",
+        "hours": "time of the job",
+        "usd": "US dollars of the job",
+        "copied": "Copied.",
+    },
+}
+"""Names of what is chosen, of the columns and of the axes."""
 
 
 @traced_once()
@@ -84,6 +114,11 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "draws": asked.draws,
         "as_of": today.isoformat(),
         "common_share": load_calibration().common_share,
+        "gpus": {key: _card(key) for key in sorted(filtered.kept.gpu_key.present)},
+        "filters": _filters(asked),
+        "sentences": {name: texts()[name] for name in SENTENCES},
+        "sellers": SELLERS,
+        **WORDS,
         "costs": _costs(asked),
         "regions": REGIONS,
         "offers": _offers(market, filtered),
@@ -233,6 +268,26 @@ def _offers(market: RankRequest, filtered: FilterResult) -> list[dict[str, Any]]
         }
         for offer, (usd, sigma, group, share) in zip(kept, of_rows, strict=True)
     ]
+
+
+def _card(key: str) -> dict[str, str]:
+    spec = load_specs().get(key)
+    memory = None if spec is None else spec.memory_bytes
+    return {"name": gpu_name(key), "memory": format_bytes(memory)}
+
+
+def _filters(asked: RankRequest) -> list[str]:
+    """Return the options of a command that the page does not ask about, as they were given."""
+    asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
+    asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
+    found: list[str] = []
+    for name, value in asked.question.items():
+        if name in asked_here:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, tuple) else (value,):
+            found += [option] if each is True else [option, str(each)]
+    return found
 
 
 def _is_to_choose(offer: Offer, given: set[Offer]) -> bool:

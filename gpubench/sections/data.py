@@ -55,6 +55,8 @@ class ReportData:
         most_offers: So many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
         more_by: What shows the notes that a terminal leaves out; None where it shows all.
+        calculator: What the page's script answers with; None where there is nothing to ask.
+        first_answer: The ranking that the page begins with; None without a calculator.
     """
 
     today: date
@@ -71,6 +73,8 @@ class ReportData:
     most_offers: int | None = 20
     every_offer: bool = False
     more_by: str | None = None
+    calculator: Mapping[str, Any] | None = None
+    first_answer: Ranking | None = None
 
     @cached_property
     def run(self) -> Run | None:
@@ -82,7 +86,7 @@ class ReportData:
 
     @cached_property
     def device(self) -> DeviceProfile | None:
-        """The device of ``run``."""
+        """The device of ``run``, which stands for its kind."""
         return None if self.run is None else self.run.device
 
     @cached_property
@@ -173,9 +177,7 @@ def of_run(run: Run) -> ReportData:
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
-    """Whether two records speak of the same physical device, as far as they say."""
-    if one.device_id is not None and other.device_id is not None:
-        return one.device_id == other.device_id
+    """Whether two records speak of the same kind of device: what two cards of it measured stands together."""
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
