@@ -36,7 +36,7 @@ def uniforms(n: int, seed: int, *names: str) -> Floats:
     mixed = _mixed(
         _mixed(np.arange(1, n + 1, dtype=np.uint32) * _GOLDEN) ^ _mixed(np.array([key], np.uint32))
     )
-    return (mixed + 0.5) / 2.0**32
+    return np.asarray((mixed + 0.5) / 2.0**32, dtype=np.float64)
 
 
 def normals(n: int, seed: int, *names: str) -> Floats:

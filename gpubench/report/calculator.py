@@ -7,6 +7,7 @@ The script draws the same numbers (``gpubench.draws``) over the same factors. Wh
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -39,6 +40,12 @@ from gpubench.units import format_bytes, plain
 HAVE_COUNTS = (1, 2, 4, 8)
 """So many of a GPU may be asked about as one's own."""
 
+MOST_OFFERS = 1000
+"""Offers that the script chooses from; of more, those that could be the best of their kind."""
+
+MOST_ALIKE = 3
+"""Offers of one kind behind which none is hardly ever the best: as many as the library draws."""
+
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
 DIGITS = 9
@@ -53,7 +60,7 @@ SELLERS = {"cloud": "cloud companies", "secure": "vetted hosts", "community": "p
 SENTENCES = (
     *("title", "one_answer", "exchange", "exchange_next", "fastest_is_sensible", "toss_up", "one_gpu_left"),
     *("private_host_short", "nothing_meets", "relax_budget", "relax_deadline"),
-    *("pair", "pair_how", "price_age_short"),
+    *("pair", "pair_how", "price_age_short", "few_offers"),
 )
 
 WORDS: dict[str, dict[str, str]] = {
@@ -121,7 +128,8 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         **WORDS,
         "costs": _costs(asked),
         "regions": REGIONS,
-        "offers": _offers(market, filtered),
+        "offers": _few(_offers(market, filtered)),
+        "offer_count": len(filtered.kept),
         "starts": list(starts),
         "cases": cases,
         "begin": _begin(asked, cases),
@@ -268,6 +276,20 @@ def _offers(market: RankRequest, filtered: FilterResult) -> list[dict[str, Any]]
         }
         for offer, (usd, sigma, group, share) in zip(kept, of_rows, strict=True)
     ]
+
+
+def _few(offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most ``MOST_OFFERS``: the cheapest of each kind, as far as the page can tell kinds apart."""
+    if len(offers) <= MOST_OFFERS:
+        return offers
+    seen: Counter[str] = Counter()
+    first: list[dict[str, Any]] = []
+    for offer in sorted(offers, key=lambda each: each["usd"] / each["count"]):
+        kind = repr([offer[name] for name in ("gpu", "count", "pricing", "seller", "regions", "have")])
+        seen[kind] += 1
+        if seen[kind] <= MOST_ALIKE:
+            first.append(offer)
+    return first[:MOST_OFFERS]
 
 
 def _card(key: str) -> dict[str, str]:

@@ -19,7 +19,6 @@ from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
 from gpubench.folders import package_text
 from gpubench.options import options_of, takes_options_of
-from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
@@ -71,6 +70,7 @@ def report(request: ReportRequest) -> str:
         run=request.run,
         every_run=whole,
         most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
+        first=FIRST if kind == "html" else None,
         **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
     if kind == "html" and not request.data and data.ranking is not None:
@@ -86,14 +86,10 @@ def report(request: ReportRequest) -> str:
 
 
 def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
-    """Return what is reported with what the page answers by itself, and its first answer."""
+    """Return what is reported with what the page answers by itself."""
     fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
     asked = RankRequest(**fields, asked=request.asked)
-    found = calculator(asked)
-    first = data.ranking
-    if not asked.workloads and not asked.mix:
-        first = ranked(msgspec.structs.replace(asked, workloads=(FIRST,)))
-    return replace(data, calculator=found, first_answer=first)
+    return replace(data, calculator=calculator(asked))
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name
@@ -172,10 +168,11 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
     raw = packed(msgspec.json.encode(content))
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
-    if begin is not None and data.first_answer is not None:
-        still = still_of(data.first_answer, begin["model"], begin["precision"])
+    if begin is not None and data.ranking is not None:
+        still = still_of(data.ranking, begin["model"], begin["precision"])
     return environment().get_template("page.html.j2").render(
         still=still,
+        as_of=data.today.isoformat(),
         no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
@@ -206,16 +203,17 @@ def _title(data: ReportData) -> str:
         return "Training per dollar"
     if len(models) > 1:
         return f"{len(models)} GPUs compared"
-    if len(cards) > 1:
-        return f"{plain(cards[0].name or 'Unnamed device', 80)}, {len(cards)} cards of one model"
+    ids = {run.device.device_id for run in data.device_runs}
+    if len(ids) > 1 and not data.is_cpu:
+        return f"{plain(data.device.name or 'Unnamed device', 80)}, {len(ids)} cards of one model"
     return plain(data.device.name or "Unnamed device", 80)
 
 
 def _subtitle(data: ReportData) -> str:
     if data.device is None or data.run is None:
-        return f"gpubench report of {data.today.isoformat()}; nothing was measured on this machine"
+        return f"{data.today.isoformat()}; nothing measured here"
     cut = ", interrupted" if data.run.interrupted else ""
-    return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
+    return f"{data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
 
 
 def _asset(name: str) -> Any:

@@ -48,8 +48,8 @@ def still_of(ranking: Ranking, model: str, precision: str) -> Still:
             (
                 " · ".join(WORDS["titles"][name] for name in names),
                 f"{gpus_of(of[key].offer)}, {_seller(of[key])}",
-                _hours(of[key]),
-                of[key].cost_usd.by(format_usd),
+                _ranged(_hours(of[key])),
+                _ranged(of[key].cost_usd.by(format_usd)),
                 _basis(of[key]),
                 " · ".join(format_chance(ranking.answers[name].p_best) for name in names),
             )
@@ -86,6 +86,11 @@ def _hours(row: Row) -> str:
     of, unit = next((of, unit) for least, of, unit in _STEPS if hours >= least)
     ends = (None if each is None else each / of for each in (hours, row.hours.low, row.hours.high))
     return Interval(*ends).text(unit)
+
+
+def _ranged(words: str) -> str:
+    """Return an interval in fewer words: the three answers stand on one screen."""
+    return words.replace(" to ", "–")
 
 
 def _basis(row: Row) -> str:

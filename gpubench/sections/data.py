@@ -56,7 +56,6 @@ class ReportData:
         every_offer: Whether they are offers; else each is the best one of a GPU.
         more_by: What shows the notes that a terminal leaves out; None where it shows all.
         calculator: What the page's script answers with; None where there is nothing to ask.
-        first_answer: The ranking that the page begins with; None without a calculator.
     """
 
     today: date
@@ -74,7 +73,6 @@ class ReportData:
     every_offer: bool = False
     more_by: str | None = None
     calculator: Mapping[str, Any] | None = None
-    first_answer: Ranking | None = None
 
     @cached_property
     def run(self) -> Run | None:
@@ -189,6 +187,7 @@ def gather(
     run: str | None = None,
     every_run: bool = False,
     most_rows: int | None = None,
+    first: str | None = None,
     **question: Any,
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
@@ -203,6 +202,7 @@ def gather(
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
         most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
             is all.
+        first: The workload that is ranked where none is asked about; None is what ``rank`` takes.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
@@ -220,8 +220,9 @@ def gather(
     chosen = None if run is None else read_run(find_run(root, run))
     answer: dict[str, Any] = {}
     asked = tuple(each.name for each in options_of(RankRequest) if each.field in question)
+    named = {} if first is None or {"workloads", "mix"} & question.keys() else {"workloads": (first,)}
     try:
-        answer = _answer(RankRequest(**place | question, asked=asked), most_rows)
+        answer = _answer(RankRequest(**place | question | named, asked=asked), most_rows)
     except GpuBenchError as error:
         if question:
             raise

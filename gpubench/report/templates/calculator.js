@@ -35,6 +35,7 @@
   const hoursInWords = (ends) => { const [, of, unit] = UNITS.find(([least]) => ends[1] >= least); return interval(ends.map((each) => each / of), unit); };
   const usd = (value) => (Math.abs(value) >= 1 || !value ? `$${fixed(value, 2)}` : `$${number(value)}`);
   const usdInWords = ([low, value, high]) => (Number.isFinite(low) && high > low ? `${usd(value)} (${usd(low)} to ${usd(high)})` : usd(value));
+  const ranged = (words) => words.replace(" to ", "–"); // three rows stand for a screen: they are kept short
   const chance = (p) => (p > 0.99 && p < 1 ? "> 99 %" : p > 0 && p < 0.01 ? "< 1 %" : `${fixed(p * 100, 0)} %`);
   const many = (samples) => (samples >= 1e9 ? `${number(samples / 1e9)} billion` : samples >= 1e6 ? `${number(samples / 1e6)} million` : fixed(samples, 0));
   const gpusOf = ({ offer }) => `${offer.count}x ${data.gpus[offer.gpu].name}`;
@@ -137,7 +138,7 @@
     }
     at("three").tBodies[0].replaceChildren(...[...rows].map(([row, of]) => make("tr", {},
       make("th", { scope: "row" }, of.map(([name]) => data.titles[name]).join(" · ")),
-      ...[`${gpusOf(row)}, ${sellerOf(row)}`, hoursInWords(row.hours), usdInWords(row.usd), basisOf(row), of.map(([, p]) => chance(p)).join(" · ")]
+      ...[`${gpusOf(row)}, ${sellerOf(row)}`, ranged(hoursInWords(row.hours)), ranged(usdInWords(row.usd)), basisOf(row), of.map(([, p]) => chance(p)).join(" · ")]
         .map((text, i) => make("td", i === 1 || i === 2 ? { class: "number" } : {}, text)))));
   };
 
@@ -198,10 +199,11 @@
       });
       parts.push(make("svg:polygon", { class: "ellipse", points: points.join(" ") }));
     });
-    const boxes = [];
+    const boxes = [], pen = document.createElement("canvas").getContext("2d"), { fontFamily } = getComputedStyle(svg);
     const place = (row, words, isAnswer) => {
-      const [px, py] = [x(row.hours[1]), y(row.usd[1])], long = words.length * (isAnswer ? 7.2 : 6.2);
-      const spots = [[9, 4], [-long - 9, 4], [-long / 2, -10], [-long / 2, 20], [9, -9], [9, 17]];
+      pen.font = `${isAnswer ? "650 12.5px" : "11px"} ${fontFamily}`;
+      const [px, py] = [x(row.hours[1]), y(row.usd[1])], long = pen.measureText(words).width;
+      const spots = [[10, 4], [-long - 10, 4], [-long / 2, -11], [-long / 2, 21], [9, -9], [9, 18], [-long - 9, -9], [-long - 9, 18]];
       const free = spots.find(([dx, dy]) => {
         const box = [px + dx - 2, py + dy - 11, px + dx + long, py + dy + 3];
         const inside = box[0] > EDGE.left && box[2] < width - 2 && box[1] > 2 && box[3] < HEIGHT - EDGE.bottom;
@@ -234,7 +236,11 @@
   };
   const drawPair = (rows) => {
     const pair = picked.map((each) => rows.find((row) => row.place === each)).filter(Boolean);
-    if (pair.length < 2) { at("pair").textContent = say("pair_how"); return; }
+    if (pair.length < 2) {
+      const cut = data.offers.length < data.offer_count ? [say("few_offers", { shown: fixed(data.offers.length, 0), count: fixed(data.offer_count, 0) })] : [];
+      at("pair").textContent = [say("pair_how"), ...cut].join(" ");
+      return;
+    }
     const [quick, slow] = pair[0].hours[1] <= pair[1].hours[1] ? pair : [pair[1], pair[0]];
     const [faster, dearer] = rank.against(quick, slow);
     at("pair").textContent = say("pair", { a: `${gpusOf(quick)} (${sellerOf(quick)})`, b: `${gpusOf(slow)} (${sellerOf(slow)})`, times: interval(faster), ratio: interval(dearer) });

@@ -87,7 +87,7 @@
   // A print shows the first screen, what a reader of paper needs, and whatever has been opened.
   let opened = [];
   window.addEventListener("beforeprint", () => {
-    opened = sections.filter((section) => !section.open && "printed" in section.dataset);
+    opened = all("details").filter((section) => !section.open && "printed" in section.dataset);
     opened.forEach((section) => { section.open = true; });
     all(".chart").filter((chart) => !closed(chart)).forEach((chart) => draw(chart.id, true));
   });

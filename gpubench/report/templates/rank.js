@@ -163,9 +163,9 @@ const ranker = (data) => {
     }
     for (let i = 0; i < count; i++) {
       const of = figure(i);
-      for (let d = 0; d < D; d++) if (of[d] === least[d]) won[i] += 1 / winners[d] / D;
+      for (let d = 0; d < D; d++) if (of[d] === least[d]) won[i] += 1 / winners[d];
     }
-    return won;
+    return won.map((each) => each / D);
   };
 
   // --- the answer --------------------------------------------------------------------------------------------
