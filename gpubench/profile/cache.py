@@ -103,15 +103,17 @@ def load_profiles() -> Mapping[str, WorkloadProfile]:
     return MappingProxyType({p.name: p for p in profiles})
 
 
-def known_profile(name: str) -> WorkloadProfile | None:
+def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadProfile | None:
     """Return the profile of a standard workload or a published decoder by its name; None of any other model.
 
-    That of a decoder is by its usual recipe and computed from its shape.
+    Args:
+        name: As a person typed it.
+        recipe: Of a decoder, whose profile is computed from its shape; a workload has its own.
     """
-    found, decoder = load_profiles().get(name), find_decoder(name)
-    if found is not None or decoder is None:
-        return found
-    return decoder_step.profile_at(decoder, plain(name), decoder_step.USUAL)
+    found = load_profiles().get(name)
+    if found is None and (decoder := find_decoder(name)):
+        return decoder_step.profile_at(decoder, plain(name), recipe)
+    return found
 
 
 def classic_names() -> tuple[str, ...]:
@@ -196,17 +198,17 @@ def profile_of(
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     """The profile from the package; None where the workload or its recipe is to be traced."""
     usual = None if is_own(reference) else known_profile(reference)
-    if usual is not None and (decoder := find_decoder(reference)):
-        recipe = asked.recipe(usual)
-        check_recipe(usual.name, usual.recipe, recipe, usual.settings)
-        return decoder_step.profile_at(decoder, usual.name, recipe)
     if usual is None:
         if not is_own(reference) and reference not in workload_names():
             from gpubench.discovery import load_workload
 
             load_workload(reference)  # an unknown name: says so, with the names that come near
         return None
-    return _by_recipe(usual, asked)
+    if reference in load_profiles():
+        return _by_recipe(usual, asked)
+    recipe = asked.recipe(usual)
+    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
+    return known_profile(reference, recipe)
 
 
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
