@@ -196,11 +196,7 @@ def _misuse(error: click.UsageError) -> str:
             return f"{path} {word} is no more: {gone['instead']}"
     words = error.format_message()
     also: Sequence[str] = ()
-    if (
-        isinstance(error, NoArgsIsHelpError)
-        and error.ctx is not None
-        and isinstance(error.ctx.command, Actions)
-    ):
+    if isinstance(error, NoArgsIsHelpError) and isinstance(error.ctx.command, Actions):
         print(words)
         words = f"add one of {listing(error.ctx.command.commands)}"
     elif word and not names and "Did you mean" not in words:
