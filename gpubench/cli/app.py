@@ -83,17 +83,11 @@ class Verbs(click.Group):
 
 
 def _is_a_model(word: str) -> bool:
+    from gpubench.decoders import find_decoder
     from gpubench.discovery import workload_names
     from gpubench.user_model import is_own
 
-    return word in workload_names() or is_own(word)
-
-
-def _models_like(word: str) -> tuple[str, ...]:
-    from gpubench.discovery import workload_names
-    from gpubench.names import nearest
-
-    return nearest(word, workload_names())
+    return word in workload_names() or is_own(word) or find_decoder(word) is not None
 
 
 ABOUT = """From the GPU in this machine to the GPU you should pay for.
@@ -101,9 +95,9 @@ ABOUT = """From the GPU in this machine to the GPU you should pay for.
 Three things to ask:
 
 \b
-  gpubench llama_8b_lora --samples 20000   what to rent or buy for a job
-  gpubench run --quick                     how fast this machine trains
-  gpubench memory vit_b16 --gpu L4         whether a model fits, and at which batch
+  gpubench llama-3.1-8b --lora --samples 20000   what to rent or buy for a job
+  gpubench run --quick                           how fast this machine trains
+  gpubench memory vit_b16 --gpu L4               whether a model fits, and at which batch
 """
 
 
@@ -200,8 +194,10 @@ def _misuse(error: click.UsageError) -> str:
         print(words)
         words = f"add one of {listing(error.ctx.command.commands)}"
     elif word and not names and "Did you mean" not in words:
+        from gpubench.discovery import models_like
+
         also = [name for name in verb_names() if word.lower() in load_verb(name).also_called]
-        also = also or _models_like(word.lower())  # a model may be named first
+        also = also or models_like(word.lower())  # a model may be named first
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"
 
