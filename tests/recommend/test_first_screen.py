@@ -6,7 +6,7 @@ import re
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from gpubench import rank
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph

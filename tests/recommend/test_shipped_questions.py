@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import gpubench
 from gpubench.cli.app import app
