@@ -48,8 +48,8 @@ MOST_ALIKE = 3
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
-DIGITS = 9
-"""Digits of a figure: P(best) and dollars come out as the library's do."""
+DIGITS = 6
+"""Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand."""
 
 FIRST = "resnet50"
 """The model that the page begins with where none is asked about: the one that most buyers know."""
@@ -244,7 +244,11 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
 
 def _offers(market: RankRequest, filtered: FilterResult) -> list[dict[str, Any]]:
     """Return what the script knows of each offer, whatever it runs."""
-    kept, today = filtered.kept, filtered.market.today
+    names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
+    kept = filtered.kept.take(
+        sorted(range(len(names)), key=names.__getitem__)
+    )  # what is equal stands by name
+    today = filtered.market.today
     prices, delivered = prices_of(kept, filtered.market), candidates.delivered_by(market, kept)
     of_rows = zip(
         prices.expected.tolist(),
@@ -283,13 +287,15 @@ def _few(offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if len(offers) <= MOST_OFFERS:
         return offers
     seen: Counter[str] = Counter()
-    first: list[dict[str, Any]] = []
-    for offer in sorted(offers, key=lambda each: each["usd"] / each["count"]):
-        kind = repr([offer[name] for name in ("gpu", "count", "pricing", "seller", "regions", "have")])
+    first: list[int] = []
+    for place in sorted(range(len(offers)), key=lambda at: offers[at]["usd"] / offers[at]["count"]):
+        kind = repr(
+            [offers[place][name] for name in ("gpu", "count", "pricing", "seller", "regions", "have")]
+        )
         seen[kind] += 1
         if seen[kind] <= MOST_ALIKE:
-            first.append(offer)
-    return first[:MOST_OFFERS]
+            first.append(place)
+    return [offers[place] for place in sorted(first[:MOST_OFFERS])]
 
 
 def _card(key: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
 from gpubench.folders import package_text
+from gpubench.models import Row
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.calculator import FIRST, calculator
@@ -164,7 +165,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         charts = [part for part in placed.block.parts if isinstance(part, Charts)]
         drawn = [figure for part in charts for figure in part.figures]
         figures |= {f"chart-{placed.section.key}-{i}": each.figure for i, each in enumerate(drawn, start=1)}
-    content, thinned = embedded(data)
+    content, thinned = embedded(_best_of_each_machine(data))
     raw = packed(msgspec.json.encode(content))
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
@@ -194,6 +195,19 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         ranker=_asset("rank.js"),
         asker=_asset("calculator.js"),
     )  # fmt: skip
+
+
+def _best_of_each_machine(data: ReportData) -> ReportData:
+    """Return what a page carries of a ranking: of each GPU and number the best offer, and few exclusions."""
+    if data.ranking is None:
+        return data
+    best: dict[tuple[str, int, str], Row] = {}
+    for row in data.ranking.rows:
+        best.setdefault((row.offer.gpu_key, row.offer.gpu_count, row.offer.pricing), row)
+    few = data.ranking.excluded[:MOST_OFFERS]
+    return replace(
+        data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best.values()), excluded=few)
+    )
 
 
 def _title(data: ReportData) -> str:

@@ -55,7 +55,11 @@ def still_of(ranking: Ranking, model: str, precision: str) -> Still:
             )
             for key, names in three.items()
         ),
-        rows=tuple(map(_cells, list(heads.values())[:MOST_ROWS])),
+        rows=tuple(
+            _cells(row)
+            for at, row in enumerate(heads.values())
+            if at < MOST_ROWS or row.estimate.basis == "measured"
+        ),
     )
 
 

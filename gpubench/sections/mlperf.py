@@ -118,4 +118,4 @@ def _offer(one: PricedRun) -> str:
     return f"{machines}{offer_name(one.offer)}\n{one.offer.price_date}"
 
 
-SECTION = Section(key="mlperf", render=_render, place=130, heading="accuracy")
+SECTION = Section(key="mlperf", render=_render, place=130)

@@ -132,11 +132,18 @@ ANSWER = """([data, settings]) => {
   const rank = ranker(data);
   return settings.map((asked) => {
     const began = performance.now(), found = rank.answer(asked.at, asked);
-    const told = ({ offer, hours, usd, total, chances }) => ({ offer: [offer.name, offer.gpu], hours, usd, total, chances });
+    const told = ({ offer, gpu, hours, usd, total, chances }) =>
+    ({ offer: [offer.name, offer.gpu, offer.count, offer.usd], is_guess: gpu.is_guess, hours, usd, total, chances });
     const answers = Object.entries(found.answers).map(([name, of]) => [name, [of.row.offer.name, of.row.offer.gpu], Boolean(of.tossUp)]);
     return { ms: performance.now() - began, rows: found.rows.map(told), answers };
   });
 }"""
+
+
+def key_of(row) -> tuple:
+    """What tells an offer from all others, as the script has it."""
+    usd = float(f"{row.usd_per_hour.value:.6g}")
+    return offer_name(row.offer), row.offer.gpu_key, row.offer.gpu_count, usd
 
 
 def test_the_script_answers_as_the_library_does(engine):
@@ -150,10 +157,13 @@ def test_the_script_answers_as_the_library_does(engine):
             assert script["rows"] == [], setting
             continue
         answered += 1
-        assert [each["offer"] for each in script["rows"]] == [
-            [offer_name(row.offer), row.offer.gpu_key] for row in ranking.rows
-        ], setting
-        for row, each in zip(ranking.rows, script["rows"], strict=True):
+        by_offer = {(*each["offer"],): each for each in script["rows"]}
+        assert len(by_offer) == len(script["rows"])
+        assert len(script["rows"]) == len(ranking.rows), setting
+        totals = [(each["is_guess"], each["total"][1]) for each in script["rows"]]
+        assert totals == sorted(totals)
+        for row in ranking.rows:
+            each = by_offer[key_of(row)]
             for interval, ends in ((row.hours, "hours"), (row.cost_usd, "usd"), (row.total_usd, "total")):
                 assert each[ends] == pytest.approx([interval.low, interval.value, interval.high], rel=1e-3)
             for name in ("cheapest", "sensible", "fastest"):

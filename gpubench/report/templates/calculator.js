@@ -262,7 +262,7 @@
     drawThree(found.answers);
     drawChart(asked, found);
     drawPair(found.rows);
-    const seen = new Set(), heads = found.rows.filter((row) => !seen.has(row.key) && seen.add(row.key)).slice(0, MOST_ROWS);
+    const seen = new Set(), heads = found.rows.filter((row) => !seen.has(row.key) && seen.add(row.key)).filter((row, i) => i < MOST_ROWS || row.gpu.basis === "measured");
     at("twin").querySelector("tbody").replaceChildren(...heads.map((row) => tableRow(row, cells(row)[0], [...cells(row).slice(1), chance(row.chances.sensible)])));
   };
   const changed = (event) => {

@@ -172,7 +172,6 @@ const ranker = (data) => {
   const isAsked = (asked) => ({ offer }) =>
     (asked.spot || offer.pricing !== "spot") && (!asked.region || offer.pricing === "owned" || offer.regions.includes(asked.region)) &&
     (!asked.seller || offer.seller === null || offer.seller === asked.seller) && (!offer.have || offer.have === asked.have);
-  const names = ({ offer }) => [offer.name, offer.gpu].join("\0");
   const by = (...keys) => (a, b) => {
     for (const key of keys) {
       const [one, other] = [key(a), key(b)];
@@ -186,7 +185,7 @@ const ranker = (data) => {
     fastest: [(row) => row.hours[1], (row) => row.usd[1]],
   };
   const ordered = (rows, name) =>
-    [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, names));
+    [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers come by name
 
   const tossUp = (rows, row, chance) => {
     const chances = new Map(), guesses = new Set(rows.filter((each) => each.gpu.is_guess).map((each) => each.key));
