@@ -142,7 +142,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         throughput_unit, value_unit: Units of what those two return.
         max_purchase_usd: The limit of a purchase, where one was given.
         offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
-        opening: What is said before the answer: of toy networks, of a sum to spend, of a commitment.
+        opening: What is said before the answer: of a sum that buys nothing, of a commitment.
         sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
             alone. ``verdict`` is their text.
         decision: The same as data, with what the verdict has no room for.

@@ -21,7 +21,7 @@ from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Prici
 from gpubench.names import nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
-from gpubench.offers.hardware import PLANNING_VALUE, card_prices
+from gpubench.offers.hardware import card_prices
 from gpubench.offers.listing import is_in, known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.table import NOT_RANKED
@@ -418,7 +418,9 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
     in_a_desktop = host is not None and not host.has_airflow
     in_a_desktop = in_a_desktop and "host_usd" in machine.assumed and machine.host_usd > 0
     form = None if spec is None else spec.form_factor
-    is_module = host is not None and form not in {None, "PCIe"} and machine.condition is not PriceCondition.QUOTED
+    is_module = (
+        host is not None and form not in {None, "PCIe"} and machine.condition is not PriceCondition.QUOTED
+    )
     has_fan = spec is None or cooling_of(spec) == "active"
     fan_words = " (--own-fan)" if request.own_fan else ": give the price of a server for it with --host-usd"
     board_w = None if spec is None else spec.board_power_w

@@ -68,6 +68,7 @@ def judge_offers(
     ranking = msgspec.structs.replace(ranking, decision=decision)
     said = verdict(found, ranking, made)
     decisive = (
+        *([] if request.workloads or request.mix else [say("toy_mix")]),
         *_none_of_ones_own(request, found),
         *_had(found, made),
         *(each.text for each in said.beside),
@@ -76,18 +77,11 @@ def judge_offers(
     )
     return msgspec.structs.replace(
         ranking,
-        opening=tuple(_opening(request, found)),
+        opening=tuple(on_commitments(found)),
         sentences=said.verdict,
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),
     )
-
-
-def _opening(request: RankRequest, found: Eligible) -> Iterator[str]:
-    """Yield what comes before the answer: that nothing was named, and what a commitment is worth."""
-    if not request.workloads and not request.mix:
-        yield say("toy_mix")
-    yield from on_commitments(found)
 
 
 def _none_of_ones_own(request: RankRequest, found: Eligible) -> tuple[str, ...]:

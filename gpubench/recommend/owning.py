@@ -24,8 +24,8 @@ from gpubench.offers.hardware import PLANNING_VALUE, CardPrice, Host, card_price
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
-from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.factors import cooling_of
+from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
@@ -83,7 +83,7 @@ class Ownership:
         resale_usd: What they bring at the end.
         power_w, idle_w: All GPUs at work, and idle.
         host_w: The machine around them at work; none where what is owned is the whole machine.
-        host: The machine around cards, whose limits they keep to; None where what is owned is a whole computer.
+        host: The machine around cards, whose limits they keep to; None of a whole computer.
         is_planned: Whether the price is one to plan with, that nobody was seen to ask.
         price_note: What the price is, of a card or of the computer, and who states it.
         assumed: What was not given and holds a default.
@@ -214,9 +214,9 @@ def ownerships(
     quoted = {gpu_key for gpu_key, *_ in quotes}
     for_sale = (price for price in card_prices() if request.buys and price.gpu_key not in quoted)
     for each in (price for price in for_sale if load_specs()[price.gpu_key].board_power_w is not None):
-        if each.is_computer:
+        if each.is_computer and (several or each.gpu_count == 1):
             found.append(_machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}))
-        else:  # a single card that is too dear is told with its price
+        elif not each.is_computer:  # a single card that is too dear is told with its price
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
             found += [_machine(request, power_w, each, count, {}) for count in some]
     return found
@@ -310,7 +310,7 @@ def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
 def _price_note(price: CardPrice) -> str:
     """Return what a price is: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)"."""
     low, high = price.price_low_usd, price.price_high_usd
-    ends = "" if low is None or high is None or low == high else f"{format_price(low)} to {high:,.0f} "
+    ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
     each = "" if price.is_computer else "each "
     what = ", ".join(filter(None, (f"{ends}{each}".strip() if ends else "", price.statistic)))
     terms = f" ({price.license})" if price.license else ""

@@ -148,8 +148,8 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
         jobs = math.floor(sum_usd / cheapest.cost_usd.value)
         gpu = f"{gpus_of(cheapest.offer)} at {plain(cheapest.offer.provider, 30)}"
         opening.append(said("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
-    first = [each for each in ranking.opening if each not in opening]
-    return msgspec.structs.replace(ranking, opening=(*first, *opening), max_purchase_usd=sum_usd)
+    opening += ranking.opening
+    return msgspec.structs.replace(ranking, opening=tuple(opening), max_purchase_usd=sum_usd)
 
 
 def _machines(

@@ -145,7 +145,7 @@ def room_for(ranking: Ranking) -> int:
     """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
     beside = [*other_answers(ranking).items(), *toss_ups(ranking.answers).items()]
     others = sum(word_count(f"{term} {text}") for term, text in beside)
-    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL)
+    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL - sum(map(word_count, ranking.opening)))
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -460,7 +460,7 @@ def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:
             has, needs = float(bound.limit or 0), float(bound.value or 0)
             speed += f", as {_feeds(has, has / needs)} of its GPUs"
         parts.append(f"fastest: {_who(row)}, {speed}")
-    if cheapest:
+    if cheapest and not only_purchases(ranking.decision):  # what an hour owned costs rests on its use
         parts.append(f"cheapest by the hour: {_who(made[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""

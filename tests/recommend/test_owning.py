@@ -445,7 +445,9 @@ def test_what_one_has_is_worth_its_energy_and_stands_beside_the_best_to_rent():
     """Without a sum it was paid long ago: 350 W are 0.35 x 0.15 USD an hour, and the host's 150 W."""
     found = gpubench.rank("resnet50", have=["RTX 3090"], draws=50, as_of="2026-11-20")
     (mine,) = [row for row in found.rows if row.offer.pricing is Pricing.OWNED]
-    assert float(mine.offer.price_usd_per_hour) == pytest.approx((350 + hosts()[0].power_w) / 1000 * 0.15, rel=1e-3)
+    assert float(mine.offer.price_usd_per_hour) == pytest.approx(
+        (350 + hosts()[0].power_w) / 1000 * 0.15, rel=1e-3
+    )
     assert mine.offer.instance == "yours"
     assert not found.buy_or_rent
     (line,) = [note for note in found.notes if note.startswith("Your 1x RTX 3090: ")]
