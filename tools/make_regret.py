@@ -1,7 +1,7 @@
 """Make docs/decision.md: `python -m tools.make_regret` says what choosing by a prediction costs.
 
 A setting is one model of one source at one precision that was read on four priced GPUs or more. Each way of
-choosing names one of them; its regret is what the job costs there above what it costs on the best, where a job
+choosing names one of them; its regret is what the job costs there above what it costs on the best, where it
 costs $100. Nothing of a setting's harness teaches the prediction that it is judged by.
 """
 
@@ -118,7 +118,7 @@ def settings_of(
 def ways_of(settings: Settings) -> Mapping[str, Way]:
     """Return the ways of choosing a GPU, by the name that they have on the page."""
     table, usd = settings.table, settings.usd_per_s
-    peak = table.chips.peaks[np.arange(len(table)), leading_mode(table.work, table.arithmetic)]
+    peak = table.chips.peaks[np.arange(len(table.batch)), leading_mode(table.work, table.arithmetic)]
 
     def least(cost: Floats) -> Way:
         return lambda rows: int(np.argmin(cost[rows]))
@@ -149,13 +149,18 @@ def regrets(settings: Settings, way: Way) -> Floats:
     return np.array(found)
 
 
-def disappointments(settings: Settings) -> Floats:
-    """Return the log of what the named GPU costs, at the speed that was read, over what was told."""
+def disappointments(settings: Settings) -> tuple[Floats, Floats]:
+    """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
+
+    Of the named GPU of each setting, and of all GPUs of the settings; of a score nobody knows the seconds.
+    """
     table, way = settings.table, ways_of(settings)["gpubench"]
-    chosen = np.array([rows[way(rows) or 0] for rows in settings.rows])
-    chosen = chosen[table.level_known[chosen]]  # of a score nobody knows the seconds
-    read = np.exp(table.log_seconds[chosen]) / table.batch[chosen]
-    return np.asarray(np.log(read / settings.predicted_s[chosen]))
+    read = np.exp(table.log_seconds) / table.batch
+    off = np.log(read / settings.predicted_s)
+    named = np.array([rows[way(rows) or 0] for rows in settings.rows])
+    every = np.concatenate(settings.rows)
+    of_named, of_every = (off[rows[table.level_known[rows]]] for rows in (named, every))
+    return of_named, of_every
 
 
 def figures(settings: Settings) -> list[str]:
@@ -180,10 +185,12 @@ def page_of(task: TaskKind = TaskKind.TRAIN) -> str:
     lines = []
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
-        off = disappointments(settings)
+        named, every = (f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings))
+        models = len({*table.model[np.concatenate(settings.rows)]})
+        by = f"dollars and ${worth:g} an hour" if worth else "dollars alone"
         lines += [
-            f"**With {words}**: {len(settings.rows)} settings of {len({*table.model[np.concatenate(settings.rows)]})}"
-            f" models. Disappointment of the named GPU: {np.expm1(off.mean()):+.1%} on average.",
+            f"**With {words}, by {by}**: {len(settings.rows)} settings of {models} models.",
+            f"Disappointment is {named} in the mean; of all GPUs of the settings it is {every}.",
             "",
             "| choose by | settings | mean, USD | median, USD | 90th percentile, USD |",
             "|---|---:|---:|---:|---:|",
