@@ -225,7 +225,7 @@ def _title(data: ReportData) -> str:
 
 def _subtitle(data: ReportData) -> str:
     if data.device is None or data.run is None:
-        return f"{data.today.isoformat()}; nothing measured here"
+        return data.today.isoformat()
     cut = ", interrupted" if data.run.interrupted else ""
     return f"{data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
 

@@ -88,7 +88,7 @@
       if (control.type === "checkbox") control.checked = asked[name];
       else if (control !== document.activeElement) control.value = asked[name] ?? "";
     }
-    at("unit").textContent = of[0].unit;
+    at("unit").textContent = of[0].unit[0].toUpperCase() + of[0].unit.slice(1);
   };
   const command = (asked) => {
     const each = data.cases[caseOf(asked)], quoted = (text) => (/^[\w.+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -277,7 +277,7 @@
     write(asked);
     answer();
   };
-  form.addEventListener("input", changed);
+  [...form.elements].forEach((control) => control.addEventListener("input", changed));
   form.addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("hashchange", () => { if (/=/.test(location.hash) || location.hash === "") answer(); });
   let width = window.innerWidth;
