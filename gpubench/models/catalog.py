@@ -115,7 +115,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
     ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None of owned hardware alone.
-    ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` is the share of time that the host
+    ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` the share of time that the host
     was there, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the most to be had.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
