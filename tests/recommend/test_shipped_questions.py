@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import gpubench
 from gpubench.cli.app import app
@@ -216,7 +216,7 @@ def test_what_owning_assumes_is_listed_beside_rent():
         )
 
     for words in (
-        "$1,000 for the host",
+        "a desktop PC for $1,000 as the host",
         "a life of 3 years",
         "resale at 30 % of the price (15 to 50 %)",
         "a kWh",
