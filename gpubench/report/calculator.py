@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, offer_name
@@ -113,9 +114,10 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     offers = Offers.joined(every, Offers.of(owned))
     filtered = sift(market, offers, today=today, owned=owned, drift=drift_of(table.changes))
     starts: dict[str, int] = {}
-    cases = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
-    if not cases:
+    found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
+    if not found:
         raise MisuseError("no machine that is left runs any of the models")
+    cases = [case for case, _ in found]
     return {
         "seed": asked.seed,
         "draws": asked.draws,
@@ -128,7 +130,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         **WORDS,
         "costs": _costs(asked),
         "regions": REGIONS,
-        "offers": _few(_offers(market, filtered)),
+        "offers": _few(_offers(market, filtered, found)),
         "offer_count": len(filtered.kept),
         "starts": list(starts),
         "cases": cases,
@@ -171,8 +173,8 @@ def _is_shipped(market: RankRequest) -> bool:
 
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
-) -> dict[str, Any] | None:
-    """Return the figures of one model at one precision; None where no machine runs it."""
+) -> tuple[dict[str, Any], Offers] | None:
+    """Return the figures of one model at one precision, and what runs it; None where no machine does."""
     try:
         asked = check(asked)
         finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
@@ -197,7 +199,7 @@ def _case(
         known[3 + is_host] = _short(pool.spread[row])
     case = finder.speeds.parts[0][0].case
     names = [part.case.workload for part in finder.speeds.parts[0]]
-    return {
+    figures = {
         "workloads": names,
         "label": plain(" + ".join(names), 60),
         "precision": case.precision.value,
@@ -213,6 +215,7 @@ def _case(
         },
         "machines": list(machines.values()),
     }
+    return figures, kept
 
 
 def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[str, int]) -> dict[str, Any]:
@@ -242,7 +245,9 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
     ]
 
 
-def _offers(market: RankRequest, filtered: FilterResult) -> list[dict[str, Any]]:
+def _offers(
+    market: RankRequest, filtered: FilterResult, found: list[tuple[dict[str, Any], Offers]]
+) -> list[dict[str, Any]]:
     """Return what the script knows of each offer, whatever it runs."""
     names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
     kept = filtered.kept.take(
@@ -257,6 +262,12 @@ def _offers(market: RankRequest, filtered: FilterResult) -> list[dict[str, Any]]
         delivered.tolist(),
         strict=True,
     )
+    barred: list[list[int]] = [[] for _ in range(len(kept))]  # by its host, though its GPUs would do
+    for at, (case, runs_it) in enumerate(found):
+        machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
+        for place in np.flatnonzero(~kept.places(runs_it)).tolist():
+            if (kept[place].gpu_key, kept[place].gpu_count) in machines:
+                barred[place].append(at)
     given = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
     return [
         {
@@ -277,8 +288,9 @@ def _offers(market: RankRequest, filtered: FilterResult) -> list[dict[str, Any]]
             "age_days": age_days(offer.price_date, today),
             "have": f"{offer.gpu_count}x {offer.gpu_key}" if _is_to_choose(offer, given) else None,
             "doubt": filtered.doubt(offer),
+            "barred": cases,
         }
-        for offer, (usd, sigma, group, share) in zip(kept, of_rows, strict=True)
+        for offer, (usd, sigma, group, share), cases in zip(kept, of_rows, barred, strict=True)
     ]
 
 

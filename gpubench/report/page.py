@@ -177,7 +177,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
-        subtitle=_subtitle(data),
+        subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
         headings=headings,
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,

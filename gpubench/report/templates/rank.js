@@ -59,7 +59,7 @@ const ranker = (data) => {
     const machine = new Map(machines.map((each) => [`${each[1]}x ${each[0]}`, each]));
     return data.offers.flatMap((offer, place) => {
       const key = `${offer.count}x ${offer.gpu}`, found = machine.get(key);
-      if (!found) return [];
+      if (!found || offer.barred.includes(at)) return [];
       const gpu = gpus[offer.gpu], spread = found[offer.is_host ? 4 : 3];
       const isHere = offer.pricing === "owned" && offer.provider === "own" && gpu.certain !== null;
       const limit = !photographs ? Infinity
