@@ -24,7 +24,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verb(request: TryRequest, *, as_json: bool) -> None:
-    """Write a SkyPilot task that rents the recommended machine, measures there, and brings the run back."""
+    """Write tasks of SkyPilot and dstack that rent the recommended machine, measure there, and bring the run back."""
     from gpubench.recommend.trial import write_trial
 
     machine, passed_over = write_trial(request.answer, request.output, request.gpu, request.minutes)
@@ -36,7 +36,9 @@ def verb(request: TryRequest, *, as_json: bool) -> None:
         print_json({"script": script, "machine": machine, "passed_over": passed_over})
     else:
         print_path(script)
-    say(f"Next: sh {script} rents, measures, fetches the run, shuts down and ranks again. {machine}.")
+    say(
+        f"Next: sh {script} rents, measures and shuts down; of what gpubench measures it fetches the run and ranks again. {machine}."
+    )
 
 
-VERB = Verb(verb, place=125, also_called=("trial", "skypilot"))
+VERB = Verb(verb, place=125, also_called=("trial", "skypilot", "dstack"))
