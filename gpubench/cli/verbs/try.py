@@ -24,7 +24,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verb(request: TryRequest, *, as_json: bool) -> None:
-    """Write tasks of SkyPilot and dstack that rent the recommended machine, measure there, and bring the run back."""
+    """Write a task of SkyPilot, and one of dstack, that rent the recommended machine and measure there."""
     from gpubench.recommend.trial import write_trial
 
     machine, passed_over = write_trial(request.answer, request.output, request.gpu, request.minutes)
