@@ -22,7 +22,7 @@ from gpubench.models import Precision, Switches
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
 
 HELD_IMAGES = 4
-"""Of a convolution, which are held against float64: that of all of the largest takes the host over a second."""
+"""Of a convolution, which are held against float64: all of the largest take the host over a second."""
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
 CONTROL_SCALES = (1, 4, 8)

@@ -83,9 +83,9 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     """Every measurement whose peak memory tells of the question's workload and task, the newest first.
 
-    By any recipe, on any number of GPUs and on a busy host: those start no prediction of the speed of one, but
-    each is the memory of its own case. Those of the shipped runs are none of them: the model is held against them
-    (docs/memory.md, "Own readings").
+    By any recipe, on any number of GPUs and on a busy host: those start no prediction of the speed of one,
+    but each is the memory of its own case. Those of the shipped runs are none of them: the model is held
+    against them (docs/memory.md, "Own readings").
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
@@ -115,7 +115,7 @@ def _is_of(question: Question, m: Measurement) -> bool:
 
 
 def is_disturbed(measurement: Measurement) -> bool:
-    """Whether something beside the case had a part in the figure, or nothing proves that it is of the case."""
+    """Whether something beside the case had a part in the figure, or nothing proves its precision."""
     return is_unfounded(measurement.findings) or any(f.kind in DISTURBED for f in measurement.findings)
 
 
