@@ -29,7 +29,7 @@ from gpubench.sections.data import ReportData, gather
 from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import HEADINGS, Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.units import format_bytes, plain
+from gpubench.units import plain
 
 RAW_UNDER = "method"
 """The heading that the raw data stand under."""
@@ -186,8 +186,6 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         digits=MOST_DIGITS,
         plotly=_plotly() if is_drawn else None,
         plotly_notice=package_text("report/vendor/plotly-LICENSE.txt"),
-        plotly_size=format_bytes(len(_plotly())),
-        raw_size=format_bytes(len(raw)),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
         css=_asset("page.css"),

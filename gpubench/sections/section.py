@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -98,7 +98,7 @@ def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Se
             raise MisuseError(
                 f"two report sections are called {section.key!r}; uninstall one ({point.value})"
             )
-        sections.append(section)
+        sections.append(section if section.heading else replace(section, heading=OTHERS))
     return tuple(sections)
 
 
