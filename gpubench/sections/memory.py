@@ -10,7 +10,6 @@ import msgspec
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BAND, BLUE, QUIET, dress, label, log_axis
 from gpubench.blocks.parts import Bullets, Charts, Column, Figure, Paragraph, Part, Table, number, table, text
-from gpubench.decoders import find_decoder
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
 from gpubench.models import Case, MemoryBasis, MemoryFit, MemoryNeed, MemoryParts, ParallelMode
@@ -24,6 +23,7 @@ from gpubench.predict.memory_answer import (
     usual_cards,
 )
 from gpubench.predict.question import Question
+from gpubench.profile import published_decoder
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, workload_name
@@ -270,7 +270,7 @@ def _rests_on(need: MemoryNeed, case: Case) -> str:
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }
     said = [words[need.basis]]
-    if need.basis is MemoryBasis.TRACED and find_decoder(case.workload):
+    if need.basis is MemoryBasis.TRACED and published_decoder(case.workload):
         said = ["what follows from the shape of the model, with what readings say the rest takes"]
     if need.basis is MemoryBasis.TRACED:
         said += filter(None, (need.not_linear, _AS_PUBLISHED if need.as_published else None))
