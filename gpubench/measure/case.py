@@ -331,8 +331,8 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
     seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
-    seen.peak_memory_bytes = hardware.peak_memory_bytes()
     seen.spilled_bytes = max(0, (seen.peak_reserved_bytes or 0) - (hardware.memory_bytes() or math.inf))
+    seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)
         hardware.drop_cache()  # what the check took beside the graph is no memory of the step
