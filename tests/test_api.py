@@ -325,8 +325,7 @@ def test_what_was_ranked_or_measured_plots_itself(make) -> None:
 
 
 def test_a_ranking_plots_its_answers_by_name_on_the_axes_of_the_page() -> None:
-    ranking = large_ranking()
-    figure = ranking.plot()
+    figure = gpubench.rank("resnet50", gpu=["h100", "l4", "rtx 4090"]).plot()
     texts = [text for trace in figure.data if trace.text is not None for text in trace.text if text]
     assert any("Cheapest" in text for text in texts)
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"

@@ -105,6 +105,12 @@ def test_amp_is_never_paired_across_executions_or_batches():
     assert amp_effects(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
 
 
+def test_the_cheapest_work_costs_what_its_price_and_throughput_say():
+    """1,180 images a second at 0.34 USD/h: a million takes 847 s and so costs 0.0800 USD."""
+    cheapest = min(samples.ranking().rows, key=lambda row: row.usd_per_million_samples)
+    assert cheapest.usd_per_million_samples == pytest.approx(0.0800, abs=5e-5)
+
+
 def test_each_kind_of_gpu_stands_once_with_its_best_offer():
     rows = best_of_each_gpu(samples.ranking().rows)
     assert len({row.offer.gpu_key for row in rows}) == len(rows)
