@@ -344,6 +344,7 @@ def test_no_run_is_fetched_of_what_gpubench_does_not_measure(tmp_path):
     task, script, _ = written(tmp_path, ranking(), RankRequest(workloads=("llama-3.1-8b",), trainable="lora"))
     assert (tmp_path / "tasks" / "work" / "train.py").exists()
     assert "train.py" in task["run"]
+    assert task["resources"]["disk_size"] == 64 + 16
     assert "results add" not in script
     assert "rsync" not in script
     assert script.rstrip().endswith("sky down --yes gpubench-gcp-1x-l4")
