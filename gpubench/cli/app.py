@@ -12,8 +12,6 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, NoReturn
 
 import click
@@ -21,9 +19,8 @@ from click.exceptions import NoArgsIsHelpError
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
-from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
-from gpubench.cli.options import Actions, Verb, command_of
+from gpubench.cli.options import Actions, command_of, load_verb, verb_names
 from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
@@ -37,17 +34,6 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def verb_names() -> tuple[str, ...]:
-    """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
-    return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
-
-
-def load_verb(name: str) -> Verb:
-    """Import the file of a verb."""
-    verb: Verb = import_module(f"{verbs.__name__}.{name.replace('-', '_')}").VERB
-    return verb
 
 
 class Verbs(click.Group):

@@ -50,7 +50,13 @@ PURCHASE = "--max-purchase-usd"
 NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
 WITHOUT_A_FAN = "a card without a fan"
-HOST_LIMITS = ("--circuit-watts", "--psu-watts", "--slots", WITHOUT_A_FAN, "--jobs-per-month")
+HOST_LIMITS = (
+    "the setting circuit-watts",
+    "the setting psu-watts",
+    "the setting slots",
+    WITHOUT_A_FAN,
+    "the setting jobs-per-month",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +234,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         unwanted = dict.fromkeys(Pricing, (BUY, "to rent, not to buy"))
         del unwanted[Pricing.OWNED]
     if request.rent_or_buy == "rent":
-        unwanted[Pricing.OWNED] = ("--rent", "to buy, not to rent")
+        unwanted[Pricing.OWNED] = ("rent", "to buy, not to rent")
     if not request.spot:
         words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
         unwanted.setdefault(Pricing.SPOT, words)
@@ -378,31 +384,31 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
     room = HOST_SLOTS if "slots" in machine.assumed else request.slots or math.inf
     in_a_desktop = "host_usd" in machine.assumed and machine.host_usd > 0
     has_fan = spec is None or cooling_of(spec) == "active"
-    fan_words = " (--own-fan)" if request.own_fan else ": give the price of a server for it with --host-usd"
+    fan_words = " (setting own-fan)" if request.own_fan else ": give the price of a server for it by host-usd"
     board_w = None if spec is None else spec.board_power_w
     cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
     width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
     slots = 0.0 if is_a_computer(spec) else width * machine.gpu_count
     months = machine.utilization.likely
     reasons = {
-        "--circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
+        "the setting circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
         WITHOUT_A_FAN: f"it has no fan of its own{fan_words}",
-        "--psu-watts": (
+        "the setting psu-watts": (
             f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
-            f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (--psu-watts)"
+            f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
         ),
-        "--slots": f"its cards take {slots:g} slots, above {room} (--slots)",
-        "--jobs-per-month": (
+        "the setting slots": f"its cards take {slots:g} slots, above {room} (setting slots)",
+        "the setting jobs-per-month": (
             f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work for "
             f"it: {math.ceil(months - _ROUNDING)} such machines do them"
         ),
     }
     is_beyond = {
-        "--circuit-watts": machine.power_w > circuit_w,
+        "the setting circuit-watts": machine.power_w > circuit_w,
         WITHOUT_A_FAN: not has_fan and (in_a_desktop or request.own_fan),
-        "--psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
-        "--slots": slots > room,
-        "--jobs-per-month": months > 1 + _ROUNDING,
+        "the setting psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
+        "the setting slots": slots > room,
+        "the setting jobs-per-month": months > 1 + _ROUNDING,
     }
     return {limit: why for limit, why in reasons.items() if is_beyond[limit]}
 
@@ -469,7 +475,7 @@ def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
     if (most := request.max_usd_per_hour) is not None:
         most_words = format_usd(most)
         yield Filter(
-            "--max-usd-per-hour",
+            "the setting max-usd-per-hour",
             lambda o, _: f"{format_usd(expected_usd_per_hour(o, market))} an hour, above {most_words}",
             suspects=lambda offers: prices_of(offers, market).expected > most,
         )
@@ -479,4 +485,4 @@ def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
             age = age_days(offer.price_date, market.today)
             return None if age <= days else f"its price is {age} days old, above {days}"
 
-        yield Filter("--max-price-age", too_old, fields=("price_date",))
+        yield Filter("the setting max-price-age", too_old, fields=("price_date",))

@@ -50,7 +50,7 @@ def typed(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
 
 def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
     """The exit code, and the last line that was said."""
-    arguments = ("run", "cnn", "--quick", "--no-micro", "--results", str(root), *options)
+    arguments = ("run", "cnn", "--quick", "--micro", "none", "--results", str(root), *options)
     code, _, said = typed(environment, *arguments)
     assert "Traceback" not in said
     return code, said.splitlines()[-1]

@@ -26,7 +26,7 @@ from gpubench.session import resume, session
 MODEL = own_net('raise ValueError("mine")')
 
 
-SHORT = ("--device", "cpu", "--no-micro", "--precision", "fp32", "--batch-size", "8")
+SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
 """Where the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
 PROGRAM = """
