@@ -329,7 +329,10 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = set(pool.offers.pricing.present)
     if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
         minutes = request.rented_startup_minutes
-        yield f"Rent runs {minutes:g} minutes before the first step (assumed); the setting startup-minutes says otherwise."
+        yield (
+            f"Rent runs {minutes:g} minutes before the first step (assumed); the setting startup-minutes says "
+            "otherwise."
+        )
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; the setting spot-lost says otherwise."
     elif Pricing.SPOT in pricings:
