@@ -218,6 +218,7 @@ def filters_of(
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
     yield from _place_filters(request, offers)
+    yield from _named_filters(request, offers)
     if request.max_price_age_days is None:
         old = outdated(offers, market.today)
         yield Filter(
@@ -515,6 +516,27 @@ def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
     if request.gpus:
         keys = match_gpus(request.gpus, sorted(offers.gpu_key.present))
         yield Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
+
+
+def _named_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
+    """Yield the filter on the providers and GPUs that are excluded by name."""
+    if request.excluded:
+        there = {name.casefold() for name in offers.provider.present}
+        unwanted = {name.casefold() for name in request.excluded}
+        gpu_keys = {key for name in unwanted - there for key in _gpus_to_exclude(name, there)}
+
+        def is_excluded(offer: Offer, _: GpuSpec | None) -> str | None:
+            is_by = offer.pricing is not Pricing.OWNED and offer.provider.casefold() in unwanted
+            return "excluded by name" if is_by or offer.gpu_key in gpu_keys else None
+
+        yield Filter("--exclude", is_excluded, fields=("provider", "pricing", "gpu_key"))
+
+
+def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
+    """Return the GPUs that a name means, which is no provider's."""
+    if found := known_keys(name):
+        return found
+    raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))
 
 
 def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:

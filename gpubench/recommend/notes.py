@@ -327,11 +327,11 @@ def _on_hosts(pool: Candidates) -> Iterator[str]:
 
 def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = set(pool.offers.pricing.present)
-    if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
-        minutes = request.rented_startup_minutes
+    if pool.work is not None and request.startup_factor > 1 and pricings - {Pricing.OWNED}:
+        data = "" if request.dataset_gb is None else f" and sending {request.dataset_gb:g} GB"
         yield (
-            f"Rent runs {minutes:g} minutes before the first step (assumed); the setting startup-minutes says "
-            "otherwise."
+            f"Rent runs {request.rented_startup_minutes:.3g} minutes before the first step (assumed: "
+            f"the start{data}); the setting startup-minutes says otherwise."
         )
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; the setting spot-lost says otherwise."

@@ -50,6 +50,9 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
+UPLOAD_MBIT_PER_S = 100.0
+"""What sends a data set to a rented machine, assumed: an office line, or one stream of a bucket."""
+
 STARTUP_FACTOR = 2.0
 """By how much a start takes more or less than that, either way, in nine of ten cases: assumed too."""
 
@@ -181,6 +184,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     samples: Annotated[Positive | None, Option("Samples to train on, in all.", JOB)] = None
     epochs: Annotated[Positive | None, Option("Epochs; with --dataset-size.", JOB)] = None
     dataset_size: Annotated[Positive | None, Option("Samples per epoch.", JOB)] = None
+    dataset_gb: Annotated[
+        Positive | None,
+        Option(
+            f"Data that is sent to a rented machine before the first step, at {UPLOAD_MBIT_PER_S:g} Mbit/s "
+            "(assumed) [GB].",
+            JOB,
+        ),
+    ] = None
     jobs: Annotated[
         str | None,
         with_help(
@@ -244,6 +255,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     providers: Annotated[tuple[str, ...], with_help(PROVIDER, panel=WHICH)] = ()
     regions: Annotated[tuple[str, ...], with_help(REGION, panel=WHICH)] = ()
     sellers: Annotated[tuple[str, ...], with_help(SELLER, panel=WHICH)] = ()
+    excluded: Annotated[
+        tuple[str, ...],
+        Option("Leave out this provider or GPU.", WHICH, name="exclude", commas=True),
+    ] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     commit: Annotated[
         str | None,
@@ -435,12 +450,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def rented_startup_minutes(self) -> float:
         """Paid on a rented machine before the first step [min]."""
-        return STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+        start = STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+        return start + (self.dataset_gb or 0.0) * 8000 / UPLOAD_MBIT_PER_S / 60
 
     @property
     def startup_factor(self) -> float:
         """By how much a start may take more or less, in nine of ten cases; what was given is certain: 1."""
-        return STARTUP_FACTOR if self.startup_minutes is None else 1.0
+        is_certain = self.startup_minutes is not None and self.dataset_gb is None
+        return 1.0 if is_certain else STARTUP_FACTOR
 
     @property
     def billing_unit_minutes(self) -> float:

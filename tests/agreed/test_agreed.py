@@ -29,7 +29,6 @@ WENT = {"calibrate", "predict evaluate"}
 """Verbs of the table that are no more: they say what to do instead."""
 MOST_WORDS = 30
 LATER = {
-    "rank": {"exclude": "the gates", "dataset-gb": "the upload"},
     "predict show": {"power-limit": "the refit"},
     "report": {"public": "the page", "precision": "the page", "samples": "the page", "have": "the page"},
 }
