@@ -12,6 +12,8 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, NoReturn
 
 import click
@@ -19,8 +21,9 @@ from click.exceptions import NoArgsIsHelpError
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
+from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
-from gpubench.cli.options import Actions, command_of, load_verb, verb_names
+from gpubench.cli.options import Actions, Verb, command_of
 from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
@@ -36,6 +39,17 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+def verb_names() -> tuple[str, ...]:
+    """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
+    return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
+
+
+def load_verb(name: str) -> Verb:
+    """Import the file of a verb."""
+    verb: Verb = import_module(f"{verbs.__name__}.{name.replace('-', '_')}").VERB
+    return verb
+
+
 class Verbs(click.Group):
     """The group of all verbs; each is laid out where it is called or its help is asked for."""
 
@@ -47,7 +61,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a verb by name."""
         del ctx
-        return command_of(name, load_verb(name)) if name in verb_names() else None
+        known = verb_names()
+        return command_of(name, load_verb(name), lambda: map(load_verb, known)) if name in known else None
 
     def main(self, *args: Any, **given: Any) -> Any:
         """Run the command line; its help heeds the width as its tables do."""

@@ -6,16 +6,13 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
 import click
 import msgspec
 
-from gpubench.cli import verbs
 from gpubench.cli.output import say
 from gpubench.errors import MisuseError
 from gpubench.options import RECIPE as RECIPE_PANEL
@@ -56,17 +53,6 @@ class Verb(msgspec.Struct, frozen=True):
     only: Mapping[str, str | None] = {}
 
 
-def verb_names() -> tuple[str, ...]:
-    """The verbs by name, without importing any: the files of ``gpubench.cli.verbs``."""
-    return tuple(found.name.replace("_", "-") for found in iter_modules(verbs.__path__))
-
-
-def load_verb(name: str) -> Verb:
-    """Import the file of a verb."""
-    verb: Verb = import_module(f"{verbs.__name__}.{name.replace('-', '_')}").VERB
-    return verb
-
-
 class Command(click.Command):
     """A verb as the parser knows it; its help lists the options by what they are about."""
 
@@ -92,12 +78,18 @@ class Actions(click.Group):
         return list(self.commands)
 
 
-def command_of(name: str, verb: Verb) -> click.Command:
-    """Return the command of a verb, or the group of its actions."""
+def command_of(name: str, verb: Verb, every: Callable[[], Iterable[Verb]] = tuple) -> click.Command:
+    """Return the command of a verb, or the group of its actions.
+
+    Args:
+        name: What is typed.
+        verb: The verb.
+        every: Imports every verb: asked where a file sets what this one does not heed.
+    """
     if isinstance(verb.run, Mapping):
-        actions = [_command(action, run, verb.only) for action, run in verb.run.items()]
+        actions = [_command(action, run, verb.only, every) for action, run in verb.run.items()]
         return Actions(name, actions, help=verb.help, short_help=verb.help, no_args_is_help=True)
-    return _command(name, verb.run, verb.only)
+    return _command(name, verb.run, verb.only, every)
 
 
 def _requests_of(action: Action) -> list[type[msgspec.Struct]]:
@@ -105,7 +97,9 @@ def _requests_of(action: Action) -> list[type[msgspec.Struct]]:
     return [each.annotation for each in asked if each.name != "as_json"]
 
 
-def _command(name: str, action: Action, only: Mapping[str, str | None]) -> Command:
+def _command(
+    name: str, action: Action, only: Mapping[str, str | None], every: Callable[[], Iterable[Verb]]
+) -> Command:
     """Return a command with an option for each field of the requests of an action, and ``--json``."""
     offered = {
         request: [
@@ -117,7 +111,7 @@ def _command(name: str, action: Action, only: Mapping[str, str | None]) -> Comma
     }
 
     def called(as_json: bool, **given: Any) -> None:
-        known = settings_of_folder(offered)
+        known = _settings_of_folder(offered, every)
         settings = {request: settings_for(request, known.values, known.file) for request in offered}
         requests = [
             request_from(request, _given_of(options, given), settings=settings[request])
@@ -156,7 +150,15 @@ def _settings_told(requests: Iterable[type[msgspec.Struct]]) -> str | None:
     return f"Settings, in {files} of the folder you are in: {', '.join(names)}." if names else None
 
 
-def settings_of_folder(requests: Iterable[type[msgspec.Struct]]) -> Settings:
+def requests_of(verb: Verb) -> list[type[msgspec.Struct]]:
+    """Return what a verb, or any action of it, is asked."""
+    actions = verb.run.values() if isinstance(verb.run, Mapping) else [verb.run]
+    return list(chain(*map(_requests_of, actions)))
+
+
+def _settings_of_folder(
+    requests: Iterable[type[msgspec.Struct]], every: Callable[[], Iterable[Verb]]
+) -> Settings:
     """Return the settings of the working folder, where one of these requests heeds any.
 
     Raises:
@@ -165,9 +167,7 @@ def settings_of_folder(requests: Iterable[type[msgspec.Struct]]) -> Settings:
     heeded = _settings_of(requests)
     known = read_settings(Path()) if heeded else Settings()
     if not known.values.keys() <= heeded:
-        runs = [load_verb(name).run for name in verb_names()]
-        actions = chain(*(run.values() if isinstance(run, Mapping) else [run] for run in runs))
-        heeded = _settings_of(chain(*map(_requests_of, actions)))
+        heeded |= _settings_of(chain(*map(requests_of, every())))
         for name in sorted(known.values.keys() - heeded):
             raise unknown_name(f"setting in {known.file}", name, get_close_matches(name, heeded))
     return known

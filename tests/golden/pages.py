@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from inspect import get_annotations, getdoc
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ import msgspec  # noqa: E402
 
 from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, VERBS, frozen_tables, run  # noqa: E402
 from gpubench import models  # noqa: E402
-from gpubench.cli.options import _requests_of, load_verb, verb_names  # noqa: E402
+from gpubench.cli.app import load_verb, verb_names  # noqa: E402
+from gpubench.cli.options import requests_of  # noqa: E402
 from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
 COLUMNS, MOST_LINES = 100, 24
@@ -216,13 +217,9 @@ def settings_page() -> str:
     """Return the page of settings: each with what it is for, and the verbs that heed it."""
     heeded: dict[str, list[tuple[Option, str]]] = {}
     for verb in verb_names():
-        run_by = load_verb(verb).run
-        actions = run_by.items() if isinstance(run_by, Mapping) else [("", run_by)]
-        for action, request in ((name, kind) for name, call in actions for kind in _requests_of(call)):
-            for each in (each for each in options_of(request) if each.way == "setting"):
-                heeded.setdefault(typed(each.name), []).append(
-                    (each, f"`{verb} {action}`".replace(" `", "`"))
-                )
+        for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
+            if each.way == "setting":
+                heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
     rows = []
     for name, found in sorted(heeded.items()):
         what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
