@@ -91,7 +91,7 @@ def test_what_torch_says_is_explained_to_python_too(fake_nvml, tmp_path) -> None
     environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
     program = (
         "import sys, gpubench\n"
-        "try: gpubench.run('cnn', quick=True, no_micro=True, results=sys.argv[1])\n"
+        "try: gpubench.run('cnn', quick=True, micro='none', results=sys.argv[1])\n"
         "except gpubench.NoDeviceError as error: print(error)\n"
     )
     done = subprocess.run(

@@ -111,7 +111,7 @@ def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut
 
 def test_what_was_found_before_stays_found_and_new_settings_are_noted(cut_off, tmp_path, scripted):
     scripted(cut_off.measurements[0])
-    run = session.execute(prepared(cut_off, tmp_path, time_limit_s=60.0, allow_shared=True)).run
+    run = session.execute(prepared(cut_off, tmp_path, time_limit_s=60.0, allow=("shared",))).run
     assert SHARED in run.findings
     assert (run.settings.time_limit_s, run.settings.allow_shared) == (60.0, True)
     assert len(run.measurements) == 3
