@@ -71,7 +71,7 @@ def test_aws_rows_that_had_no_day_have_that_of_its_generated_list():
 def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
     kinds = Counter(o.kind for o in embedded_offers().offers)
     assert {"index", "not-orderable", "capacity-block", "cluster"} <= kinds.keys()
-    ranking = rank("vgg16", accept_outliers=True, spot=True, reserved=True, max_price_age=10_000)
+    ranking = rank("vgg16", accept_outliers=True, spot=True, commit="3y", max_price_age=10_000)
     assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
 
 
