@@ -45,7 +45,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "rank": ("rank", *AS_OF),
     "rank-job": ("rank", "vgg16", "--samples", "1e8", "--spot", "--table", *AS_OF),
     "rank-buy": ("rank", "vgg16", "--buy", "--have", OWN, "--table", *AS_OF),
-    "rank-own": ("rank", "vgg16", "--have", OWN, "--table", "--explain", *AS_OF),
+    "rank-own": ("rank", "vgg16", "--have", OWN, "--explain", *AS_OF),
     "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--table", *AS_OF),
     "predict-show": ("predict", "show", "vgg16"),
     "predict-show-max": ("predict", "show", "lstm", "--precision", "fp32", "--batch-size", "max"),

@@ -147,8 +147,8 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     elsewhere = first.also_at[0]
     assert elsewhere.offer.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
-    assert f"--explain lists all {len(ranking.rows)}" in " ".join(shown.split())
-    every = gpubench("vgg16", "--limit", "40", "--explain", COLUMNS="120").stdout
+    assert f"--table --explain lists all {len(ranking.rows)}" in " ".join(shown.split())
+    every = gpubench("vgg16", "--limit", "40", "--table", "--explain", COLUMNS="120").stdout
     assert every.partition("───\n")[2].count(f"{gpus(first.offer.gpu_key, first.offer.gpu_count)} ") > 1
     assert "One row" not in every
 
@@ -210,7 +210,7 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     """The card is of one host's offer, the column of all who have the GPU: each says whose it is."""
     choice = rank("llama_8b_lora").decision.choice
     assert choice.row.p_best < choice.p_best_of_gpu
-    shown = " ".join(gpubench("llama_8b_lora", "--limit", "1", "--table", COLUMNS="120").stdout.split())
+    shown = " ".join(gpubench("llama_8b_lora", "--limit", "1", "--explain", COLUMNS="120").stdout.split())
     of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
     assert re.search(rf"How sure GPU {of_gpu} % best; offer \d+ % within 10 %, expected regret \$", shown)
     assert "P(best) of GPU:" in shown

@@ -156,7 +156,7 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(caps
 
     asked = ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50"]
     monkeypatch.setenv("COLUMNS", "700")
-    monkeypatch.setattr(sys, "argv", [*asked, "--explain"])
+    monkeypatch.setattr(sys, "argv", [*asked, "--table", "--explain"])
     with pytest.raises(SystemExit):
         main()
     shown = capsys.readouterr().out

@@ -33,8 +33,13 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
     ] = False
     explain: Annotated[
         bool,
-        Option("Also list every offer, every note, and what is left out and why.", OUTPUT),
+        Option("Also list every note, and what is left out and why; with --table, every offer.", OUTPUT),
     ] = False
+
+    @property
+    def every_offer(self) -> bool:
+        """Whether a row is an offer, and not a GPU at its best."""
+        return self.table and self.explain
 
 
 def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
@@ -47,7 +52,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
-    one_a_gpu = request.one_a_gpu or not (as_json or shown.explain)
+    one_a_gpu = request.one_a_gpu or not (as_json or shown.every_offer)
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
 
     def screen() -> list[Part]:
@@ -91,9 +96,9 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
         notes_in_full: As where a person named machines or a table of their own: what became of them is said.
     """
     from gpubench.blocks.parts import Paragraph
-    from gpubench.recommend.sentences import said
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
+    from gpubench.sentences import texts
     from gpubench.units import count, plain
 
     gpus = count(len(ranking.decision.by_gpu), "GPU")
@@ -101,10 +106,12 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     rest = (
         f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    below = [plain(note, 1000) for note in notes] if notes_in_full else []
-    toys = [] if notes_in_full else [Paragraph(text=note) for note in notes if note == said("toy_mix")]
+    first = [note for note in notes if note.startswith("Set aside of ")]
+    below = [plain(note, 1000) for note in notes if note not in first] if notes_in_full else []
+    first += [] if notes_in_full else [note for note in notes if note == texts()["toy_mix"]]
     card = brief(of_ranking(ranking, 0), "verdict")
-    return [*toys, *card, *(Paragraph(text=each) for each in (*below, rest))]
+    before, after = ([Paragraph(text=plain(each, 1000)) for each in said] for said in (first, [*below, rest]))
+    return [*before, *card, *after]
 
 
 def ranking_parts(
@@ -123,7 +130,7 @@ def ranking_parts(
     from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
 
     hint = None if shown.explain else more_by
-    data = of_ranking(ranking, limit, every_offer=shown.explain, more_by=hint)
+    data = of_ranking(ranking, limit, every_offer=shown.every_offer, more_by=hint)
     rows = shown_rows(data, ranking)
     beside = [factor_table(rows)] if shown.table else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
