@@ -166,7 +166,7 @@ def test_what_a_useful_hour_costs_follows_from_the_jobs():
         ({"max_purchase_usd": 3000.0, "rent_or_buy": "rent"}, "rent contradicts --max-purchase-usd"),
         (
             {"jobs_per_month": 4.0, "rent_or_buy": "buy", "relative": True},
-            "the setting relative ranks without one",
+            "relative ranks without one",
         ),
         ({"jobs_per_month": 4.0, "samples": 1e6}, "add --buy, --max-purchase-usd or --have"),
         (
