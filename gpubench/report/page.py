@@ -16,11 +16,13 @@ from gpubench.blocks.block import Block, environment
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
+from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text
 from gpubench.models import Row
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.request import RankRequest
+from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
@@ -30,6 +32,8 @@ from gpubench.sections.offer_table import head_of
 from gpubench.sections.section import HEADINGS, Section, load_sections
 from gpubench.sections.words import moment_words
 from gpubench.units import plain
+
+_ELSEWHERE = "choose another place with -o FILE"
 
 RAW_UNDER = "method"
 """The heading that the raw data stand under."""
@@ -60,6 +64,10 @@ def report(request: ReportRequest) -> str:
     from gpubench.folders import results_root
 
     path, folder = request.output, request.results
+    if request.public is not None:
+        if path is not None or request.format is not None:
+            raise MisuseError("--public names its files itself: leave out -o and --format")
+        path = request.public / "index.html"
     kind = request.format or format_of(path)
     whole = kind in {"json", "csv"}  # they are of all that is stored, and all that is ranked
     # What the ranking is asked beyond its defaults; the place and the day are asked of both.
@@ -76,14 +84,25 @@ def report(request: ReportRequest) -> str:
     )
     if kind == "html" and not request.data and data.ranking is not None:
         data = _with_calculator(request, data)
+    if request.public is not None:
+        data = _without_a_machine(data)
+        write_file(
+            request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=_ELSEWHERE
+        )
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
         path = results_root(folder) / "reports" / f"{data.today.isoformat()}-{safe}.{FORMATS[kind]}"
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
-    write_file(path, text, hint="choose another place with -o FILE")
+    write_file(path, text, hint=_ELSEWHERE)
     return str(path)
+
+
+def _without_a_machine(data: ReportData) -> ReportData:
+    """Return what may be published of it: no path, no serial, no doubted row, no model of the user's own."""
+    runs = tuple(shareable(run)[0] for run in data.runs)
+    return replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
 
 
 def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:

@@ -24,6 +24,13 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
         ),
     ] = None
     results: Annotated[Path | None, with_help(RESULTS, place=True)] = None
+    public: Annotated[
+        Path | None,
+        Option(
+            "Folder of a website: index.html, the page, and data.json, both without what names a machine.",
+            place=True,
+        ),
+    ] = None
     format: Annotated[
         str | None,
         Option(

@@ -353,3 +353,28 @@ def test_the_shipped_models_are_all_there_at_every_precision():
 def test_a_page_without_a_run_is_small(tmp_path):
     made = report(tmp_path / "page.html", tmp_path, as_of=samples.TODAY)
     assert Path(made).stat().st_size <= 500_000
+
+
+def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path):  # noqa: F811
+    run = samples.h200_run()
+    write_run(tmp_path / "results", run)
+    done = gpubench(None, "report", "--public", tmp_path / "site", "--results", tmp_path / "results")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["data.json", "index.html"]
+    data = json.loads((tmp_path / "site" / "data.json").read_text(encoding="utf-8"))
+    assert data["runs"][0]["device"]["device_id"] is None
+    assert len(data["ranking"]["rows"]) > 100
+    for name in ("data.json", "index.html"):
+        text = (tmp_path / "site" / name).read_text(encoding="utf-8")
+        assert str(tmp_path) not in text
+        assert run.device.device_id not in text
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"file://{tmp_path / 'site' / 'index.html'}#model=vgg16")
+    page.locator("html[data-answered]").wait_for(state="attached")
+    assert page.locator("#question").inner_text().startswith("vgg16, ")
+    assert run.device.device_id not in page.evaluate("document.documentElement.outerHTML")
+    context.close()
+    twice = gpubench(None, "report", "--public", tmp_path / "site", "-o", tmp_path / "x.html")
+    assert twice.returncode == 2
+    assert "leave out -o" in twice.stderr

@@ -36,5 +36,5 @@ VERB = Verb(
     verb,
     place=130,
     also_called=("html", "page", "export"),
-    only=dict.fromkeys(("output", "results", "run", "format")) | dict.fromkeys(ASKED, ASK),
+    only=dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(ASKED, ASK),
 )
