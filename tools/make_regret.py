@@ -69,9 +69,8 @@ def usd_per_gpu_hour(today: date) -> Mapping[str, float]:
     request, every = RankRequest(), Offers.of(load_offers().offers)
     every = every.where(every.kind.is_in(lambda kind: kind not in NOT_RANKED) & (every.price > 0))
     believed = leave_out_doubted(request, AskedPrices(every), every).kept
-    hosts = believed.where(believed.kind.equals("marketplace"))
     on_demand = believed.where(believed.pricing.equals(Pricing.ON_DEMAND))
-    usd = prices_of(on_demand, Market(today, asks_of(hosts))).expected / on_demand.gpu_count.figures(float)
+    usd = prices_of(on_demand, Market(today, asks_of(believed))).expected / on_demand.gpu_count.figures(float)
     found: dict[str, float] = {}
     for key, each in zip(on_demand.gpu_key.cells(), usd.tolist(), strict=True):
         found[key] = min(each, found.get(key, each))

@@ -276,7 +276,7 @@ def candidates_of(
     half_width = np.hypot(
         half_width, Z90 * LINK_SIGMA * _lost_on_unread_links(offers, scalings, machines.codes)
     )
-    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
+    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost_share, 0.0)
     delivered = economics.delivered_share(lost)
     vcpu_limit = np.full(len(offers), np.inf)  # where no limit is known
     if photograph_share:

@@ -19,6 +19,7 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import recorded
+from gpubench.recommend.interruptions import on_interruptions
 from gpubench.recommend.notes import decisive_notes, notes_of, on_the_choice
 from gpubench.recommend.owning import against_rent
 from gpubench.recommend.question import as_understood
@@ -66,18 +67,20 @@ def judge_offers(
     ranking = _answer(found, made, priced, shown)
     decision = msgspec.structs.replace(ranking.decision, clock=clock)
     ranking = msgspec.structs.replace(ranking, decision=decision)
+    interrupted = tuple(on_interruptions(found))
     said = verdict(found, ranking, made)
     decisive = (
         *([] if request.workloads or request.mix else [say("toy_mix")]),
         *_none_of_ones_own(request, found),
         *_had(found, made),
+        *interrupted[1:],
         *(each.text for each in said.beside),
         *notes,
         *decisive_notes(found, priced),
     )
     return msgspec.structs.replace(
         ranking,
-        opening=tuple(on_commitments(found)),
+        opening=(*on_commitments(found), *interrupted[:1]),
         sentences=said.verdict,
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),

@@ -330,10 +330,8 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
         minutes = request.rented_startup_minutes
         yield f"Rent runs {minutes:g} minutes before the first step (assumed): --startup-minutes."
-    if Pricing.SPOT in pricings and not request.spot_lost:
-        yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
-    elif Pricing.SPOT in pricings:
-        lost = format_percent(request.spot_lost)
+    if Pricing.SPOT in pricings:
+        lost = format_percent(request.spot_lost_share)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
         use = request.utilization.likely
