@@ -105,9 +105,9 @@ def rank(
     | Literal["max"] | None = None, max_latency_ms: float | None = None, samples: float | None = None, epochs:
     float | None = None, dataset_size: float | None = None, jobs: Literal["independent", "ddp"] | None = None,
     deadline_hours: float | None = None, budget_usd: float | None = None, startup_minutes: float | None =
-    None, billing_minutes: float | None = None, spot_lost: float = 0.0, storage_usd_per_month: float = 0.0,
-    egress_usd: float = 0.0, tax: float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str |
-    Sequence[str] = (), provider: str | Sequence[str] = (), region: str | Sequence[str] = (), seller: str |
+    None, billing_minutes: float | None = None, spot_lost: float | None = None, storage_usd_per_month: float =
+    0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str
+    | Sequence[str] = (), provider: str | Sequence[str] = (), region: str | Sequence[str] = (), seller: str |
     Sequence[str] = (), spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None =
     None, max_usd_per_hour: float | None = None, max_price_age: int | None = None, min_memory_gib: float |
     None = None, memory_type: str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int |
@@ -154,9 +154,9 @@ def report(
     | Literal["max"] | None = None, max_latency_ms: float | None = None, samples: float | None = None, epochs:
     float | None = None, dataset_size: float | None = None, jobs: Literal["independent", "ddp"] | None = None,
     deadline_hours: float | None = None, budget_usd: float | None = None, startup_minutes: float | None =
-    None, billing_minutes: float | None = None, spot_lost: float = 0.0, storage_usd_per_month: float = 0.0,
-    egress_usd: float = 0.0, tax: float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str |
-    Sequence[str] = (), provider: str | Sequence[str] = (), region: str | Sequence[str] = (), seller: str |
+    None, billing_minutes: float | None = None, spot_lost: float | None = None, storage_usd_per_month: float =
+    0.0, egress_usd: float = 0.0, tax: float = 0.0, hour_worth: float = 2.0, relative: bool = False, gpu: str
+    | Sequence[str] = (), provider: str | Sequence[str] = (), region: str | Sequence[str] = (), seller: str |
     Sequence[str] = (), spot: bool = False, commit: Literal["1y", "3y"] | None = None, count: int | None =
     None, max_usd_per_hour: float | None = None, max_price_age: int | None = None, min_memory_gib: float |
     None = None, memory_type: str | None = None, min_bandwidth_gbps: float | None = None, min_cores: int |

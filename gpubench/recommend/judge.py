@@ -27,8 +27,9 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
 from gpubench.recommend.sentences import said as say
 from gpubench.recommend.speeds import Drawer
+from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
-from gpubench.units import count, format_duration, format_usd, plain
+from gpubench.units import count, format_duration, format_percent, format_usd, listing, plain
 
 
 def judge_offers(
@@ -80,11 +81,40 @@ def judge_offers(
     )
     return msgspec.structs.replace(
         ranking,
-        opening=(*on_commitments(found), *interrupted[:1]),
+        opening=(
+            *on_commitments(found),
+            *interrupted[:1],
+            *_fewest_in_time(request, found),
+            *_on_tokens(made[0]),
+        ),
         sentences=said.verdict,
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),
     )
+
+
+def _fewest_in_time(request: RankRequest, found: Eligible) -> Iterator[str]:
+    """Yield how few GPUs end within the deadline, of the cheapest such offer, where a GPU was named."""
+    if request.deadline_hours is None or not request.gpus or found.pool.work is None:
+        return
+    place = int(np.argmin(found.pool.count[found.order]))
+    (row,) = rows_of(found, [place])
+    yield say(
+        "count_needed",
+        gpu=gpus_of(row.offer),
+        provider=plain(row.offer.provider, 40),
+        limit=format_duration(request.deadline_hours * SECONDS_PER_HOUR),
+        hours=format_duration((row.hours.value or 0.0) * SECONDS_PER_HOUR),
+        slow=format_duration((row.hours.high or row.hours.value or 0.0) * SECONDS_PER_HOUR),
+        efficiency=format_percent(row.scaling_efficiency),
+    )
+
+
+def _on_tokens(first: Row) -> Iterator[str]:
+    """Yield what a million tokens cost of inference on the first offer."""
+    if first.estimate.case.task == "infer" and (costs := token_costs(first)):
+        told = (f"{cost.by(format_usd)} ({what})" for what, cost in costs.items())
+        yield say("serve_cost", costs=listing(list(told)), batch=f"{first.estimate.case.batch_size:,}")
 
 
 def _none_of_ones_own(request: RankRequest, found: Eligible) -> tuple[str, ...]:

@@ -347,11 +347,7 @@ def decisive_doubts(decision: Decision) -> list[Caution]:
     return [
         *([Caution(decision.clock, "this computer's clock looks wrong")] if decision.clock else []),
         *([Caution(f"{few} of its GPUs", _feed(recommended(decision).fed_share))] if few else []),
-        *(
-            [Caution("; ".join(prices), f"doubtful price of {first}")]
-            if prices
-            else []
-        ),
+        *([Caution("; ".join(prices), f"doubtful price of {first}")] if prices else []),
         *([Caution(f"{listing(beyond)} extrapolated beyond the fit", "extrapolated")] if beyond else []),
         *([Caution(decision.unfitted, "few measurements")] if decision.unfitted else []),
     ]
