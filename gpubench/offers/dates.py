@@ -180,7 +180,7 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
         key = offer.gpu_key, offer.pricing
         if is_of_asks(offer):
             found.setdefault(key, []).append(offer)
-        elif offer.seller == "cloud":
+        elif offer.seller == "cloud" and offer.kind != "index":
             clouds.setdefault(key, {}).setdefault(offer.provider, []).append(offer.usd_per_gpu_hour)
     listed = {key: median(map(median, by_provider.values())) for key, by_provider in clouds.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.labels import gpu_name, gpus_of
+from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import Answer, BuyOrRent, Choice, Job, PriceCondition, Ranking, Row
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
@@ -21,7 +21,7 @@ from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.filters import recorded
 from gpubench.recommend.interruptions import on_interruptions
 from gpubench.recommend.notes import decisive_notes, notes_of, on_the_choice
-from gpubench.recommend.owning import against_rent
+from gpubench.recommend.owning import against_rent, is_a_host
 from gpubench.recommend.question import as_understood
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
@@ -29,7 +29,7 @@ from gpubench.recommend.sentences import said as say
 from gpubench.recommend.speeds import Drawer
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
-from gpubench.units import count, format_duration, format_percent, format_usd, listing, plain
+from gpubench.units import count, format_duration, format_percent, format_price, format_usd, listing, plain
 
 
 def judge_offers(
@@ -74,6 +74,7 @@ def judge_offers(
         *([] if request.workloads or request.mix else [say("toy_mix")]),
         *_none_of_ones_own(request, found),
         *_had(found, made),
+        *_in_ones_pc(request, decision.best_to_own),
         *interrupted[1:],
         *(each.text for each in said.beside),
         *notes,
@@ -146,6 +147,18 @@ def _had(found: Eligible, made: Mapping[int, Row]) -> Iterator[str]:
         else:
             mine_too = (each for each in found.excluded if each.offer == offer)
             yield from (f"Your {gpus_of(offer)} is not ranked: {each.reason}." for each in mine_too)
+
+
+def _in_ones_pc(request: RankRequest, card: Choice | None) -> Iterator[str]:
+    """Yield the best card for a host that somebody has, where nothing was to be bought."""
+    if any(map(is_a_host, request.own)) and not request.buys and card is not None:
+        yield say(
+            "have_pc",
+            gpu=gpus_of(card.offer),
+            condition=CONDITION_WORDS[card.condition],
+            usd=format_price(card.purchase_usd),
+            hours=format_duration((card.row.hours.value or 0.0) * SECONDS_PER_HOUR),
+        )
 
 
 def _takes(row: Row) -> str:

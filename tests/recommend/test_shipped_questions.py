@@ -63,7 +63,8 @@ def table(name: str) -> list[dict[str, str]]:
 def expected(offer: Offer) -> float:
     """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
 
-    Between two middle asks it is their geometric mean.
+    Between two middle asks it is their geometric mean. Where clouds list the GPU, 0.56 of the median of theirs
+    counts as half an ask more.
     """
     listed = float(offer.price_usd_per_hour)
     if offer.kind != "marketplace":
@@ -73,15 +74,34 @@ def expected(offer: Offer) -> float:
         newest[tuple(each[name] for name in ("provider", "instance", "region", "pricing", "term_years"))] = (
             each
         )
-    asks = [
-        math.log(float(each["price_usd_per_hour"]) / int(each["gpu_count"]))
+    alike = [
+        (each, math.log(float(each["price_usd_per_hour"]) / int(each["gpu_count"])))
         for each in newest.values()
         if (each["pricing"], each["gpu_key"]) == ("on_demand", offer.gpu_key)
-        and (each["kind"] == "marketplace" or each["ask_count"])
+        and float(each["price_usd_per_hour"])
     ]
-    middle = math.exp(statistics.median(asks)) * offer.gpu_count
+    asks = [(each, log) for each, log in alike if each["kind"] == "marketplace" or each["ask_count"]]
+    clouds = {}
+    for each, log in alike:
+        if each["kind"] in {"vm", "serverless"} and each["seller"] in {"", "cloud"}:
+            clouds.setdefault(each["provider"], []).append(math.exp(log))
+    middle, own = statistics.median(log for _, log in asks), 1.0
+    voices = sorted(map(statistics.median, clouds.values()))
+    if (
+        borne_out := [
+            usd  # one far above all asks counts where a second cloud is near it
+            for at, usd in enumerate(voices)
+            if usd <= 5 * math.exp(middle)
+            or any(usd / 2 <= each <= 2 * usd for each in voices[:at] + voices[at + 1 :])
+        ]
+    ):
+        suggested = math.log(0.56 * statistics.median(borne_out))
+        hosts = sum(int(each["ask_count"] or 1) for each, _ in asks)
+        own = hosts / (hosts + 0.5)
+        middle = own * middle + (1 - own) * suggested
+    middle = math.exp(middle) * offer.gpu_count
     day = date.fromisoformat(offer.price_date if len(offer.price_date) == 10 else f"{offer.price_date}-01")
-    kept = 0.5 ** ((AS_OF - day).days / 30)
+    kept = own * 0.5 ** ((AS_OF - day).days / 30)
     return middle * (listed / middle) ** kept
 
 

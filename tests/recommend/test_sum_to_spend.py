@@ -171,3 +171,11 @@ def test_serving_is_told_by_the_million_tokens_and_what_it_is():
     assert "(decode)" in text
     assert "one static batch of 8" in text
     assert gpubench.rank("resnet50", task="infer", as_of="2026-11-20", draws=50).opening == ()
+
+
+def test_a_host_of_ones_own_is_answered_with_the_best_card_for_it():
+    found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
+    card = found.decision.best_to_own
+    (text,) = [note for note in found.notes[: found.decisive_notes] if note.startswith("In your PC 1x ")]
+    assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
+    assert not card.host_usd
