@@ -317,7 +317,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
         reasons = [None if spec is None else spec.not_ranked_because for spec in specs]
         if all(reasons):
             listed = f"; `gpubench offers list --gpu {plain(name)}` has its prices" if meant & keys else ""
-            like = _comparable(specs[0], keys)
+            like = "" if listed else _comparable(specs[0], keys)
             raise MisuseError(f"{_named(specs)} not ranked: {reasons[0]}{listed}{like}")
         if not meant & keys:
             is_sold = any(each.gpu_key in meant for each in card_prices())

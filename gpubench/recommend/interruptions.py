@@ -15,7 +15,7 @@ from gpubench.recommend.economics import (
     lost_to_interruptions,
 )
 from gpubench.recommend.eligible import Eligible
-from gpubench.recommend.sentences import said
+from gpubench.sentences import say as said
 from gpubench.units import format_number, format_percent
 
 

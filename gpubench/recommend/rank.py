@@ -37,7 +37,7 @@ from gpubench.recommend.judge import first_choice, judge_offers
 from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
-from gpubench.recommend.sentences import said
+from gpubench.sentences import say
 from gpubench.specs import require_spec
 from gpubench.units import count, format_duration, format_price, plain
 
@@ -77,7 +77,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
-    runs, problems = _runs(request)
+    runs, problems = runs_of(request)
     machines, for_sale = _machines(request, runs, today)
 
     def filtered(asked: RankRequest) -> FilterResult:
@@ -131,12 +131,12 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
     usd, cheapest = format_price(sum_usd), ranking.answers["cheapest"].row
-    opening = [said("buy_nothing", usd=usd)]
+    opening = [say("buy_nothing", usd=usd)]
     if with_pc is not None and with_pc.source == "own":
         host_usd = hosts()[0].price_usd if request.host_usd is None else request.host_usd
         opening = [
-            said("buy_none", usd=usd, host_usd=format_price(host_usd)),
-            said(
+            say("buy_none", usd=usd, host_usd=format_price(host_usd)),
+            say(
                 "buy_have_pc",
                 usd=format_price(with_pc.purchase_usd),
                 gpu=gpus_of(with_pc.offer),
@@ -147,7 +147,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
     if cheapest.cost_usd.value:
         jobs = math.floor(sum_usd / cheapest.cost_usd.value)
         gpu = f"{gpus_of(cheapest.offer)} at {plain(cheapest.offer.provider, 30)}"
-        opening.append(said("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
+        opening.append(say("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
     opening += ranking.opening
     return msgspec.structs.replace(ranking, opening=tuple(opening), max_purchase_usd=sum_usd)
 
@@ -174,7 +174,8 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
     return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
 
 
-def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+    """Return what was measured, here and on shipped cards, and what is to be said of the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 

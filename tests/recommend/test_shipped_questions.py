@@ -81,20 +81,20 @@ def expected(offer: Offer) -> float:
         and float(each["price_usd_per_hour"])
     ]
     asks = [(each, log) for each, log in alike if each["kind"] == "marketplace" or each["ask_count"]]
-    clouds = {}
+    listed_usd, clouds = {}, set()
     for each, log in alike:
-        if each["kind"] in {"vm", "serverless"} and each["seller"] in {"", "cloud"}:
-            clouds.setdefault(each["provider"], []).append(math.exp(log))
+        if each["kind"] in {"vm", "serverless"}:
+            listed_usd.setdefault(each["provider"], []).append(math.exp(log))
+            clouds |= {each["provider"]} if each["seller"] in {"", "cloud"} else set()
+    voices = {name: statistics.median(each) for name, each in listed_usd.items()}
     middle, own = statistics.median(log for _, log in asks), 1.0
-    voices = sorted(map(statistics.median, clouds.values()))
-    if (
-        borne_out := [
-            usd  # one far above all asks counts where a second cloud is near it
-            for at, usd in enumerate(voices)
-            if usd <= 5 * math.exp(middle)
-            or any(usd / 2 <= each <= 2 * usd for each in voices[:at] + voices[at + 1 :])
-        ]
-    ):
+    borne_out = [
+        usd  # one far above the other list prices does not count
+        for name, usd in voices.items()
+        if name in clouds
+        and usd <= 5 * statistics.median([v for n, v in voices.items() if n != name] or [usd])
+    ]
+    if borne_out:
         suggested = math.log(0.56 * statistics.median(borne_out))
         hosts = sum(int(each["ask_count"] or 1) for each, _ in asks)
         own = hosts / (hosts + 0.5)
