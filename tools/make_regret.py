@@ -21,9 +21,10 @@ from gpubench.folders import data_table
 from gpubench.models import Offer, Pricing, TaskKind
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, asks_of, price_day
+from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import load_offers
-from gpubench.offers.table import NOT_RANKED
+from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import deviations_of, leading_mode
 from gpubench.recommend.filters import leave_out_doubted
@@ -78,10 +79,13 @@ class Told(NamedTuple):
 
 def cheapest(offers: Iterable[Offer], today: date) -> Mapping[str, Told]:
     """Return of each GPU the believed offer on demand that is expected to cost least."""
-    request, every = RankRequest(), Offers.of(offers)
-    every = every.where(every.kind.is_in(lambda kind: kind not in NOT_RANKED) & (every.price > 0))
-    believed = leave_out_doubted(request, AskedPrices(every), every).kept
-    on_demand = believed.where(believed.pricing.equals(Pricing.ON_DEMAND))
+    every = Offers.of(offers)
+    believed = leave_out_doubted(RankRequest(), AskedPrices(every), every).kept
+    old = outdated(every, today)
+    ranks = [
+        o.kind not in NOT_RANKED and o.price_usd_per_hour > 0 and offer_key(o) not in old for o in believed
+    ]
+    on_demand = believed.where(np.array(ranks) & believed.pricing.equals(Pricing.ON_DEMAND))
     usd = prices_of(on_demand, Market(today, asks_of(believed))).expected / on_demand.gpu_count.figures(float)
     found: dict[str, Told] = {}
     for offer, each in zip(on_demand, usd.tolist(), strict=True):
