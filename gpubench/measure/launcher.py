@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -164,32 +164,6 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def compare_by_hand(self, planned: PlannedCase, **how: Any) -> messages.ByHandDone:
-        """Hold the harness against a loop written by hand, in one child process or in those of one job.
-
-        Args:
-            planned: The case.
-            how: Further fields of ``messages.ByHand``.
-
-        Returns:
-            The time of the harness over that of the loop, with its interval.
-
-        Raises:
-            GpuBenchError: If the child could not do it.
-        """
-        try:
-            child = self._child_of(Unit(launch=0, planned=planned).group)
-            child.send(messages.ByHand(reference=planned.reference, case=planned.case, **how))
-            done = self._answer(child, messages.ByHandDone, "first steps")
-        except (ChildLateError, ChildEndedError) as error:
-            self.close()
-            raise GpuBenchError(_how_it_ended(error)) from error
-        except JobOverError as error:
-            raise GpuBenchError(error.over.reason) from error
-        if done.ratio is None:
-            raise GpuBenchError(done.reason or "the comparison with a loop by hand gave no figure")
-        return done
-
     def _answer(self, child: Child, kind: type[_Report], phase: str, seen: Progress | None = None) -> _Report:
         """Return the next report, which is of this kind and comes within the time of a phase."""
         return protocol.next_report(child, (kind,), lambda _: self._until_s(phase), self.on_event, seen)
@@ -339,7 +313,7 @@ class Launcher:
             return OUT_OF_TIME
         if isinstance(error, JobOverError):
             return error.over.reason
-        return _how_it_ended(error)
+        return f"the measuring process {str(error) or f'gave {NO_SIGN}'}"
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
@@ -461,7 +435,3 @@ class Launcher:
         if self.plan.budget.name == "quick" and phase not in OWN_TIME_PHASES:
             silence = min(silence, QUICK_SILENCE_S)
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
-
-
-def _how_it_ended(error: ChildLateError | ChildEndedError) -> str:
-    return f"the measuring process {str(error) or f'gave {NO_SIGN}'}"

@@ -71,21 +71,6 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
     case: Case
 
 
-class ByHand(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
-    """Hold the harness, or its telemetry, against a loop written by hand.
-
-    Attributes:
-        block_s: Least length of a block [s].
-        repeats: Of a job of several processes, how often the six orders of three blocks are run through.
-    """
-
-    reference: str
-    case: Case
-    sampler: bool = False
-    block_s: Seconds = 0.5
-    repeats: int = 3
-
-
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
     """Hold what the harness relies on against something that it shares no code with.
 
@@ -116,7 +101,7 @@ class TrainToQuality(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"
     seed: int
 
 
-Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | TrainToQuality | Prove | Stop
+Command = Setup | MeasureCase | MeasureMicro | TryBatch | TrainToQuality | Prove | Stop
 
 # --- child to parent -------------------------------------------------------------------------------------
 
@@ -200,19 +185,6 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
-class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
-    """Median ratio of the pairs, with its 95 % interval; or why there is none.
-
-    ``control`` is that of blocks by hand to blocks by hand, between which nothing differs; of a job alone.
-    """
-
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    control: float | None = None
-    reason: str | None = None
-
-
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
     """What a ``Prove`` read, in the one field that it asked for; or how it ended instead.
 
@@ -254,7 +226,7 @@ class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
     reason: str | None = None
 
 
-Ending = CaseDone | ByHandDone | QualityDone | Proven
+Ending = CaseDone | QualityDone | Proven
 """How what was asked for has ended, or why it has not."""
 
 

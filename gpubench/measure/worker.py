@@ -156,7 +156,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import compare_by_hand, measure_case, try_batch
+    from gpubench.measure.case import measure_case, try_batch
 
     done: messages.Ending
     match command:
@@ -165,9 +165,6 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
-        case messages.ByHand():
-            line.send(messages.Phase(name="timed"))
-            done = compare_by_hand(command, context)
         case messages.TrainToQuality():
             from gpubench.measure.quality import train_to_quality
 
