@@ -315,7 +315,7 @@ def profiles_in(
 def _own_profile(reference: str, framework: Framework, device: DeviceProfile) -> WorkloadProfile:
     name = plain(reference.rpartition("/")[2])
     answer = run_child(
-        ("-m", "gpubench.measure.keras_build"),
+        ("-m", "gpubench.measure.keras_case"),
         [reference, framework.value],
         Answer,
         time_limit_s=OWN_LIMIT_S,

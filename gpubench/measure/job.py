@@ -11,21 +11,26 @@ import os
 import select
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
+from gpubench.measure.child import JOB_MODULE
+from gpubench.measure.place import Place
 from gpubench.measure.privacy import scrub
 from gpubench.models import Status
-from gpubench.parent import ParentChannel, scratch_folder
+from gpubench.parent import ParentChannel, die_with_parent, scratch_folder
 from gpubench.units import Seconds
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-RANK_MODULE = "gpubench.measure.rank"
+RANK = "rank"
+"""Tells a process that it is one of the job, and not the one that stands for all."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
 """Names the file by which the processes of one machine find each other: nothing listens for it."""
 LOOPBACK = "127.0.0.1"
@@ -64,7 +69,7 @@ def main() -> None:
                 "--max-restarts=0",  # the parent decides what follows a loss
                 "--monitor-interval=0.1",
                 "--no-python",
-                *(sys.executable, "-P", "-m", RANK_MODULE, f"{os.getpid()}"),
+                *(sys.executable, "-P", "-m", JOB_MODULE, RANK, f"{os.getpid()}"),
             ]
         )
     except ChildFailedError as error:
@@ -101,5 +106,37 @@ def _end_with_parent(read_fd: int) -> None:
     os._exit(0)
 
 
+def be_rank(torchrun_pid: int) -> None:
+    """Be one process of the job: take the pipes from where torchrun leaves them, and leave it word of an error.
+
+    Never returns: what a model has left in this process could keep it from ending.
+    """
+    die_with_parent(torchrun_pid)
+    pipes = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from gpubench.measure import team, worker
+
+    place = Place.here()
+    try:
+        if place.rank == 0:
+            line = ParentChannel(pipes)
+            setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
+            record(worker.serve_parent)(line, setup, place)
+        else:
+            for pipe in pipes:  # they are the first one's alone
+                os.close(pipe)
+            team.follow(place)
+    except BaseException:  # noqa: BLE001 - it is in torch's file by now
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == RANK:
+        be_rank(int(sys.argv[2]))
     main()

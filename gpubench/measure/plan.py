@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
 from gpubench.measure.budget import MICRO_MOST_S, Budget, budget_of
 from gpubench.measure.quality_goals import GOALS
-from gpubench.measure.request import MicroWish, RunRequest
-from gpubench.measure.suites import asked_cases, asked_executions
+from gpubench.measure.request import MicroWish, RunRequest, SuiteName
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -32,7 +30,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.precisions import forcing_fewer_bits, forcing_tf32
+from gpubench.precisions import AMP, forcing_fewer_bits, forcing_tf32
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
 
@@ -44,6 +42,18 @@ in the mean (VGG16 at fp32 17, small networks under 1), and a compiled one 18 to
 """
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
+
+_BOTH = (Precision.FP32, AMP)
+SUITES: Mapping[SuiteName, Mapping[str, tuple[str, ...]]] = {
+    "default": {"cnn": _BOTH, "lstm": _BOTH, "vgg16": _BOTH, "resnet50": (AMP,)},
+    "modern": dict.fromkeys(("resnet50", "vit_b16", "bert_base", "llama_1b"), (AMP,)),
+}
+_EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
+    "default": (),
+    "modern": (Execution.EAGER, Execution.COMPILE),
+}
+_ON_A_GPU = "resnet50"
+"""Of the default suite: a step of it takes a CPU too long, and it is not a Keras model here."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,11 +338,33 @@ def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework
     return MemoryFormat.CHANNELS_LAST
 
 
+def references(request: RunRequest) -> tuple[str, ...]:
+    """Return the workloads that a request names, or those of its suite."""
+    return request.workloads or tuple(SUITES[request.suite or "default"])
+
+
+def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
+    """Return the precisions of each workload, by its reference; none means those that the device has."""
+    if request.workloads:
+        return dict.fromkeys(request.workloads, request.precisions)
+    rows = dict(SUITES[request.suite or "default"])
+    if request.suite is None and (on_cpu or request.frameworks != (Framework.TORCH,)):
+        del rows[_ON_A_GPU]
+    return {name: request.precisions or usual for name, usual in rows.items()}
+
+
+def asked_executions(request: RunRequest) -> tuple[str, ...]:
+    """Return the executions that are asked for; none means those of the device."""
+    if request.executions or request.workloads:
+        return request.executions
+    return _EXECUTIONS[request.suite or "default"]
+
+
 def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
     """Precisions by name, ``amp`` resolved; none named means those that all of the devices have."""
     if not names:
         return capability.default_precisions(*devices)
-    wanted = (capability.best_amp(*devices) if name == precisions.AMP else Precision(name) for name in names)
+    wanted = (capability.best_amp(*devices) if name == AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
 
 

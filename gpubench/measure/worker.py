@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,12 +19,10 @@ from gpubench.models import Finding, Framework, MicroResult
 from gpubench.parent import ParentChannel
 
 if TYPE_CHECKING:
-    from pyopencl import CommandQueue
-
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.keras_case import KerasBench
 
-Context = TypeVar("Context")
+Serve = Callable[[messages.Command], None]
+"""Carries out one command and reports its end."""
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
@@ -33,72 +31,26 @@ def main() -> None:
     """Serve one parent until its end of the pipe closes."""
     line = ParentChannel()
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
-    if not setup.device.runs_steps:
-        serve_opencl(line, setup)
-    elif setup.framework is Framework.TORCH:
-        serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
-    else:
-        serve_keras(line, setup)
+    serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
 
 
 def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
-    """Do what the parent asks for, after its first message; ``place`` is that of a process of a job."""
-    serve_all(line, lambda: open_context(setup, line, place), serve)
+    """Open what is measured on, or say why that cannot be, and do what the parent asks for one by one.
 
-
-def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
-    """The same in Keras; nothing of torch is imported unless it is Keras's backend."""
-
-    def open_keras() -> KerasBench:
-        line.send(messages.Phase(name="import"))
-        began_s = time.perf_counter()
-        from gpubench.measure import keras_case
-
-        return keras_case.open_bench(setup, line, began_s)
-
-    def serve_one(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
-        from gpubench.measure import keras_case
-
-        keras_case.serve(command, bench, line)
-
-    serve_all(line, open_keras, serve_one)
-
-
-def serve_opencl(line: ParentChannel, setup: messages.Setup) -> None:
-    """The same on a device that runs no steps: micro-benchmarks alone."""
-
-    def open_device() -> CommandQueue:
-        line.send(messages.Phase(name="import"))
-        began_s = time.perf_counter()
-        from gpubench.measure.opencl import open_queue
-
-        imported_s = time.perf_counter()
-        line.send(messages.Phase(name="context"))
-        opened = open_queue(setup.device)
-        cold_s = {"import": imported_s - began_s, "context": time.perf_counter() - imported_s}
-        line.send(messages.Ready(cold_s=cold_s))
-        return opened
-
-    def serve_one(command: messages.Command, opened: CommandQueue, line: ParentChannel) -> None:
-        from gpubench.measure.opencl import run_micro
-
-        if not isinstance(command, messages.MeasureMicro):
-            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
-        results = run_micro(opened, setup.device, setup.budget, time_s=command.time_s)
-        send_micro(line, results)
-
-    serve_all(line, open_device, serve_one)
-
-
-def serve_all(
-    line: ParentChannel,
-    open_bench: Callable[[], Context],
-    serve_one: Callable[[messages.Command, Context, ParentChannel], None],
-) -> None:
-    """Open what is measured on, or say why that cannot be, and do what the parent asks for one by one."""
+    Args:
+        line: To the parent.
+        setup: Its first message.
+        place: That of a process of a job.
+    """
     commands = line.listen(_decoder, messages.Stop)
+    line.send(messages.Phase(name="import"))
     try:
-        context = open_bench()
+        if not setup.device.runs_steps:
+            serve_one: Serve = _open_opencl(setup, line)
+        elif setup.framework is Framework.TORCH:
+            serve_one = partial(serve, context=open_context(setup, line, place), line=line)
+        else:
+            serve_one = _open_keras(setup, line)
     except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
         code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
@@ -106,12 +58,39 @@ def serve_all(
     while True:
         command = commands.get()
         line.return_home()  # a reference is a path from there
-        serve_one(command, context, line)
+        serve_one(command)
+
+
+def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
+    """The process of a Keras backend; nothing of torch is imported unless it is that backend."""
+    began_s = time.perf_counter()
+    from gpubench.measure import keras_case
+
+    bench = keras_case.open_bench(setup, line, began_s)
+    return lambda command: line.send(keras_case.serve(command, bench))
+
+
+def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
+    """The process of a device that runs no steps: micro-benchmarks alone."""
+    began_s = time.perf_counter()
+    from gpubench.measure.opencl import open_queue, run_micro
+
+    imported_s = time.perf_counter()
+    line.send(messages.Phase(name="context"))
+    queue = open_queue(setup.device)
+    cold_s = {"import": imported_s - began_s, "context": time.perf_counter() - imported_s}
+    line.send(messages.Ready(cold_s=cold_s))
+
+    def serve_one(command: messages.Command) -> None:
+        if not isinstance(command, messages.MeasureMicro):
+            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
+        send_micro(line, run_micro(queue, setup.device, setup.budget, time_s=command.time_s))
+
+    return serve_one
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
     """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
-    line.send(messages.Phase(name="import"))
     start = time.perf_counter()
     import torch
 

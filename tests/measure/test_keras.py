@@ -207,7 +207,7 @@ def test_a_model_whose_output_does_not_fit_fails_with_both_shapes(tmp_path: Path
     assert end["status"] == "failed"
     assert "an output of shape (4, 2) and targets of shape (4, 1)" in end["reason"]
     asked = run_child(
-        ("-m", "gpubench.measure.keras_build"),
+        ("-m", "gpubench.measure.keras_case"),
         (str(model), Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,
@@ -221,7 +221,7 @@ FITS = """
 import keras, numpy as np
 from keras import losses
 from gpubench.errors import MisuseError
-from gpubench.measure.keras_build import check_fit, loss_of
+from gpubench.measure.keras_case import check_fit, loss_of
 
 def told(loss, targets, shape):
     outputs = keras.ops.convert_to_tensor(np.full(shape, 0.5, "float32"))
@@ -302,7 +302,7 @@ def test_a_model_that_leaves_its_folder_is_found_all_the_same(
     )
     monkeypatch.chdir(tmp_path)
     asked = run_child(
-        ("-m", "gpubench.measure.keras_build"),
+        ("-m", "gpubench.measure.keras_case"),
         ("leaving.py:build", Framework.KERAS_JAX),
         Answer,
         time_limit_s=200,
