@@ -20,7 +20,6 @@ from gpubench.measure.launch import (
     LaunchRecorder,
     conduct,
     in_time,
-    keep_nothing_back,
     time_job,
     worse,
 )
@@ -166,7 +165,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
         prove_again=lambda: _prove_again(seen, work, context.hardware),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
         look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
-        reserve_s=busy.latency_time_s if _wants_latency(work, context) else keep_nothing_back,
+        reserve_s=busy.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
         tokens_at_s=work.tokens_at_s,
         announce=None if context.team is None else context.team.announce_steps,
     )

@@ -107,7 +107,7 @@ def _end_with_parent(read_fd: int) -> None:
 
 
 def be_rank(torchrun_pid: int) -> None:
-    """Be one process of the job: take the pipes from where torchrun leaves them, and leave it word of an error.
+    """Be one process of the job: take its pipes from where torchrun leaves them; leave word of an error.
 
     Never returns: what a model has left in this process could keep it from ending.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
@@ -32,9 +32,10 @@ from gpubench.measure.loop import (
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.stopping import Heap
-from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
+from gpubench.measure.telemetry import Energy, Sampler, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
+from gpubench.probe.telemetry import Telemetry
 from gpubench.units import Seconds, Watts
 
 MOST_GAPS = 8192
@@ -66,7 +67,7 @@ class Bench:
         cls,
         setup: messages.Setup,
         line: ParentChannel,
-        telemetry: AbstractContextManager[Telemetry],
+        telemetry: Telemetry,
         **own: Any,
     ) -> Self:
         """Return the bench of a process that serves a parent.
@@ -109,12 +110,6 @@ class Bench:
         return status not in {Status.OK, Status.TIMEOUT}
 
 
-def keep_nothing_back(step_s: Seconds, left_s: Seconds) -> Seconds:
-    """Leave all the time to the rounds."""
-    del step_s, left_s
-    return 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A case on its device, as a framework has built and prepared it.
@@ -140,7 +135,7 @@ class Job:
     has_moved: Callable[[], bool | None]
     heap: Callable[[], Heap] = Heap
     look_again: Callable[[Loop], None] | None = None
-    reserve_s: Callable[[Seconds, Seconds], Seconds] = keep_nothing_back
+    reserve_s: Callable[[Seconds, Seconds], Seconds] = lambda *_: 0.0
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
     announce: Callable[[int, int], None] | None = None
     loop: type[Loop] = Loop

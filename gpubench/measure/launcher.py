@@ -204,6 +204,20 @@ class Launcher:
         child.send(messages.TrainToQuality(case=planned.case, seed=seed))
         return self._answer(child, messages.QualityDone, "timed")
 
+    def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
+        """Run a few steps of a case; the next trial has another process if this one is not to be trusted."""
+        unit = Unit(launch=0, planned=planned)
+        try:
+            child = self._child_of(unit.group)
+            child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
+            tried = self._answer(child, messages.CaseDone, "first steps")
+        except (ChildLateError, ChildEndedError) as error:
+            self.close()
+            return Progress().done(unit, Status.FAILED, self._why(error))
+        if tried.spent:
+            self.close()
+        return tried
+
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int) -> messages.CaseDone:

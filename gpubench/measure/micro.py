@@ -37,9 +37,10 @@ from gpubench.measure.probes import (
     repeat,
 )
 from gpubench.measure.team import AllReduce, Team
-from gpubench.measure.telemetry import Sampler, Telemetry
+from gpubench.measure.telemetry import Sampler
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS, FP8, INT8
+from gpubench.probe.telemetry import Telemetry
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {

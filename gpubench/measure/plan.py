@@ -57,7 +57,7 @@ _ON_A_GPU = "resnet50"
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, where its workload is found, and what it computes; ``operators`` are those of one step."""
+    """A case, where its workload is found, and what it computes."""
 
     reference: str
     case: Case
@@ -65,7 +65,6 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     hardware_flops_per_sample: float | None = None
     tokens_per_sample: int | None = None
     parameter_count: int | None = None
-    operators: int | None = None
     batch_choice: BatchChoice | None = "fixed"
     convolves: bool | None = None
 
@@ -444,7 +443,6 @@ def planned_case(
         or None,
         tokens_per_sample=None if case.new_tokens else profile.tokens_per_sample,
         parameter_count=profile.parameters - fewer,
-        operators=sum(operator.count for operator in profile.operators_of(case.task)),
         batch_choice=batch_choice,
         convolves=profile.convolves(case.task),
     )

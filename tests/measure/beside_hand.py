@@ -39,10 +39,10 @@ from gpubench.measure.messages import MeasureCase, Setup
 from gpubench.measure.place import Place
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
-from gpubench.measure.telemetry import Sampler, Telemetry
+from gpubench.measure.telemetry import Sampler
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
 from gpubench.probe.select import select_device
-from gpubench.probe.telemetry import open_telemetry
+from gpubench.probe.telemetry import Telemetry, open_telemetry
 from gpubench.profile import load_profiles
 from gpubench.units import Seconds
 

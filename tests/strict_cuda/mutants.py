@@ -799,8 +799,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a spent process tries the next batch",
-        file=f"{MEASURE}batch_search.py",
-        old="        if done.spent:\n",
+        file=f"{MEASURE}launcher.py",
+        old="        if tried.spent:\n",
         new="        if False:\n",
         misleads="as above",
         killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",
