@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from gpubench.findings import UNFOUNDED
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -36,6 +37,7 @@ DISTURBED = frozenset(
         FindingKind.THROTTLED,
         FindingKind.IMPLAUSIBLE,
         FindingKind.LOSS_NOT_FINITE,
+        *UNFOUNDED,
     }
 )
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval

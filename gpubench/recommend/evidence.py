@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gpubench.findings import is_unfounded
 from gpubench.interval import Interval
 from gpubench.models import (
     Case,
@@ -303,6 +304,7 @@ def measured_by_the_user(
         for measurement in run.measurements:
             distance = _distance(question, measurement.case)
             usable = measurement.status is Status.OK and measurement.samples_per_s is not None
+            usable = usable and not is_unfounded(measurement.findings)
             if usable and distance is not None and (key not in best or distance <= best[key][0]):
                 best[key] = (distance, measurement, run)
     return {key: _estimate(key, measurement, run) for key, (_, measurement, run) in best.items()}

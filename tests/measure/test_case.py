@@ -309,7 +309,7 @@ def test_a_model_that_sets_a_switch_itself_is_no_strict_fp32(measured):
 def test_the_proof_is_made_again_after_the_rounds_and_the_worse_one_stays(measured, monkeypatch):
     for errors in ([5e-7, 3e-4], [3e-4, 5e-7], [5e-7, math.nan]):
         script = iter(errors)
-        monkeypatch.setattr(case, "probe_errors", lambda device, script=script: {"matmul": next(script)})
+        monkeypatch.setattr(case, "errors_on", lambda *_, script=script, **__: {"matmul": next(script)})
         done, desk = measured()
         assert done.launch.precision_errors == {"matmul": None if math.isnan(sum(errors)) else 3e-4}
         assert FindingKind.TF32_IN_FORCE in {f.kind for f in judged(done, desk.case).findings}
