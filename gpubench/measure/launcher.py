@@ -25,7 +25,7 @@ from gpubench.measure.events import OnEvent, say_nothing
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.place import Place
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
-from gpubench.measure.protocol import NO_SIGN, STARTED, JobOverError, Progress, Record
+from gpubench.measure.protocol import STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import Cause, DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
@@ -57,7 +57,6 @@ PHASE_LIMITS_S = {
 
 QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
-STOPPED = "stopped on request"
 OUT_OF_TIME = "the time limit of the run came"
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
@@ -164,9 +163,8 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def _answer(self, child: Child, kind: type[_Report], phase: str, seen: Progress | None = None) -> _Report:
-        """Return the next report, which is of this kind and comes within the time of a phase."""
-        return protocol.next_report(child, (kind,), lambda _: self._until_s(phase), self.on_event, seen)
+    def _next(self, child: Child, kind: type[_Report], seen: Progress) -> _Report:
+        return protocol.next_report(child, (kind,), self._until_s, self.on_event, seen)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -181,9 +179,10 @@ class Launcher:
             most_steps=goal.most_steps,
             data_sha256=goal.data_sha256,
         )
+        seen = Progress(phase="timed")
         try:
             for number in range(SEEDS):
-                done = self._trained(planned, self.plan.seed + number)
+                done = self._trained(planned, self.plan.seed + number, seen)
                 if done.run is None:
                     yield msgspec.structs.replace(row, reason=done.reason)
                     return
@@ -193,27 +192,27 @@ class Launcher:
                 yield row
         except (ChildLateError, ChildEndedError) as error:
             self.close()
-            yield msgspec.structs.replace(row, reason=self._why(error))
+            yield msgspec.structs.replace(row, reason=self._cut_short(seen, error).reason)
 
-    def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
+    def _trained(self, planned: PlannedCase, seed: int, seen: Progress) -> messages.QualityDone:
         if self.control.stopping.is_set():
-            return messages.QualityDone(reason=STOPPED)
+            return messages.QualityDone(reason="stopped on request")
         if self._time_left_s() <= 0:
             return messages.QualityDone(reason=OUT_OF_TIME)
         child = self._child_of(Unit(launch=0, planned=planned).group)
         child.send(messages.TrainToQuality(case=planned.case, seed=seed))
-        return self._answer(child, messages.QualityDone, "timed")
+        return self._next(child, messages.QualityDone, seen)
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
         """Run a few steps of a case; the next trial has another process if this one is not to be trusted."""
-        unit = Unit(launch=0, planned=planned)
+        seen = Progress(phase="first steps")
         try:
-            child = self._child_of(unit.group)
+            child = self._child_of(Unit(launch=0, planned=planned).group)
             child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
-            tried = self._answer(child, messages.CaseDone, "first steps")
+            tried = self._next(child, messages.CaseDone, seen)
         except (ChildLateError, ChildEndedError) as error:
             self.close()
-            return Progress().done(unit, Status.FAILED, self._why(error))
+            return self._cut_short(seen, error)
         if tried.spent:
             self.close()
         return tried
@@ -230,15 +229,15 @@ class Launcher:
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
-        seen = Progress()
+        seen = Progress(launch=unit.launch)
         lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
-            return seen.done(unit, Status.FAILED, lost)
+            return seen.done(Status.FAILED, lost)
         if self._time_left_s() < LEAST_CASE_S:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
             reason = f"left out: a case takes {least} at least, and the time limit leaves {left_s}"
-            return seen.done(unit, Status.TIMEOUT, reason)
+            return seen.done(Status.TIMEOUT, reason)
         try:
             child = self._child_of(unit.group)
             child.send(
@@ -252,7 +251,7 @@ class Launcher:
             done = protocol.follow_case(child, seen, self._until_s, self.on_event)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             self.close()
-            return self._cut_short(unit, seen, error)
+            return self._cut_short(seen, error)
         if done.lost:
             self._lost = done.reason
         if done.spent:
@@ -260,22 +259,22 @@ class Launcher:
         return done
 
     def _cut_short(
-        self, unit: Unit, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
+        self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
-        """Say how a case ends whose process is gone; what the driver holds against the device comes first."""
+        """Say how work ends whose process is gone; what the driver holds against the device comes first."""
         fault = self._fault()
         if isinstance(error, JobOverError):
-            done = seen.done(unit, error.over.status, fault or error.over.reason)
+            done = seen.done(error.over.status, fault or error.over.reason)
             return msgspec.structs.replace(done, traceback=error.over.traceback)
         if fault is not None:
-            return seen.done(unit, Status.FAILED, fault)
+            return seen.done(Status.FAILED, fault)
         if self.control.stopping.is_set():
-            return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
+            return seen.done(Status.INTERRUPTED, f"stopped during {seen.phase}")
         late = isinstance(error, ChildLateError)
         if late and self._time_left_s() <= 0:
-            return seen.done(unit, Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
+            return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        return seen.done(unit, status, protocol.how_it_ended(error, seen.phase), cause)
+        return seen.done(status, protocol.how_it_ended(error, seen.phase), cause)
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
@@ -304,30 +303,19 @@ class Launcher:
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
         if self.plan.time_limit_s is not None:
             limit_s = min(limit_s, MICRO_SHARE * self._time_left_s())
+        seen = Progress(phase="micro")
         try:
             child = self._child_of(group)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
-            seen = Progress()
-            while not (report := self._answer(child, messages.MicroDone, "micro", seen)).last:
+            while not (report := self._next(child, messages.MicroDone, seen)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             self.close()
-            self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
-
-    def _why(self, error: ChildLateError | ChildEndedError | JobOverError) -> str:
-        """Say why the process had to end in the middle of its micro-benchmarks."""
-        if self.control.stopping.is_set():
-            return STOPPED
-        if fault := self._fault():
-            return fault
-        if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
-            return OUT_OF_TIME
-        if isinstance(error, JobOverError):
-            return error.over.reason
-        return f"the measuring process {str(error) or f'gave {NO_SIGN}'}"
+            why = self._cut_short(seen, error).reason
+            self.on_event(events.Remark(text=f"micro-benchmarks cut short: {why}"))
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""

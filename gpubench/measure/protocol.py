@@ -48,6 +48,7 @@ class JobOverError(Exception):
 class Progress:
     """What a child has reported of the case at hand."""
 
+    launch: int = 0
     phase: str = "start"
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)
@@ -80,10 +81,15 @@ class Progress:
             return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
         return None
 
-    def done(self, unit: Unit, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
+    def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
         """The end of a case that its child did not live to report; the rounds so far are kept."""
-        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
-        launch = msgspec.structs.replace(launch, told_in_s=self.told_in_s())
+        launch = Launch(
+            index=self.launch,
+            warmup=tuple(self.warmup),
+            rounds=tuple(self.timed),
+            told_in_s=self.told_in_s(),
+            stopped=True,
+        )
         return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
 
 

@@ -474,7 +474,7 @@ def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monke
         return remark.text
 
     assert said(time_limit_s=5.0).startswith("micro-benchmarks cut short")
-    silent = "micro-benchmarks cut short: the measuring process gave no sign of life"
+    silent = "micro-benchmarks cut short: no sign of life during micro: the process was ended"
     assert said(time_limit_s=500.0) == said() == silent
 
 
@@ -610,7 +610,7 @@ def test_a_launch_is_dated_by_its_beginning(make_plan, cpu, monkeypatch):
 
     def attempt(self, unit, left):
         order.append("measured")
-        return Progress().done(unit, Status.FAILED, "not measured")
+        return Progress(launch=unit.launch).done(Status.FAILED, "not measured")
 
     monkeypatch.setattr(Launcher, "_attempt", attempt)
     made = make_plan()

@@ -261,7 +261,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_th
     record = Record(plan=None, device=run.device)
     record.take(unit, messages.CaseDone(status=Status.OK, launch=sound))
     second = msgspec.structs.replace(unit, launch=1)
-    record.take(second, Progress().done(second, Status.FAILED, DEATH))
+    record.take(second, Progress(launch=second.launch).done(Status.FAILED, DEATH))
     assert record.ended == {}
     assert record.launches[unit.planned.case] == [sound]
     assert resume.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
@@ -270,7 +270,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(of_th
 def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(of_three):
     run, unit = of_three
     record = Record(plan=None, device=run.device)
-    record.take(unit, Progress().done(unit, Status.FAILED, DEATH))
+    record.take(unit, Progress(launch=unit.launch).done(Status.FAILED, DEATH))
     assert record.ended == {unit.planned.case: (Status.FAILED, DEATH, None)}
     died = with_row(run, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
     assert resume.finished_units(died, 3) == frozenset()
