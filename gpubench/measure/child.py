@@ -21,8 +21,6 @@ from gpubench.probe.system import memory_limit_bytes
 from gpubench.units import Seconds, format_bytes
 
 MODULE = "gpubench.measure.worker"
-JOB_MODULE = "gpubench.measure.job"
-"""Of a child that stands for several processes."""
 JOINED = "joined"
 """Tells a child that it is the first of the processes that a user's torchrun has started."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -20,7 +20,7 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import checks, events, messages, preflight, protocol
 from gpubench.measure.budget import MICRO_MOST_S
-from gpubench.measure.child import JOB_MODULE, JOINED, MODULE, Child, Control, environment_of
+from gpubench.measure.child import JOINED, MODULE, Child, Control, environment_of
 from gpubench.measure.events import OnEvent, say_nothing
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.place import Place
@@ -387,7 +387,7 @@ class Launcher:
             return Child(variables, self.module)
         if self.place is not None:
             return Child(variables, self.module, arguments=(JOINED,))
-        return Child(variables, JOB_MODULE, arguments=(f"{group.gpu_count}",))
+        return Child(variables, MODULE, arguments=(f"{group.gpu_count}",))
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+STORE_VARIABLE = "GPUBENCH_JOB_STORE"
+"""Names the file by which the processes of one machine find each other: nothing listens for it."""
+
 
 @dataclass(frozen=True)
 class Place:

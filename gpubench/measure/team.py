@@ -33,10 +33,9 @@ from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
 from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.loop import Clock
 from gpubench.measure.messages import MeasureCase, Setup
-from gpubench.measure.place import Place
+from gpubench.measure.place import STORE_VARIABLE, Place
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
 from gpubench.models import Case, DeviceProfile, ParallelMode, TaskKind

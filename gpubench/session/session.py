@@ -30,10 +30,9 @@ from gpubench.measure.environment import environment
 from gpubench.measure.events import say_nothing
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.place import Place, place_under_torchrun
-from gpubench.measure.plan import Plan, plan, references
+from gpubench.measure.plan import Plan, check_request, plan, references
 from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import (
     Case,
     DeviceProfile,

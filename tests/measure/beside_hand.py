@@ -33,10 +33,9 @@ from gpubench.measure.budget import QUICK
 from gpubench.measure.by_hand import bare_loop, in_fours, step_by_hand
 from gpubench.measure.child import environment_of
 from gpubench.measure.hardware import Hardware, open_hardware
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import MeasureCase, Setup
-from gpubench.measure.place import Place
+from gpubench.measure.place import STORE_VARIABLE, Place
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, built, move
 from gpubench.measure.telemetry import Sampler

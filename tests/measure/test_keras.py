@@ -20,9 +20,8 @@ from gpubench.errors import MisuseError
 from gpubench.measure import capability
 from gpubench.measure.loop import CallLoop, Clock
 from gpubench.measure.messages import CaseDone
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import (
     Case,
     DeviceProfile,

@@ -20,10 +20,10 @@ from gpubench.errors import MisuseError
 from gpubench.measure import events, team
 from gpubench.measure.budget import QUICK
 from gpubench.measure.child import Control
-from gpubench.measure.job import STORE_VARIABLE
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.messages import Setup
+from gpubench.measure.place import STORE_VARIABLE
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import (
     FindingKind,
