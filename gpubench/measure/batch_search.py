@@ -35,11 +35,6 @@ Fits = Callable[[int], bool]
 OnTrial = Callable[[Case, bool], None]
 
 
-def say_nothing_of_trials(case: Case, fits: bool) -> None:
-    """Watch no trial."""
-    del case, fits
-
-
 def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
 
@@ -80,7 +75,7 @@ def with_largest_batches(
     made: Plan,
     profiles: Mapping[str, WorkloadProfile],
     device: DeviceProfile,
-    on_trial: OnTrial = say_nothing_of_trials,
+    on_trial: OnTrial = lambda *_: None,
 ) -> Plan:
     """Give every case of a plan the largest batch that fits; one that fits at none is out of memory.
 

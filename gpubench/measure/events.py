@@ -68,8 +68,3 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 Event = RunPlanned | CaseBegan | PhaseBegan | RoundEnded | CaseEnded | MicroEnded | Remark
 
 OnEvent = Callable[[Event], None]
-
-
-def say_nothing(event: Event) -> None:
-    """Watch nothing."""
-    del event

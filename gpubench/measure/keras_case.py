@@ -222,15 +222,13 @@ LABELS = 4
 """Targets that are drawn, where the model has as many classes: few enough to be learned."""
 
 
-def _named(*names: str) -> frozenset[Any]:
-    return frozenset(getattr(keras.losses, name) for name in names if hasattr(keras.losses, name))
-
-
-_SPARSE = _named("sparse_categorical_crossentropy")
-_ONE_HOT = _named(
-    "categorical_crossentropy", "categorical_focal_crossentropy", "categorical_generalized_cross_entropy"
+_SPARSE = keras.losses.sparse_categorical_crossentropy
+_ONE_HOT = (
+    keras.losses.categorical_crossentropy,
+    keras.losses.categorical_focal_crossentropy,
+    keras.losses.categorical_generalized_cross_entropy,
 )
-_OTHER_SHAPES = _SPARSE | _named("ctc", "circle")
+_OTHER_SHAPES = (_SPARSE, keras.losses.ctc, keras.losses.circle)
 """Functions of Keras whose targets are of another shape than the output."""
 
 _MISFIT = "the output does not fit the loss"
@@ -249,9 +247,9 @@ def draw_targets(
 ) -> Any:
     """Draw targets that fit a loss over outputs of this shape, without the batch."""
     shape, function = (batch_size, *output_shape), getattr(loss, "fn", None)
-    if function in _SPARSE | _ONE_HOT:
+    if function in (_SPARSE, *_ONE_HOT):
         labels = draw.integers(min(LABELS, shape[-1]), size=shape[:-1], dtype=np.int32)
-        return labels if function in _SPARSE else np.eye(shape[-1], dtype=np.float32)[labels]
+        return labels if function is _SPARSE else np.eye(shape[-1], dtype=np.float32)[labels]
     return draw.integers(2, size=shape).astype(np.float32)
 
 
@@ -535,7 +533,7 @@ def name_of_gpu(framework: Framework) -> str | None:
 
             if torch.cuda.is_available():
                 return torch.cuda.get_device_name()
-    raise NotHereError(f"this build of {facts.module} sees no GPU: {facts.on_cuda}")
+    raise NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}")
 
 
 def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ...]:

@@ -369,7 +369,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         warm_up(loop, bench.budget, series)
         bench.phase("timed")
         job.tokens_at_s.clear()
-        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
+        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()
         host = HostTimes.now(bench.local_processes())
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
@@ -378,7 +378,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         finally:
             loop.deadline_s += reserved_s
             seen.others = host.others_since()
-            edges = (joules, sampler.energy_j())
+            edges = (joules, telemetry.energy_j())
             if series.began_s is not None:
                 seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
                 power_w = shifted(series.telemetry, series.began_s)
@@ -387,7 +387,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
             moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
             # one that went back was reset and tells nothing
             seen.held_clocks_s = {name: value for name, value in moved.items() if value >= 0}
-            seen.telemetry_source = sampler.source
+            seen.telemetry_source = telemetry.source
             # only a counter that moves means anything: lifetime counts above zero are no fault
             seen.memory_errors = None if errors is None or now is None else now - errors
             job.prove_again()

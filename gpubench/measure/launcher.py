@@ -21,7 +21,7 @@ from gpubench.folders import write_log
 from gpubench.measure import checks, events, messages, preflight, protocol
 from gpubench.measure.budget import MICRO_MOST_S
 from gpubench.measure.child import JOINED, MODULE, Child, Control, environment_of
-from gpubench.measure.events import OnEvent, say_nothing
+from gpubench.measure.events import OnEvent
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.place import Place
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
@@ -70,7 +70,7 @@ class Launcher:
 
     plan: Plan
     device: DeviceProfile
-    on_event: OnEvent = say_nothing
+    on_event: OnEvent = lambda _: None
     control: Control = field(default_factory=Control)
     ready: messages.Ready | None = None
     device_findings: list[Finding] = field(default_factory=list)

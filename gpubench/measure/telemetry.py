@@ -55,20 +55,11 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(GIVE_UP_AFTER_S)
 
-    @property
-    def source(self) -> str:
-        """Where the values come from; "hung" once the driver has stopped answering."""
-        return self._telemetry.source
-
     def drain(self) -> list[TelemetrySample]:
         """Take every sample since the last call; times are of the clock of the rounds."""
         with self._lock:
             taken, self._samples = self._samples, []
         return taken
-
-    def energy_j(self) -> Joules | None:
-        """Read the energy counter; None where unknown."""
-        return self._telemetry.energy_j()
 
     def _read(self) -> None:
         next_at = time.monotonic()

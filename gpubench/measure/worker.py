@@ -33,7 +33,15 @@ from gpubench.parent import ParentChannel, die_with_parent, scratch_folder
 from gpubench.units import Seconds
 
 if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
     from gpubench.measure.case import WorkerContext
+
+RANK = "rank"
+"""Tells a process that it is one of the job, and not the one that stands for all."""
+LOOPBACK = "127.0.0.1"
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+KILLED_S: Seconds = 1.0
 
 Serve = Callable[[messages.Command], None]
 """Carries out one command and reports its end."""
@@ -155,6 +163,8 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import measure_case, try_batch
+    from gpubench.measure.proofs import prove
+    from gpubench.measure.quality import train_to_quality
 
     done: messages.Ending
     match command:
@@ -164,14 +174,10 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
         case messages.MeasureCase():
             done = measure_case(command, context)
         case messages.TrainToQuality():
-            from gpubench.measure.quality import train_to_quality
-
             done = train_to_quality(command, context)
         case messages.TryBatch():
             done = try_batch(command, context)
         case messages.Prove():
-            from gpubench.measure.proofs import prove
-
             done = prove(command, context)
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
@@ -183,18 +189,10 @@ def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentCh
     from gpubench.measure.micro import run_all_reduce, run_micro
 
     hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
-    results: Iterator[MicroResult | Finding]
     if context.team is not None:
-        results = run_all_reduce(context.team, hardware, budget, telemetry, command.time_s)
+        send_micro(line, run_all_reduce(context.team, hardware, budget, telemetry, command.time_s))
     else:
-        results = run_micro(
-            hardware,
-            context.profile,
-            budget,
-            telemetry,
-            time_s=command.time_s,
-        )
-    send_micro(line, results)
+        send_micro(line, run_micro(hardware, context.profile, budget, telemetry, time_s=command.time_s))
 
 
 def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) -> None:
@@ -211,16 +209,6 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
 
 
 # --- several processes on this machine --------------------------------------------------------------------
-
-
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-RANK = "rank"
-"""Tells a process that it is one of the job, and not the one that stands for all."""
-LOOPBACK = "127.0.0.1"
-INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-KILLED_S: Seconds = 1.0
 
 
 def _stand_for_job(line: ParentChannel) -> None:

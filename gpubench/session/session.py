@@ -23,11 +23,10 @@ from gpubench.errors import (
 )
 from gpubench.folders import results_root
 from gpubench.measure import checks, events, preflight
-from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
+from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.capability import need_frameworks, profiles_in
 from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
 from gpubench.measure.environment import environment
-from gpubench.measure.events import say_nothing
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.place import Place, place_under_torchrun
 from gpubench.measure.plan import Plan, check_request, plan, references
@@ -141,7 +140,7 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
 
 @_explained()
 def prepare(
-    request: RunRequest, on_trial: OnTrial = say_nothing_of_trials, *, store_results: bool = True
+    request: RunRequest, on_trial: OnTrial = lambda *_: None, *, store_results: bool = True
 ) -> Prepared:
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
 
@@ -233,7 +232,7 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
     )
 
 
-def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
+def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = lambda _: None) -> Session:
     """Measure what was prepared; the file of the run is replaced after each finished launch.
 
     The run is locked from before its first measurement to after its last, and a run to go on with is read

@@ -522,10 +522,10 @@ MUTANTS = (
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
             "        job.tokens_at_s.clear()\n"
-            "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
+            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
         ),
         new=(
-            "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
+            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
         ),
@@ -535,7 +535,7 @@ MUTANTS = (
     Mutant(
         name="energy is read twice at the start",
         file=LAUNCH,
-        old="(joules, sampler.energy_j())",
+        old="(joules, telemetry.energy_j())",
         new="(joules, joules)",
         misleads="no energy is ever known",
         killer="test_telemetry.py::test_energy_and_held_clocks_are_those_of_the_timed_rounds",

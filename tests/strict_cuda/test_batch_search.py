@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpubench.measure import launcher, worker
-from gpubench.measure.batch_search import fits, largest_that_fits, say_nothing_of_trials
+from gpubench.measure.batch_search import fits, largest_that_fits
 from gpubench.measure.budget import QUICK
 from gpubench.measure.case import try_batch
 from gpubench.measure.messages import Ready, Setup, TryBatch
@@ -127,6 +127,6 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
     case = gpu.case("own", wide(8), execution=Execution.GRAPH, batch_size=8)
     planned = PlannedCase(reference="own", case=case)
     trials = launcher.Launcher(Plan(budget=QUICK, seed=0, cases=(planned,)), gpu.profile)
-    found = [fits(trials, planned, say_nothing_of_trials, batch) for batch in (8, 4, 2)]
+    found = [fits(trials, planned, lambda *_: None, batch) for batch in (8, 4, 2)]
     assert found == [False, True, True]
     assert len(processes) == 2
