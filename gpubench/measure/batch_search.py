@@ -52,16 +52,8 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
             good = batch
         else:
             bad = batch
-        if bad > MOST_BATCH:
-            batch = min(MOST_BATCH, math.ceil(good * GROWTH))
-            if good == MOST_BATCH:
-                return good
-        elif good == 0:
-            batch = bad // 2
-            if batch == 0:
-                return 0
-        else:
-            batch = (good + bad) // 2
+        grown = min(MOST_BATCH, math.ceil(good * GROWTH))
+        batch = grown if bad > MOST_BATCH else (good + bad) // 2
     return good
 
 

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.utils.checkpoint
@@ -185,16 +186,19 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
     work, before = _build(order, context, seen, deadline_s)
     alone = context.team is None
     return Job(
-        advance=_first_steps(work, context, seen, deadline_s),
-        edge_loss=work.edge_loss,
-        batches=len(work.batches),
-        heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+        loop=partial(
+            Loop,
+            advance=_first_steps(work, context, seen, deadline_s),
+            edge_loss=work.edge_loss,
+            batches=len(work.batches),
+            heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+            announce=None if context.team is None else context.team.announce_steps,
+        ),
         prove_again=lambda: _prove_again(seen, work, context),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
         look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
         reserve_s=busy.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
         tokens_at_s=work.tokens_at_s,
-        announce=None if context.team is None else context.team.announce_steps,
     )
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain, product
 from typing import Any
 
@@ -607,12 +607,14 @@ def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s
 
     in_time(deadline_s)
     return Job(
-        advance=_first_steps(case, bench, seen, steps, deadline_s),
-        edge_loss=steps.edge_loss,
-        batches=len(steps.batches),
+        loop=partial(
+            CallLoop,
+            advance=_first_steps(case, bench, seen, steps, deadline_s),
+            edge_loss=steps.edge_loss,
+            batches=len(steps.batches),
+        ),
         prove_again=prove_again,
         has_moved=lambda: any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True)),
-        loop=CallLoop,
     )
 
 

@@ -32,7 +32,6 @@ from gpubench.measure.loop import (
     warm_up,
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
-from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
@@ -120,30 +119,20 @@ class Job:
     """A case on its device, as a framework has built and prepared it.
 
     Attributes:
-        advance: Issues the step with the given index and returns its result.
-        edge_loss: Copies the loss of a result to the host.
-        batches: Prebuilt batches that the steps rotate through.
-        heap: What of memory and gradient scale must settle before a step is steady.
+        loop: Makes the loop of its rounds; what the process knows of itself is added.
         prove_again: Looks at the precision once more, after the rounds.
         has_moved: Whether a trained parameter has changed; None where none is trained.
         look_again: Reads what would have disturbed the rounds.
         reserve_s: Time kept back for single passes, of the length of a step and the time left [s].
         tokens_at_s: When each token of each generation came [s].
-        announce: As of ``Loop``.
-        loop: How a round is timed.
     """
 
-    advance: Callable[[int], Any]
-    edge_loss: Callable[[Any, int], float]
-    batches: int
+    loop: Callable[..., Loop]
     prove_again: Callable[[], None]
     has_moved: Callable[[], bool | None]
-    heap: Callable[[], Heap] = Heap
     look_again: Callable[[Loop], None] | None = None
     reserve_s: Callable[[Seconds, Seconds], Seconds] = lambda *_: 0.0
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
-    announce: Callable[[int, int], None] | None = None
-    loop: type[Loop] = Loop
 
 
 @dataclass
@@ -315,17 +304,7 @@ def time_job(
         StoppedError: If the parent asked to stop.
     """
     job = make()
-    loop = job.loop(
-        advance=job.advance,
-        edge_loss=job.edge_loss,
-        clock=bench.clock(),
-        batches=job.batches,
-        deadline_s=deadline_s,
-        stopped=bench.stopped,
-        report=bench.report,
-        heap=job.heap,
-        announce=job.announce,
-    )
+    loop = job.loop(clock=bench.clock(), deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
     try:
         _time(loop, job, bench, seen)
     finally:
