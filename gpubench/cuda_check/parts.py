@@ -24,7 +24,7 @@ from gpubench.cuda_check.cases import (
 )
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError, NoDeviceError
-from gpubench.measure import capability, checks, events, messages, preflight
+from gpubench.measure import capability, checks, messages, preflight
 from gpubench.measure.batch_search import largest_that_fits
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.environment import environment
@@ -449,11 +449,11 @@ def _measured(work: Work, request: RunRequest) -> tuple[tuple[Measurement, ...],
     phases = work.bench.phases
     phases.enter("start")
 
-    def watch(event: events.Event) -> None:
+    def watch(event: messages.Event) -> None:
         match event:
-            case events.PhaseBegan(name=name):
+            case messages.PhaseBegan(name=name):
                 phases.enter(name)
-            case events.CaseEnded():
+            case messages.CaseEnded():
                 phases.enter("between cases")
 
     rounds = dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)

@@ -18,10 +18,10 @@ import msgspec
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
-from gpubench.measure import checks, events, messages, preflight, protocol
+from gpubench.measure import checks, messages, preflight, protocol
 from gpubench.measure.budget import MICRO_MOST_S
 from gpubench.measure.child import JOINED, MODULE, Child, Control, environment_of
-from gpubench.measure.events import OnEvent
+from gpubench.measure.messages import OnEvent
 from gpubench.measure.peaks import best_gemm
 from gpubench.measure.place import Place
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
@@ -116,7 +116,7 @@ class Launcher:
                 if self.control.stopping.is_set():
                     return
                 self.on_event(
-                    events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
+                    messages.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
                 finished = self._numbered(unit, left, record)
@@ -131,9 +131,9 @@ class Launcher:
                         f"  {plain(case.label)}: launch {unit.launch + 1} gave nothing ({why}); the figure "
                         "rests on the launches before it, and gpubench run --resume latest measures it anew"
                     )
-                    self.on_event(events.Remark(text=text))
+                    self.on_event(messages.Remark(text=text))
                     continue
-                ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
+                ended = messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 self.on_event(ended)
                 if self.plan.micro_left and not self._micro_done and unit.group == after:
                     self._measure_micro()
@@ -315,7 +315,7 @@ class Launcher:
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             self.close()
             why = self._cut_short(seen, error).reason
-            self.on_event(events.Remark(text=f"micro-benchmarks cut short: {why}"))
+            self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
@@ -326,7 +326,7 @@ class Launcher:
             self.micro[same.index(what)] = result
         else:
             self.micro.append(result)
-        self.on_event(events.MicroEnded(result=result))
+        self.on_event(messages.MicroEnded(result=result))
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -410,7 +410,7 @@ class Launcher:
             self._output = child.output()
             if child.swept:
                 self.on_event(
-                    events.Remark(text=f"ended what the model had left running: {', '.join(child.swept)}")
+                    messages.Remark(text=f"ended what the model had left running: {', '.join(child.swept)}")
                 )
 
     # --- time -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.measure import messages
 from gpubench.measure.checks import CHILD_CLOCK_SLACK_S
 from gpubench.measure.child import Child
-from gpubench.measure.events import OnEvent
+from gpubench.measure.messages import OnEvent
 from gpubench.measure.peaks import peak_flops_per_s
 from gpubench.measure.plan import Plan, Unit
 from gpubench.models import Case, Cause, DeviceProfile, Launch, Measurement, Precision, Round, Status

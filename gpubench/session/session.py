@@ -22,7 +22,7 @@ from gpubench.errors import (
     StorageError,
 )
 from gpubench.folders import results_root
-from gpubench.measure import checks, events, preflight
+from gpubench.measure import checks, messages, preflight
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.capability import need_frameworks, profiles_in
 from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
@@ -232,7 +232,7 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
     )
 
 
-def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = lambda _: None) -> Session:
+def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lambda _: None) -> Session:
     """Measure what was prepared; the file of the run is replaced after each finished launch.
 
     The run is locked from before its first measurement to after its last, and a run to go on with is read
@@ -254,16 +254,16 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = lambd
         prepared = _read_again(prepared)
         run, path = prepared.resumed, prepared.resumed_from
         if run is not None and path is not None and run.finished_at and not prepared.plan.units():
-            on_event(events.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
+            on_event(messages.Remark(text=f"nothing left to measure: run {plain(run.run_id)} is whole"))
             return Session(run=run, path=path)
         with _explained(prepared.device):
             return _measure(prepared, begun, on_event)
 
 
-def _measure(prepared: Prepared, begun: Run, on_event: Callable[[events.Event], None]) -> Session:
+def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event], None]) -> Session:
     made, device, control = prepared.plan, prepared.device, Control()
     on_event(
-        events.RunPlanned(
+        messages.RunPlanned(
             cases=len(made.cases),
             launches=made.budget.launches,
             most_s=made.most_s(),

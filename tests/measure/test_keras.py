@@ -132,7 +132,7 @@ def _each(framework: Framework, execution: str) -> list[tuple[Framework, str]]:
 )
 def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: str) -> None:
     pytest.importorskip("keras")
-    pytest.importorskip(capability.KERAS[framework].module)
+    pytest.importorskip(capability.KERAS[framework].backend)
     said = in_child(framework, order)
     (end,) = said["ends"]
     assert end["status"] == "ok", (end["reason"], end["traceback"])
@@ -170,7 +170,7 @@ def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, t
     asked = words[words.index("--framework") + 1].split(",")
     for framework in asked:
         pytest.importorskip(
-            "torch" if framework == "torch" else capability.KERAS[Framework(framework)].module
+            "torch" if framework == "torch" else capability.KERAS[Framework(framework)].backend
         )
     (tmp_path / "my_keras_model.py").write_text(
         "import keras\n"
@@ -253,7 +253,7 @@ for case in MISFITS:
 @pytest.mark.parametrize("framework", KERAS)
 def test_what_a_backend_would_compute_of_a_misfit_in_silence_is_refused(framework: Framework) -> None:
     """Shapes that would be stretched, and a loss that is no single number."""
-    pytest.importorskip(capability.KERAS[framework].module)
+    pytest.importorskip(capability.KERAS[framework].backend)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FITS],
         env={**os.environ, **capability.variables_of(framework, CPU)},

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
-from gpubench.measure import events, messages, preflight
+from gpubench.measure import messages, preflight
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import PlannedCase, Unit
@@ -143,7 +143,7 @@ def test_only_what_is_left_is_counted_and_has_its_limits_added_up(cut_off, tmp_p
     assert [u for u in whole.units() if u.planned.case != cut_off.planned[0]] == list(ready.plan.units())
     assert ready.plan.most_s() < whole.most_s()
     session.execute(ready, seen.append)
-    planned = next(e for e in seen if isinstance(e, events.RunPlanned))
+    planned = next(e for e in seen if isinstance(e, messages.RunPlanned))
     assert (planned.left, planned.cases) == (2, 3)
 
 
