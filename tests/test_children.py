@@ -141,7 +141,8 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import MODULE, Child, environment_of
+from gpubench.measure.child import Child, environment_of
+from gpubench.measure.place import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
 variables = environment_of(cpu, os.environ, peers=(cpu,))

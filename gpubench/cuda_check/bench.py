@@ -12,10 +12,10 @@ from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
-from gpubench.measure.child import MODULE, Child, environment_of
+from gpubench.measure.child import STARTED, Child, Progress, environment_of, how_it_ended, next_report
 from gpubench.measure.launcher import PHASE_LIMITS_S
+from gpubench.measure.place import MODULE
 from gpubench.measure.privacy import scrub
-from gpubench.measure.protocol import STARTED, Progress, how_it_ended, next_report
 from gpubench.models import DeviceProfile
 from gpubench.units import Seconds
 

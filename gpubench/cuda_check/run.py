@@ -14,8 +14,9 @@ from gpubench.cuda_check.parts import AMOUNTS, STEPS, Amounts, PartFailedError, 
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
-from gpubench.measure.child import MODULE, answering
+from gpubench.measure.child import answering
 from gpubench.measure.environment import environment
+from gpubench.measure.place import MODULE
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
 from gpubench.units import Seconds, utc_stamp

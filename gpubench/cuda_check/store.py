@@ -13,8 +13,8 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.files import read_json, write_file
+from gpubench.measure.child import NO_SIGN
 from gpubench.measure.privacy import scrub
-from gpubench.measure.protocol import NO_SIGN
 from gpubench.models import (
     CHECK_VERSION,
     BatchChoice,

@@ -18,14 +18,24 @@ import msgspec
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
-from gpubench.measure import checks, messages, preflight, protocol
+from gpubench.measure import checks, messages, preflight
 from gpubench.measure.budget import MICRO_MOST_S
-from gpubench.measure.child import JOINED, MODULE, Child, Control, environment_of
+from gpubench.measure.child import (
+    STARTED,
+    Child,
+    Control,
+    JobOverError,
+    Progress,
+    Record,
+    environment_of,
+    follow_case,
+    how_it_ended,
+    next_report,
+)
 from gpubench.measure.messages import OnEvent
 from gpubench.measure.peaks import best_gemm
-from gpubench.measure.place import Place
+from gpubench.measure.place import JOINED, MODULE, Place
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
-from gpubench.measure.protocol import STARTED, JobOverError, Progress, Record
 from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import Cause, DeviceProfile, Finding, Measurement, MicroResult, Status
 from gpubench.models.run import TimeToQuality
@@ -164,7 +174,7 @@ class Launcher:
         )
 
     def _next(self, child: Child, kind: type[_Report], seen: Progress) -> _Report:
-        return protocol.next_report(child, (kind,), self._until_s, self.on_event, seen)
+        return next_report(child, (kind,), self._until_s, self.on_event, seen)
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from each seed in turn; yield its row after each.
@@ -248,7 +258,7 @@ class Launcher:
                     time_s=self._share_s(left),
                 )
             )
-            done = protocol.follow_case(child, seen, self._until_s, self.on_event)
+            done = follow_case(child, seen, self._until_s, self.on_event)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             self.close()
             return self._cut_short(seen, error)
@@ -274,7 +284,7 @@ class Launcher:
         if late and self._time_left_s() <= 0:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        return seen.done(status, protocol.how_it_ended(error, seen.phase), cause)
+        return seen.done(status, how_it_ended(error, seen.phase), cause)
 
     def _fault(self) -> str | None:
         """Say what the driver holds against the device, after a process died on it; no case follows then."""
@@ -356,7 +366,7 @@ class Launcher:
             )
         )
         try:
-            report = protocol.next_report(child, STARTED, self._until_s, self.on_event)
+            report = next_report(child, STARTED, self._until_s, self.on_event)
         except JobOverError as error:
             self._no_job = error.over.reason  # the others would not come to the next one either
             raise

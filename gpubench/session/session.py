@@ -25,12 +25,11 @@ from gpubench.folders import results_root
 from gpubench.measure import checks, messages, preflight
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.capability import need_frameworks, profiles_in
-from gpubench.measure.child import MODULE, STOPPING_S, Control, answering
+from gpubench.measure.child import STOPPING_S, Control, Record, answering
 from gpubench.measure.environment import environment
 from gpubench.measure.launcher import Launcher
-from gpubench.measure.place import Place, place_under_torchrun
+from gpubench.measure.place import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import Plan, check_request, plan, references
-from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,

@@ -15,10 +15,9 @@ from gpubench import children
 from gpubench.children import ChildLateError
 from gpubench.measure import messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.child import Control
+from gpubench.measure.child import Control, Progress, Record
 from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
-from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
 from gpubench.measure.stopping import LEAST_ROUNDS
 from gpubench.models import (
@@ -572,7 +571,7 @@ def test_a_result_must_be_that_of_the_rounds_it_reported():
 
 def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     clock = iter([10.0, 12.0, 15.0])
-    monkeypatch.setattr("gpubench.measure.protocol.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gpubench.measure.child.time.monotonic", lambda: next(clock))
     seen = Progress(began_s=0.0)
     seen.take(messages.RoundDone(timed=False, round=Round(steps=1, wall_s=1.0)))
     seen.take(messages.RoundDone(timed=True, round=Round(steps=1, wall_s=1.0)))
@@ -620,7 +619,7 @@ def test_a_launch_is_dated_by_its_beginning(make_plan, cpu, monkeypatch):
 
 
 def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
-    monkeypatch.setattr("gpubench.measure.protocol.MOST_REPORTS", 50)
+    monkeypatch.setattr("gpubench.measure.child.MOST_REPORTS", 50)
     line = msgspec.json.encode(messages.Phase(name="timed")).decode()
     act = f"[os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10])) for _ in range(100)]"
     (measurement,) = run(make_plan(act), cpu)

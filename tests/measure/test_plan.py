@@ -10,8 +10,8 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import DEFAULT, PUBLISH
+from gpubench.measure.child import Record
 from gpubench.measure.plan import Group, check_request, plan
-from gpubench.measure.protocol import Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     BlockSizes,

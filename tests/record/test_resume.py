@@ -10,10 +10,10 @@ from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked
 from gpubench.errors import MisuseError
 from gpubench.measure import messages, preflight
+from gpubench.measure.child import Progress, Record
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import PlannedCase, Unit
-from gpubench.measure.protocol import Progress, Record
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     DeviceProfile,
