@@ -77,17 +77,11 @@ class Verbs(TyperGroup):
 
 
 def _is_a_model(word: str) -> bool:
+    from gpubench.decoders import find_decoder
     from gpubench.discovery import workload_names
     from gpubench.user_model import is_own
 
-    return word in workload_names() or is_own(word)
-
-
-def _models_like(word: str) -> tuple[str, ...]:
-    from gpubench.discovery import workload_names
-    from gpubench.names import nearest
-
-    return nearest(word, workload_names())
+    return word in workload_names() or is_own(word) or find_decoder(word) is not None
 
 
 class _WhenCalled(UserDict[str, Any]):
@@ -125,7 +119,7 @@ ABOUT = """From the GPU in this machine to the GPU you should pay for.
 
 Three things to ask:
 
-- `gpubench llama_8b_lora --samples 20000`: what to rent or buy for a job
+- `gpubench llama-3.1-8b --lora --samples 20000`: what to rent or buy for a job
 - `gpubench run --quick`: how fast this machine trains
 - `gpubench memory vit_b16 --gpu L4`: whether a model fits, and at which batch
 """
@@ -222,8 +216,10 @@ def _misuse(error: typer.TyperException) -> str:
     word = unknown[1].lower() if unknown and "Did you mean" not in words else None
     also: Sequence[str] = ()
     if word is not None and not names:
+        from gpubench.discovery import models_like
+
         also = [name for name in verb_names() if word in load_verb(name).also_called]
-        also = also or _models_like(word)  # a model may be named first
+        also = also or models_like(word)  # a model may be named first
     meant = f" Did you mean '{also[0]}'?" if also else ""
     words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"

@@ -184,9 +184,10 @@ def _as_typed(choice: str, incomplete: str) -> str:
 
 
 def _workloads() -> Iterable[str]:
+    from gpubench.decoders import decoder_names
     from gpubench.discovery import workload_names
 
-    return (*workload_names(), "all")
+    return (*workload_names(), *decoder_names(), "all")
 
 
 def _gpus() -> Iterable[str]:
