@@ -284,8 +284,13 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
 
 
 def pace(result: Result) -> float:
-    """Samples a second, to put results in order; 0 where there is no figure."""
+    """Samples a second; 0 where there is no figure."""
     return result.measurement.samples_per_s or 0.0
+
+
+def place(result: Result) -> tuple[bool, float]:
+    """What results are put in order by: the fastest comes last, and what is unfounded before all others."""
+    return result.leads, pace(result)
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:

@@ -24,7 +24,6 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
-from gpubench.predict.anchors import DISTURBED
 
 K = FindingKind
 
@@ -429,7 +428,6 @@ def test_a_busy_host_is_said_and_the_row_stays(make_measurement, launch, found):
 
 def test_what_a_busy_host_or_no_proof_gave_leads_and_anchors_nothing():
     assert {K.HOST_BUSY, K.PRECISION_UNPROVEN} == UNFOUNDED
-    assert UNFOUNDED <= DISTURBED
     assert not UNFOUNDED & INFORMATIVE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -60,6 +61,19 @@ def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
         gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
     assert made.count(True) == 1
     assert made.count(False) == 4  # before and after the rounds of each
+
+
+def test_controls_of_every_size_take_the_host_well_under_a_second(make_gpu):
+    """Where TF32 shows in none all are computed, and again by the proofs; float64 once, and for few images."""
+    device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device
+    took_s = []
+    for _ in range(2):
+        precision._proof.cache_clear()
+        began_s = time.process_time()
+        control = control_on(device)
+        took_s.append(time.process_time() - began_s)
+    assert control.scale == precision.CONTROL_SCALES[-1]
+    assert min(took_s) < 0.6
 
 
 @pytest.fixture
