@@ -89,8 +89,7 @@ class Launcher:
     place: Place | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
-    _micro_done: bool = False
-    _exchange_done: bool = False
+    _probed: set[int] = field(default_factory=set)
     _child: Child | None = None
     _group: Group | None = None
     _lost: str | None = None
@@ -111,6 +110,7 @@ class Launcher:
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
+        self._probed.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
         units = self.plan.units()
         groups = [unit.group for unit in units]
         after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
@@ -121,7 +121,8 @@ class Launcher:
                 case = unit.planned.case
                 if case in record.ended:
                     continue
-                self._measure_exchange(unit.group)
+                if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
+                    self._measure_micro(unit.group)  # what its processes exchange, in the job of its cases
                 record.gemm = best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
@@ -129,7 +130,7 @@ class Launcher:
                     messages.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
-                finished = self._numbered(unit, left, record)
+                finished = self._measure(unit, left, record)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
@@ -145,26 +146,12 @@ class Launcher:
                     continue
                 ended = messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 self.on_event(ended)
-                if self.plan.micro_left and not self._micro_done and unit.group == after:
+                if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
                     record.gemm = best_gemm(self.micro)
                     yield self._judged(record, unit)  # beside the products read since
         finally:
             self.close()
-
-    def _numbered(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
-        """Measure one unit; note when it began, its place in the run, and what starting its process cost."""
-        began_at = utc_stamp()
-        done = self._measure(unit, left)
-        start_s, self._start_s = self._start_s, {}
-        launch = msgspec.structs.replace(
-            done.launch,
-            sequence=record.begun,
-            began_at=began_at,
-            cold_s={name: round(value, 4) for name, value in start_s.items()} | done.launch.cold_s,
-        )
-        record.begun += 1
-        return msgspec.structs.replace(done, launch=launch)
 
     def _judged(self, record: Record, unit: Unit) -> Measurement:
         return checks.judge_measurement(
@@ -229,13 +216,25 @@ class Launcher:
 
     # --- one unit ---------------------------------------------------------------------------------------
 
-    def _measure(self, unit: Unit, left: int) -> messages.CaseDone:
-        """Measure one unit, or say why not; of a failure the traceback and the output are kept in a log."""
+    def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
+        """Measure one unit, or say why not; of a failure the traceback and the output are kept in a log.
+
+        Its launch tells when it began, its place in the run, and what starting its process cost.
+        """
+        began_at = utc_stamp()
         done = self._attempt(unit, left)
-        if done.status is not Status.FAILED or self._output is None:
-            return done
-        kept = write_log(unit.planned.case.label, done.traceback, self._output)
-        return msgspec.structs.replace(done, kept=kept)
+        kept = None
+        if done.status is Status.FAILED and self._output is not None:
+            kept = write_log(unit.planned.case.label, done.traceback, self._output)
+        start_s, self._start_s = self._start_s, {}
+        launch = msgspec.structs.replace(
+            done.launch,
+            sequence=record.begun,
+            began_at=began_at,
+            cold_s={name: round(value, 4) for name, value in start_s.items()} | done.launch.cold_s,
+        )
+        record.begun += 1
+        return msgspec.structs.replace(done, launch=launch, kept=kept)
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
@@ -294,22 +293,12 @@ class Launcher:
         self._lost = preflight.describe_fault(fault)
         return self._lost
 
-    def _measure_micro(self) -> None:
-        """Run the micro-benchmarks, once; a failure costs them and nothing else."""
-        if self._lost is None and not self.control.stopping.is_set():
-            self._micro_done = True
-            self._run_micro(MICRO_GROUP)
-
-    def _measure_exchange(self, group: Group) -> None:
-        """Measure, once, what the processes of a job exchange; in the job that its cases are measured in."""
-        done = self._exchange_done or any(case.gpu_count > 1 for case, _ in self.plan.done)
-        over = self._lost is not None or self._no_job is not None or self.control.stopping.is_set()
-        if group.gpu_count == 1 or self.plan.micro == "none" or done or over:
+    def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
+        """Run the micro-benchmarks of one process or of those of a job, once; a failure costs nothing else."""
+        known = group.gpu_count in self._probed
+        if known or self._lost is not None or self.control.stopping.is_set():
             return
-        self._exchange_done = True
-        self._run_micro(group)
-
-    def _run_micro(self, group: Group) -> None:
+        self._probed.add(group.gpu_count)
         limit_s = math.inf if self.plan.micro == "only" else MICRO_MOST_S
         if self.plan.time_limit_s is not None:
             limit_s = min(limit_s, MICRO_SHARE * self._time_left_s())
