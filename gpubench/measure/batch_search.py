@@ -89,8 +89,8 @@ def with_largest_batches(
             "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
         )
     cases, lost = [], list(made.unsupported)
-    quick = budget_of("quick", on_cpu=False)
-    launcher = Launcher(msgspec.structs.replace(made, budget=quick, time_limit_s=None), device)
+    usual = budget_of("default", on_cpu=False)  # with the usual patience for a step
+    launcher = Launcher(msgspec.structs.replace(made, budget=usual, time_limit_s=None), device)
     for planned in made.cases:
         guess = guess_batch(profiles[planned.reference], planned.case, device)
         try:

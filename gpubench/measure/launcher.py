@@ -294,7 +294,7 @@ class Launcher:
         return self._lost
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
-        """Run the micro-benchmarks of one process or of those of a job, once; a failure costs nothing else."""
+        """Run the micro-benchmarks of one process or of those of a job, once; a failure costs no more."""
         known = group.gpu_count in self._probed
         if known or self._lost is not None or self.control.stopping.is_set():
             return

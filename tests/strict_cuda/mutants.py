@@ -841,8 +841,8 @@ MUTANTS = (
     Mutant(
         name="half of a product is computed",
         file=MICRO,
-        old="        return lambda: torch.mm(a, b, out=out)\n",
-        new="        return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
+        old="    return lambda: torch.mm(a, b, out=out)\n",
+        new="    return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
         misleads="the rate of products is twice what the device does",
         killer="test_micro.py::test_a_product_does_all_the_work_that_its_rate_counts",
     ),
