@@ -109,8 +109,8 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
 
-    ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
-    stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
+    ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are listed alone.
+    ``is_floor`` marks a price that its source calls the least: "from", "starting at", the lowest of several.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
     ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
@@ -139,6 +139,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ask_count: int | None = None
     ask_median_usd_per_hour: Decimal | None = None
     seller: Seller | None = None
+    is_floor: bool | None = None
 
     def __post_init__(self) -> None:
         """Fill in the seller where no source says: the hosts of a marketplace are strangers'."""

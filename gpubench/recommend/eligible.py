@@ -18,9 +18,9 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of
 from gpubench.measure.request import RunRequest
-from gpubench.models import Estimate, Execution, Offer
+from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.dates import USUAL_DRIFT, asks_of
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, asks_of, dated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.options import asked_recipe, words_of
@@ -83,7 +83,10 @@ class FilterResult:
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why the price of an offer that ranks is doubtful, in a few words; None where it is not."""
-        return self.doubts.get(offer_key(offer)) or self.asked.caution(offer)
+        age = age_days(offer.price_date, self.market.today)
+        is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
+        old = f"a price of {dated(offer.price_date, age)}" if is_old else None
+        return self.doubts.get(offer_key(offer)) or old or self.asked.caution(offer)
 
 
 def sift(
@@ -111,7 +114,8 @@ def sift(
     every = Offers.of(offers)
     asked, machines = AskedPrices(every), {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    hosts = every.where(every.kind.equals("marketplace"))  # whatever else the buyer rules out
+    told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"})
+    hosts = every.where(told)  # whatever else the buyer rules out
     asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
     market = prices.Market(today, asks, drift, shares)
     filters = list(filters_of(request, every, market, machines))

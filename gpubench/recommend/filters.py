@@ -22,9 +22,9 @@ from gpubench.names import nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import age_days
 from gpubench.offers.hardware import card_prices
-from gpubench.offers.listing import is_in, known_providers, known_regions
+from gpubench.offers.listing import is_in, known_providers, known_regions, outdated
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
-from gpubench.offers.table import NOT_RANKED
+from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import cooling_of, factor_filters
@@ -210,6 +210,13 @@ def filters_of(
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
     yield from _place_filters(request, offers)
+    if request.max_price_age_days is None:
+        old = outdated(offers, market.today)
+        yield Filter(
+            "being old, with newer prices beside it (--max-price-age ranks them)",
+            lambda offer, _: old.get(offer_key(offer)),
+            suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
+        )
     yield from _figure_filters(request, market)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
     yield _software_filter(request, offers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
+from statistics import median
 
 import numpy as np
 
@@ -233,12 +234,17 @@ def _far_from_others(market: AskedPrices, taken: Offers) -> Iterator[str]:
 
 
 def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
-    """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
+    """Say once how old the prices are, and what reads new ones: the command for those it reads."""
     rented = pool.offers.where(~pool.is_owned)
     ages = {day: age_days(day, today) for day in rented.price_date.present}
     is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
     old = Counter(rented.where(is_old).provider.cells())
+    if not len(rented):
+        return
+    middle = round(median(ages[day] for day in rented.price_date.cells()))
+    said = f"The median age of {count(len(rented), 'ranked price')} is {count(middle, 'day')}"
     if not old:
+        yield f"{said}."
         return
     # Only where a price is old: the sources take time to load.
     from gpubench.offers.sources import refreshed_providers
@@ -248,8 +254,8 @@ def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
     how = [f"gpubench offers refresh reads today's of {listing(sorted(read), most=8)}"] if read else []
     how += [f"those of {listing(others, most=3)} stand on {_PAGES[len(others) > 1]}"] if others else []
     yield (
-        f"{old.total():,} of {count(len(rented), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
-        f"of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."
+        f"{said}; {old.total():,} {'is' if old.total() == 1 else 'are'} over {STALE_AFTER_DAYS} days old, "
+        f"the oldest of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."
     )
 
 

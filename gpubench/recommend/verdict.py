@@ -62,8 +62,8 @@ RATHER_RENT = "Rather rent"
 MOST_WORDS = 60
 """Of a verdict beside its other answers; what it has no room for stands among the notes."""
 
-MOST_WORDS_IN_ALL = 120
-"""Of both together: a screen of the page holds as many beside its chart."""
+MOST_WORDS_IN_ALL = 112
+"""Of both together: with the line below it 120, as many as a screen of the page holds beside its chart."""
 
 ALIKE = 0.02
 """Two jobs whose hours differ by less than this share take as long: an hour between them has no price."""

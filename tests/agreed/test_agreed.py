@@ -14,8 +14,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+import click
 import pytest
-import typer
 from command import gpubench
 
 from gpubench.cli.app import app
@@ -56,9 +56,10 @@ def offered() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
 
     def walk(command, words: tuple[str, ...]) -> None:
-        for name in getattr(command, "commands", ()):
-            walk(command.commands[name], (*words, name))
-        if not hasattr(command, "commands"):
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                walk(command.get_command(context, name), (*words, name))
+        else:
             found[" ".join(words)] = {
                 option.removeprefix("--")
                 for parameter in command.params
@@ -66,7 +67,8 @@ def offered() -> dict[str, set[str]]:
                 if not getattr(parameter, "hidden", False) and option.startswith("--")
             } - {"help"}
 
-    walk(typer.main.get_command(app), ())
+    context = click.Context(app)
+    walk(app, ())
     return found
 
 

@@ -15,12 +15,12 @@ MOST_WORDS, MOST_WORDS_OF_ANOTHER, MOST_WORDS_OF_HOW_SURE = 60, 24, 15
 
 
 def most_words(ranking: Ranking) -> int:
-    """Return how many words an answer may have: 60, and those of what stands beside it, 120 in all."""
+    """Return how many words an answer may have: 60, and those of what stands beside it, 112 in all."""
     others = [f"{term} {text}".split() for term, text in other_answers(ranking).items()]
     assert len(others) <= 4
     assert all(len(words) <= MOST_WORDS_OF_ANOTHER for words in others), others
     even = sum(len(f"{name} {chances}".split()) for name, chances in toss_ups(ranking.answers).items())
-    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 120)
+    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 112)
     return room_for(ranking)
 
 

@@ -329,20 +329,17 @@ def test_the_script_asks_the_same_question_again(tmp_path):
 
 def parsed(words):
     """Return the request that the command line makes of words."""
-    import typer
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
-    from gpubench.cli.options import with_options
+    from gpubench.cli.options import Verb, command_of
 
     seen = []
-    app = typer.Typer()
 
     def verb(request: RankRequest, *, as_json: bool) -> None:
         assert not as_json
         seen.append(request)
 
-    app.command()(with_options(verb, {}))
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(command_of("verb", Verb(verb)), words)
     assert done.exit_code == 0, done.output
     return seen[0]
 

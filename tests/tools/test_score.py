@@ -6,8 +6,8 @@ import csv
 import json
 
 import pytest
+from click.testing import CliRunner
 from csvs import write_csv
-from typer.testing import CliRunner
 
 from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
