@@ -63,12 +63,14 @@ class Predictions(dict[str, Estimate | Refusal]):
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
+    from gpubench.record.shared import readings_by
+
     calibration = load_calibration()
     return {
         "schema_version": PREDICTION_VERSION,
         "calibrated": calibration.fitted,
         "estimates": [
-            msgspec.to_builtins(a.flat()) | {"reasons": reasons(a)}
+            msgspec.to_builtins(a.flat()) | {"reasons": reasons(a), "shared": readings_by(a.gpu_key, a.case)}
             for a in answers.values()
             if isinstance(a, Estimate)
         ],

@@ -63,7 +63,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         row=row,
         condition=condition,
         **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
-        price_note=offer.note if machine is None or condition is PriceCondition.QUOTED else machine.source,
+        price_note=offer.note if machine is None else machine.price_note,
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),

@@ -76,9 +76,9 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
 
 def _not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
     """Yield what of the question the figures do not answer as it was asked."""
-    if request.reserved and Pricing.RESERVED not in pool.offers.pricing.present:
+    if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield (
-            "No price left to rank is a commitment, so --reserved adds none; "
+            "No price left to rank is a commitment, so --commit adds none; "
             "gpubench offers refresh --provider azure reads Azure's."
         )
     if request.batch_size == "max":

@@ -20,13 +20,14 @@ def most_words(ranking: Ranking) -> int:
     assert len(others) <= 4
     assert all(len(words) <= MOST_WORDS_OF_ANOTHER for words in others), others
     even = sum(len(f"{name} {chances}".split()) for name, chances in toss_ups(ranking.answers).items())
-    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 112)
+    before = sum(len(each.split()) for each in ranking.opening)
+    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 112 - before)
     return room_for(ranking)
 
 
 def card_of(ranking: Ranking) -> tuple[str, dict[str, Fact]]:
     """Return the headline of the card, and its facts by their terms."""
-    headline, facts = verdict.SECTION.render(of_ranking(ranking)).brief
+    *_, headline, facts = verdict.SECTION.render(of_ranking(ranking)).brief
     return headline.text, {fact.term: fact for fact in facts.rows}
 
 
@@ -47,7 +48,7 @@ def words_of(*parts: Paragraph | Facts) -> list[str]:
 def assert_card_is_whole(ranking: Ranking) -> None:
     """Hold the card to its words with every promised element in it, on a terminal and on a page."""
     block = verdict.SECTION.render(of_ranking(ranking))
-    for parts in (block.brief, block.parts):
+    for parts in (block.brief[len(ranking.opening) :], block.parts[len(ranking.opening) :]):
         assert len(words_of(*parts)) <= most_words(ranking), " ".join(words_of(*parts))
         assert all(fact.value for part in parts if isinstance(part, Facts) for fact in part.rows)
     headline, facts = card_of(ranking)

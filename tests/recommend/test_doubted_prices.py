@@ -86,11 +86,11 @@ def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
 
 def test_asking_for_commitments_where_there_are_none_is_said_in_one_line():
     prices = [offer(H100, 3.0), offer(L4, 0.8)]
-    (note,) = [note for note in rank_of(prices, RATES, reserved=True).notes if "--reserved" in note]
+    (note,) = [note for note in rank_of(prices, RATES, commit="1y").notes if "--commit" in note]
     assert "adds none" in note
-    assert not any("--reserved" in note for note in rank_of(prices, RATES).notes)
+    assert not any("--commit" in note for note in rank_of(prices, RATES).notes)
     held = offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1, provider="b")
-    assert not any("--reserved" in note for note in rank_of([*prices, held], RATES, reserved=True).notes)
+    assert not any("--commit" in note for note in rank_of([*prices, held], RATES, commit="1y").notes)
 
 
 def test_a_part_of_the_world_is_every_region_in_it():

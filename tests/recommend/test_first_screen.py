@@ -96,7 +96,7 @@ def test_the_verdict_as_printed_is_short(words):
     assert 20 < len(above.split()) <= 120
     assert "How sure" in above
     notes = [line for line in shown.splitlines() if line.startswith("- ")]
-    assert 1 < len(notes) <= 10
+    assert 1 < len(notes) <= 11
     assert re.search(r"\d+ more notes: --explain\.", " ".join(shown.split()))
     memory = r"fits[a-zA-Z ]*(?:, [\d.]+ [GM]iB spare| \(needs [\d.,]+ .*of [\d.,]+ [GM]iB)"
     assert re.search(memory, " ".join(above.split()))

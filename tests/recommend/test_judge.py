@@ -393,7 +393,7 @@ def test_what_cannot_run_these_workloads_says_why():
 
 def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
     offers = [offer(H100, 3.0), offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1)]
-    ranking = rank_of(offers, {H100: 3000.0}, reserved=True)
+    ranking = rank_of(offers, {H100: 3000.0}, commit="1y")
     assert [row.offer.pricing for row in ranking.rows] == [Pricing.RESERVED, Pricing.ON_DEMAND]
     assert any(" 2.0 times as much" in note for note in ranking.notes)
 

@@ -216,7 +216,7 @@ def test_what_owning_assumes_is_listed_beside_rent():
         )
 
     for words in (
-        "$1,000 for the host",
+        "a desktop PC for $1,000 as the host",
         "a life of 3 years",
         "resale at 30 % of the price (15 to 50 %)",
         "a kWh",

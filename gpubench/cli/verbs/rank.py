@@ -73,6 +73,7 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
         notes_in_full: As where a person named machines or a table of their own: what became of them is said.
     """
     from gpubench.blocks.parts import Paragraph
+    from gpubench.recommend.sentences import said
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
     from gpubench.units import count, plain
@@ -82,8 +83,10 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     rest = (
         f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    said = [plain(note, 1000) for note in notes] if notes_in_full else []
-    return [*brief(of_ranking(ranking, 0), "verdict"), *(Paragraph(text=each) for each in (*said, rest))]
+    below = [plain(note, 1000) for note in notes] if notes_in_full else []
+    toys = [] if notes_in_full else [Paragraph(text=note) for note in notes if note == said("toy_mix")]
+    card = brief(of_ranking(ranking, 0), "verdict")
+    return [*toys, *card, *(Paragraph(text=each) for each in (*below, rest))]
 
 
 def ranking_parts(
