@@ -13,8 +13,9 @@ import pytest
 import torch
 from cuda_check.builders import check
 
+from gpubench.cuda_check.cases import waiting_case
 from gpubench.cuda_check.judge import judge
-from gpubench.cuda_check.parts import WAITING, _waiting_case
+from gpubench.cuda_check.run import WAITING
 from gpubench.measure import execution, proofs
 from gpubench.measure.case import try_batch
 from gpubench.measure.hardware import Hardware
@@ -257,7 +258,7 @@ def test_a_device_without_telemetry_has_no_cost_of_it(loaded):
 
 
 def waiting(gpu) -> CudaCheck:
-    case = _waiting_case(gpu.case("cnn", precision=Precision.AMP_BF16))
+    case = waiting_case(Precision.AMP_BF16)
     gpu.desk.tasks.clear()
     done = try_batch(TryBatch(reference=WAITING, case=case), gpu.desk)
     row = CaseRow(
