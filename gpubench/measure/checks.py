@@ -50,8 +50,8 @@ CHILD_CLOCK_SLACK_S = 1.0
 """What the clocks of child and parent may differ by over the rounds of one case."""
 LEAST_OF_ARRIVALS = 0.8
 """Of the time in which timed rounds came in, what they add up to; the rest is reading losses and telling."""
-LEAST_ON_A_BUSY_HOST = 0.25
-"""The same where a pause between two rounds may be a wait for a processor; such a row leads nothing."""
+WAIT_S = 0.1
+"""For a processor of a busy host, between two rounds; such a row leads nothing."""
 HOST_LOAD = 0.5
 HOST_STEAL = 0.02
 LEAST_BATCHES = 2
@@ -143,7 +143,7 @@ def find(
         taken = ((launch.host_load, HOST_LOAD), (launch.host_steal, HOST_STEAL))
         busy = [Finding(kind=FindingKind.HOST_BUSY, value=v, limit=at) for v, at in taken if v and v > at]
         yield from busy
-        yield from _of_clock(launch, LEAST_ON_A_BUSY_HOST if busy else LEAST_OF_ARRIVALS)
+        yield from _of_clock(launch, CHILD_CLOCK_SLACK_S + (WAIT_S * len(launch.rounds) if busy else 0.0))
         yield from _of_rounds(launch, measurement.target)
         yield from _of_telemetry(launch)
     lengths = [sum(r.wall_s for r in launch.rounds) for launch in launches if launch.accepted]
@@ -258,7 +258,7 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
             yield Finding(kind=FindingKind.STEPS_SKIPPED, value=share, limit=SKIPPED_STEPS)
 
 
-def _of_clock(launch: Launch, least: float) -> Iterator[Finding]:
+def _of_clock(launch: Launch, slack_s: float) -> Iterator[Finding]:
     """Hold the rounds after the first against the time in which they came in, by the parent's clock.
 
     In a second of a busy machine the pauses between short rounds may be as long as they are.
@@ -269,8 +269,8 @@ def _of_clock(launch: Launch, least: float) -> Iterator[Finding]:
         return
     timed_s = sum(done.wall_s for done in launch.rounds[1:])
     share = timed_s / launch.told_in_s
-    if share < least and launch.told_in_s - timed_s > CHILD_CLOCK_SLACK_S:
-        yield Finding(kind=FindingKind.CLOCK_DISAGREES, value=share, limit=least)
+    if share < LEAST_OF_ARRIVALS and launch.told_in_s - timed_s > slack_s:
+        yield Finding(kind=FindingKind.CLOCK_DISAGREES, value=share, limit=LEAST_OF_ARRIVALS)
 
 
 def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:

@@ -115,6 +115,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
     ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None of owned hardware alone.
+    ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` the share of time that the host
+    was there, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the most to be had.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
@@ -140,6 +142,13 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ask_median_usd_per_hour: Decimal | None = None
     seller: Seller | None = None
     is_floor: bool | None = None
+    host_id: str | None = None
+    machine_id: str | None = None
+    reliability: float | None = None
+    pcie_bytes_per_s: float | None = None
+    download_bytes_per_s: float | None = None
+    upload_bytes_per_s: float | None = None
+    disk_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Fill in the seller where no source says: the hosts of a marketplace are strangers'."""

@@ -50,7 +50,10 @@ _FIELDS = [
     *("pricing", "term_years", "kind", "price_date", "source", "note", "seller"),
 ]
 """What a table tells of an offer."""
-_MORE = ["ask_count", "ask_median_usd_per_hour", "is_floor"]
+_MORE = [
+    *("ask_count", "ask_median_usd_per_hour", "is_floor", "host_id", "machine_id", "reliability"),
+    *("pcie_bytes_per_s", "download_bytes_per_s", "upload_bytes_per_s", "disk_bytes"),
+]
 """What it tells where it has columns of these names, each of its field's type."""
 _SECOND = "a second {} price of this instance in this region; that of the later day is kept, else the first"
 

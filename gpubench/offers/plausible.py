@@ -32,6 +32,8 @@ LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
 MAX_GPU_COUNT = 1024
 MAX_VCPUS = 100_000.0
 MAX_RAM_GIB = 1_000_000.0
+MAX_DISK_BYTES = 1e18
+MAX_BYTES_PER_S = 1e13
 MAX_CELL_CHARACTERS = 600
 
 
@@ -296,6 +298,13 @@ OFFER_RULES: Mapping[str, _Rule] = {
     "ask_median_usd_per_hour": _check_ask_median,
     "seller": lambda seller, offer, _: check_seller(seller, offer.kind),
     "is_floor": _anything,
+    "host_id": check_text,
+    "machine_id": check_text,
+    "reliability": _up_to(1.0),
+    "pcie_bytes_per_s": _up_to(MAX_BYTES_PER_S),
+    "download_bytes_per_s": _up_to(MAX_BYTES_PER_S),
+    "upload_bytes_per_s": _up_to(MAX_BYTES_PER_S),
+    "disk_bytes": _up_to(MAX_DISK_BYTES),
 }
 """What each field of an offer may say; a test finds a field without a rule."""
 

@@ -19,6 +19,9 @@ from gpubench.units import count, plain
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
+LEAST_PCIE_BYTES_PER_S = 5e9
+"""Measured to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
+
 NOT_RANKED = {
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
     "free": "free of charge: there is no throughput per dollar",

@@ -36,6 +36,7 @@ from gpubench.recommend.filters import (
     Exclusion,
     apply,
     filters_of,
+    gates_of,
     leave_out_doubted,
     nothing_left,
     payment_filters,
@@ -317,10 +318,11 @@ def eligible(
     without_room = evidence.without_room if request.one_job_over_all_gpus else None
     finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
     kept, unknown = finder.runnable(filtered.kept)
+    kept, without = apply(list(gates_of(evidence.host)), kept)
     kept, dear = within_the_sum(request, kept, filtered.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
-    excluded = [*filtered.excluded, *unknown, *dear]
+    excluded = [*filtered.excluded, *unknown, *without, *dear]
     _require(kept, filtered.every, excluded)
     work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
     if work is None:

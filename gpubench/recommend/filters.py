@@ -28,6 +28,7 @@ from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import cooling_of, factor_filters
+from gpubench.recommend.hosts import HostNeed, lacks_disk, lacks_lanes, lacks_ram
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
@@ -201,7 +202,7 @@ def filters_of(
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
     yield Filter(
-        "being historic or a GPU without its machine",
+        "being no offer of a machine today",
         lambda offer, _: NOT_RANKED.get(offer.kind),
         fields=("kind",),
     )
@@ -258,6 +259,22 @@ def _term_filter(commit: str) -> Filter:
 
 def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
     return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, fields=("pricing",))
+
+
+def gates_of(need: HostNeed) -> Iterator[Filter]:
+    """Yield what a rented host must have for a job, each where a column tells it."""
+    for name, lacks, fields in (
+        ("too little RAM in the host", lacks_ram, ("ram_bytes", "gpu_count")),
+        ("too small a disk in the host", lacks_disk, ("disk_bytes",)),
+        ("GPUs on a riser", lacks_lanes, ("pcie_bytes_per_s",)),
+    ):
+
+        def reason(
+            offer: Offer, _: GpuSpec | None, lacks: Callable[[Offer, HostNeed], str | None] = lacks
+        ) -> str | None:
+            return lacks(offer, need)
+
+        yield Filter(name, reason, fields=fields)
 
 
 def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:

@@ -110,6 +110,9 @@ def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
     yield from _on_the_price(choice)
     paid, other = recommended(decision), second_best(decision)
     yield from _on_vcpus(paid)
+    if paid.host_unsaid:
+        where = f"{gpus_of(paid.offer)} at {plain(paid.offer.provider, 40)}"
+        yield f"Of the host of {where} nobody says its {listing(paid.host_unsaid)}: ask before you pay."
     if other is not None and other.can_feed is False:
         yield from _on_vcpus(other)
 

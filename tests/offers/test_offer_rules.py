@@ -53,6 +53,13 @@ GOOD = {
     "ask_median_usd_per_hour": "0.40",
     "seller": "secure",
     "is_floor": False,
+    "host_id": "17",
+    "machine_id": "4711",
+    "reliability": 0.99,
+    "pcie_bytes_per_s": 12e9,
+    "download_bytes_per_s": 1e8,
+    "upload_bytes_per_s": 1e8,
+    "disk_bytes": 10**12,
 }
 CLAIM = {
     "provider": "acme",
@@ -87,6 +94,13 @@ BAD = {
     "ask_median_usd_per_hour": [*FIGURES, "0.001", "cheap", True, -1, 1e308],
     "seller": ["cloud", "owner", "", 5],
     "is_floor": ["yes", 1, 0.0],
+    "host_id": ["=x", "x" * 700, 5],
+    "machine_id": ["=x", "a\x1bb", 5],
+    "reliability": [-1, 0, 1.5, "0.9"],
+    "pcie_bytes_per_s": [-1, 0, 1e308, "8"],
+    "download_bytes_per_s": [-1, 0, 1e308, "8"],
+    "upload_bytes_per_s": [-1, 0, 1e308, "8"],
+    "disk_bytes": [-1, 0, 2**64, 1e308, "8"],
 }
 """What each field must not say: absurd figures, other types, days that are none or far away."""
 
