@@ -26,9 +26,7 @@ from typing import Any
 import keras
 import msgspec
 import numpy as np
-from keras.src.losses.losses import (
-    LossFunctionWrapper,  # what compile makes of a loss by its name or of a function
-)
+from keras.src.losses.losses import LossFunctionWrapper  # what compile makes of a name or a function
 
 from gpubench.discovery import keras_models
 from gpubench.errors import MisuseError
@@ -254,13 +252,7 @@ def draw_targets(
 
 
 def check_fit(name: str, loss: keras.losses.Loss, targets: Any, outputs: Any) -> None:
-    """Refuse a model whose output does not fit its loss.
-
-    Args:
-        name: Of the model.
-        loss: Of the model.
-        targets: Of a batch.
-        outputs: Of the model for it.
+    """Refuse a model whose outputs for a batch do not fit its loss and the targets.
 
     Raises:
         MisuseError: With both shapes.
@@ -678,10 +670,7 @@ def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, task: 
 def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
     """Say what this process computes with, and return what it measures on.
 
-    Args:
-        setup: The first message.
-        line: To the parent.
-        began_s: When the import of the framework began, on ``time.perf_counter`` [s].
+    The import of the framework began at ``began_s`` on ``time.perf_counter`` [s].
     """
     check_backend(setup.framework)
     telemetry = open_telemetry(setup.device)
@@ -693,13 +682,6 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
         )
     )
     return KerasBench.serving(setup, line, telemetry, framework=setup.framework)
-
-
-def serve(command: messages.Command, bench: KerasBench) -> messages.Ending:
-    """Carry out one command and return its end."""
-    if not isinstance(command, MeasureCase):
-        raise TypeError(f"no such command in Keras: {type(command).__name__}")
-    return messages.scrubbed(measure_case(command, bench))
 
 
 def main() -> None:

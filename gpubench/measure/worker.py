@@ -93,7 +93,13 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
     from gpubench.measure import keras_case
 
     bench = keras_case.open_bench(setup, line, began_s)
-    return lambda command: line.send(keras_case.serve(command, bench))
+
+    def serve_one(command: messages.Command) -> None:
+        if not isinstance(command, messages.MeasureCase):
+            raise TypeError(f"no such command in Keras: {type(command).__name__}")
+        line.send(messages.scrubbed(keras_case.measure_case(command, bench)))
+
+    return serve_one
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
