@@ -11,7 +11,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import Offers
 from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.request import COMMITMENTS
-from gpubench.recommend.sentences import said
+from gpubench.sentences import say
 from gpubench.units import count, format_percent, format_usd, listing, plain
 
 MOST_SELLERS = 3
@@ -38,7 +38,7 @@ def on_commitments(found: Eligible) -> Iterator[str]:
     committed = possible.where(_of_term(possible, asked)).provider.present
     if without := [name for name in dict.fromkeys(on_demand.provider.cells()) if name not in committed]:
         names = listing([plain(name, 30) for name in without], most=MOST_SELLERS)
-        yield said("commit_unknown", term=count(asked, "year"), provider=names)
+        yield say("commit_unknown", term=count(asked, "year"), provider=names)
 
 
 def _of_term(offers: Offers, years: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[st
     rivals = [each[int(np.argmin(each.usd_per_gpu_hour))] for each in (there, on_demand) if len(each)]
     usd = offer.usd_per_gpu_hour
     for rival in dict.fromkeys(rivals):
-        yield said(
+        yield say(
             "commit_price",
             gpu=f"An hour of {gpu_name(offer.gpu_key)}",
             provider=plain(offer.provider, 30),
@@ -74,6 +74,6 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[st
         )
         share = usd / rival.usd_per_gpu_hour
         if share < 1:
-            yield said("commit_pays", term=term, share=format_percent(share))
+            yield say("commit_pays", term=term, share=format_percent(share))
         else:
-            yield said("commit_never", term=term)
+            yield say("commit_never", term=term)

@@ -312,6 +312,34 @@ def eligible(
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
+    finder, kept, excluded = runnable_of(request, filtered, evidence_for, drawer)
+    work = work_of(request, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
+    if work is None:
+        request = msgspec.structs.replace(request, relative=True)
+    finder = replace(finder, request=request, work=work)
+    pool, missed = finder.within_limits(kept)
+    excluded += missed
+    if not len(pool):
+        error = nothing_left(len(filtered.every), excluded)
+        raise MisuseError(f"{error}; {_relaxed(request, finder.pool_of(kept))}")
+    order = objective.order(request, pool)
+    chances = chances_of(request, pool, order[:1] if first_only else order)
+    return Eligible(finder, pool, order, chances, excluded)
+
+
+def runnable_of(
+    request: RankRequest,
+    filtered: FilterResult,
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    drawer: Drawer | None = None,
+) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
+    """Return what is known of the offers, which of them can do the work, and what is left out so far.
+
+    Args as ``eligible``.
+
+    Raises:
+        MisuseError: If none can; the message says which filter removed how many.
+    """
     keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
@@ -324,18 +352,7 @@ def eligible(
         _refuse_never_predicted(request, unknown)
     excluded = [*filtered.excluded, *unknown, *without, *dear]
     _require(kept, filtered.every, excluded)
-    work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
-    if work is None:
-        request = msgspec.structs.replace(request, relative=True)
-    finder = replace(finder, request=request, work=work)
-    pool, missed = finder.within_limits(kept)
-    excluded += missed
-    if not len(pool):
-        error = nothing_left(len(filtered.every), excluded)
-        raise MisuseError(f"{error}; {_relaxed(request, finder.pool_of(kept))}")
-    order = objective.order(request, pool)
-    chances = chances_of(request, pool, order[:1] if first_only else order)
-    return Eligible(finder, pool, order, chances, excluded)
+    return finder, kept, excluded
 
 
 def unit_of(speeds: Speeds) -> str:

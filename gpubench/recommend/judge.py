@@ -24,9 +24,9 @@ from gpubench.recommend.owning import against_rent
 from gpubench.recommend.question import as_understood
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
-from gpubench.recommend.sentences import said as say
 from gpubench.recommend.speeds import Drawer
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
+from gpubench.sentences import say
 from gpubench.units import count, format_duration, format_usd, plain
 
 

@@ -156,4 +156,4 @@ def _figure(case: Case, measured: Sequence[_On]) -> Figure:
     return bars(marks, looks, f"{unit}/s", alt, title=title, head_px=76, row_px=27)
 
 
-SECTION = Section(key="devices", render=_render, place=28, printed=True)
+SECTION = Section(key="devices", render=_render, place=28, heading="throughput")

@@ -116,4 +116,4 @@ def prepared(report: FeedReport) -> list[Part]:
     ]
 
 
-SECTION = Section(key="feeding", render=_render, place=140)
+SECTION = Section(key="feeding", render=_render, place=140, heading="memory")

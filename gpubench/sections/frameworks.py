@@ -89,4 +89,4 @@ def _mark(pair: Effect) -> Mark:
     )
 
 
-SECTION = Section(key="frameworks", render=_render, place=75)
+SECTION = Section(key="frameworks", render=_render, place=75, heading="throughput")

@@ -109,4 +109,4 @@ def _pace(pair: Effect) -> str:
     return "the host, when eager" if flagged or pair.value > EAGER_OVER_GRAPH else "the device"
 
 
-SECTION = Section(key="host", render=_render, place=50)
+SECTION = Section(key="host", render=_render, place=50, heading="throughput")

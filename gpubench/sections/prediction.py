@@ -68,7 +68,8 @@ def _render(data: ReportData) -> Block | None:
             folded=True,
         )
     )
-    return Block(title="Accuracy of the predictions", parts=tuple(parts))
+    finding = f"{len(rows)} of {count(len(best), 'kind')} of GPU are predicted"
+    return Block(title="Accuracy of the predictions", finding=finding, parts=tuple(parts))
 
 
 def answered(answers: Predictions) -> tuple[Part, ...]:
@@ -216,4 +217,4 @@ def _width(estimate: Estimate) -> str:
     return f"×{format_number(down, 2)} to ×{format_number(up, 3)}"
 
 
-SECTION = Section(key="prediction", render=_render, place=120)
+SECTION = Section(key="prediction", render=_render, place=120, heading="accuracy")

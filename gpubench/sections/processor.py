@@ -235,4 +235,4 @@ def _result(result: Result) -> str:
     return f"{rate_of(result.measurement)}\n{result.how}{_threads(result, ', ')}{flags}"
 
 
-SECTION = Section(key="processor", render=_render, place=70)
+SECTION = Section(key="processor", render=_render, place=70, heading="throughput")

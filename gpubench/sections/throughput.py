@@ -188,4 +188,4 @@ def _findings(result: Result) -> str:
     return kinds_words(finding.kind for finding in result.measurement.findings)
 
 
-SECTION = Section(key="throughput", render=_render, place=30, printed=True)
+SECTION = Section(key="throughput", render=_render, place=30, heading="throughput")

@@ -271,4 +271,4 @@ def factor_table(rows: Sequence[Row]) -> Table:
     )
 
 
-SECTION = Section(key="value", render=_render, place=25, printed=True)
+SECTION = Section(key="value", render=_render, place=25)

@@ -296,4 +296,4 @@ def beside_the_card(ranking: Ranking) -> list[str]:
     return [f"{fact.term}: {fact.words}." for fact in card_of(ranking).cut if fact.term not in _IN_FULL]
 
 
-SECTION = Section(key="verdict", render=_render, place=10, first=True)
+SECTION = Section(key="verdict", render=_render, place=10)

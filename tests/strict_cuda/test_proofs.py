@@ -84,6 +84,16 @@ def test_every_precision_of_a_sound_device_is_as_exact_as_it_should_be(proven, p
     assert states(made, "precision")[f"{precision} against float64"] == "ok"
 
 
+def test_the_proof_of_fp32_carries_what_shows_that_it_can_fail(proven):
+    made = proven("precision", precision=Precision.FP32)
+    controls = made.precisions[0].control_errors
+    assert controls.keys() == made.precisions[0].errors.keys() == {"matmul", "conv", "rnn"}
+    assert min(controls.values()) > 1e-4
+    blind = proven("precision", Machine(cost=lambda name: KERNEL_S, tf32="never"), precision=Precision.FP32)
+    assert set(states(blind, "precision").values()) == {"ok", "undecided"}
+    assert proven("precision", precision=Precision.AMP_BF16).precisions[0].control_errors == {}
+
+
 def test_tf32_that_is_in_force_whatever_the_switches_say_is_seen(proven):
     made = proven("precision", Machine(tf32="always"), precision=Precision.FP32)
     assert states(made, "precision")["fp32 against float64"] == "FAILED"

@@ -73,9 +73,9 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
         notes_in_full: As where a person named machines or a table of their own: what became of them is said.
     """
     from gpubench.blocks.parts import Paragraph
-    from gpubench.recommend.sentences import said
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
+    from gpubench.sentences import texts
     from gpubench.units import count, plain
 
     gpus = count(len(ranking.decision.by_gpu), "GPU")
@@ -83,10 +83,12 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     rest = (
         f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    below = [plain(note, 1000) for note in notes] if notes_in_full else []
-    toys = [] if notes_in_full else [Paragraph(text=note) for note in notes if note == said("toy_mix")]
+    first = [note for note in notes if note.startswith("Set aside of ")]
+    below = [plain(note, 1000) for note in notes if note not in first] if notes_in_full else []
+    first += [] if notes_in_full else [note for note in notes if note == texts()["toy_mix"]]
     card = brief(of_ranking(ranking, 0), "verdict")
-    return [*toys, *card, *(Paragraph(text=each) for each in (*below, rest))]
+    before, after = ([Paragraph(text=plain(each, 1000)) for each in said] for said in (first, [*below, rest]))
+    return [*before, *card, *after]
 
 
 def ranking_parts(
