@@ -7,7 +7,6 @@ only, that of a measurement or, before there is a plan, one that runs this file.
 
 The step is Keras's own ``train_step``, which ``fit`` runs too, on batches that lie on the device:
 what feeding costs is another question. Its loss is the mean since it was last read, as Keras keeps it.
-The rounds are those of every framework. Keras is imported here.
 """
 
 from __future__ import annotations
