@@ -33,7 +33,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.options import asked_recipe, check_fields, spelled
+from gpubench.options import asked_recipe, check_fields, named, options_of
 from gpubench.precisions import AMP, forcing_fewer_bits, forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
@@ -246,7 +246,7 @@ def _refuse_unrun(
     if not device.runs_steps:
         raise MisuseError(
             f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
-            "--micro-only"
+            "--micro only"
         )
 
 
@@ -270,13 +270,13 @@ def _every_case(
         or capability.default_executions(framework, devices[0], publish=publish, gpu_count=count)
     ]
     threads = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
-    for reference, named in asked_cases(request, on_cpu=devices[0].is_cpu).items():
+    for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         trained = TaskKind.TRAIN in profile.tasks
         task = profile.task_for(request.task) if trained else profile.tasks[0]  # as an input pipeline
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
-            resolve_precisions(named or profile.precisions, devices),
+            resolve_precisions(asked_precisions or profile.precisions, devices),
             placed,
             batches_of(request, profile, task, on_cpu=devices[0].is_cpu),
             threads,
@@ -456,7 +456,7 @@ def planned_case(
 # --- what no device could do ------------------------------------------------------------------------------
 
 
-RESUME_TAKES = frozenset({"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results"})
+RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
 """What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
@@ -489,9 +489,10 @@ def _names_workloads(request: RunRequest) -> bool:
 
 def _check_resume(request: RunRequest) -> None:
     """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    asked = {each.name: named(each) for each in options_of(type(request))}
     for name in request.asked:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
-            what = "workloads by name" if name == "workload" else spelled(name)
+            what = "workloads by name" if name == "workload" else asked[name]
             raise MisuseError(
                 f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
                 "your own are named again with --workload)"
@@ -502,11 +503,11 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     """What does not go together: whether the one is asked, which others are, and what is wrong with those."""
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
-    micro, threads = {"--micro-only": is_micro}, {"--thread-scaling": request.thread_scaling}
+    micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
     of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
     of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
-    nothing = "--micro-only measures no workload: leave out {}"
+    nothing = "--micro only measures no workload: leave out {}"
     yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
