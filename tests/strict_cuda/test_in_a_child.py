@@ -60,7 +60,8 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
         "cnn",
         "--precision",
         "fp32",
-        "--no-micro",
+        "--micro",
+        "none",
         "--json",
         "--results",
     ]
