@@ -273,7 +273,12 @@ class AskedPrices:
         middle = np.array([math.nan if each is None else each.median_usd for each in standards], dtype=float)
         usd, standard = offers.usd_per_gpu_hour, middle[alike.codes]
         within = (usd >= standard / MAX_RATIO) & (usd <= standard * MAX_RATIO)  # false without a standard
-        suspects = ~within | offers.kind.equals("marketplace") | ~offers.origin.equals(UNTOLD)
+        strangers = [
+            each[4] != UNTOLD and self._is_alone(each[0], _Hand(_name(each[3]), each[4]))
+            for each in alike.values
+        ]
+        alone = np.array(strangers, dtype=bool)[alike.codes]
+        suspects: Flags = ~within | offers.kind.equals("marketplace") | alone
         for at in np.flatnonzero(suspects).tolist():
             suspects[at] = self._standard_of_doubt(offers[at]) is not None
         return suspects

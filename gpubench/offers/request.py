@@ -70,6 +70,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     offers: Annotated[
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
     ] = None
+    explain: Annotated[bool, Option("Also list every row that is set aside, with its reason.")] = False
     as_of: Annotated[Day | None, with_help(DAY, help="List as of this day; later prices are left out.")] = (
         None
     )

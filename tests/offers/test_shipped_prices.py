@@ -71,8 +71,9 @@ def test_aws_rows_that_had_no_day_have_that_of_its_generated_list():
 def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
     kinds = Counter(o.kind for o in embedded_offers().offers)
     assert {"index", "not-orderable", "capacity-block", "cluster"} <= kinds.keys()
-    ranking = rank("vgg16", accept_outliers=True, spot=True, reserved=True, max_price_age=10_000)
-    assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
+    for asked in ({"spot": True}, {"commit": "3y"}):
+        ranking = rank("vgg16", accept_outliers=True, max_price_age=10_000, **asked)
+        assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
 
 
 def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():

@@ -83,10 +83,12 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     rest = (
         f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    below = [plain(note, 1000) for note in notes] if notes_in_full else []
-    toys = [] if notes_in_full else [Paragraph(text=note) for note in notes if note == texts()["toy_mix"]]
+    first = [note for note in notes if note.startswith("Set aside of ")]
+    below = [plain(note, 1000) for note in notes if note not in first] if notes_in_full else []
+    first += [] if notes_in_full else [note for note in notes if note == texts()["toy_mix"]]
     card = brief(of_ranking(ranking, 0), "verdict")
-    return [*toys, *card, *(Paragraph(text=each) for each in (*below, rest))]
+    before, after = ([Paragraph(text=plain(each, 1000)) for each in said] for said in (first, [*below, rest]))
+    return [*before, *card, *after]
 
 
 def ranking_parts(
