@@ -133,7 +133,7 @@ def test_a_model_that_is_measured_ends_with_the_command_and_with_what_it_started
     body = MODEL.format(mark=str(mark), hang=next(reversed(HANGS.values())))
     indented = "".join(f"    {line}\n" for line in body.splitlines())
     (tmp_path / "mine.py").write_text(MEASURED + indented)
-    options = ["--device", "cpu", "--no-micro", "--precision", "fp32", "--results", "results"]
+    options = ["--device", "cpu", "--micro", "none", "--precision", "fp32", "--results", "results"]
     command = [sys.executable, "-m", "gpubench", "run", "--workload", "./mine.py", *options]
     assert left_after(command, tmp_path, mark, number, forked_child.popen) == []
 
@@ -142,11 +142,12 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import JOB_MODULE, Child, environment_of
+from gpubench.measure.child import Child, environment_of
+from gpubench.measure.place import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
 variables = environment_of(cpu, os.environ, peers=(cpu,))
-child = Child(variables, JOB_MODULE, arguments=("2",))
+child = Child(variables, MODULE, arguments=("2",))
 child.send(messages.Setup(device=cpu, budget=QUICK, seed=0, peers=(cpu,)))
 while not isinstance(child.receive(time.monotonic() + 60), messages.Ready):
     pass

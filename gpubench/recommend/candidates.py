@@ -86,7 +86,7 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
 
 
 def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: str) -> Work | None:
-    """Return the work of a ranking; None with ``--relative``, and where the reference GPU has no figure.
+    """Return the work of a ranking; None if ``relative``, and where the reference GPU has no figure.
 
     Args:
         request: Holds the job, where one was asked for.
@@ -317,7 +317,7 @@ def candidates_of(
 
 def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     """Return the share of its throughput that each offer keeps: less than 1 where spot loses work."""
-    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
+    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost_share, 0.0)
     return np.asarray(economics.delivered_share(lost))
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.request import RankRequest
 
-_NOT_ASKED = frozenset({"asked", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"})
+_NOT_ASKED = frozenset(
+    {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
+)
 """Fields that say where things are, how much is shown, and the day, which the document has of its own."""
 
 
@@ -27,6 +29,7 @@ def as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, A
         "mix": {name: request.mix[asked] for name, asked in by_name if request.mix},
         "jobs": "ddp" if request.one_job_over_all_gpus else "independent",
         "samples": request.job_samples,
+        "spot_lost": request.spot_lost_share,
         "startup_minutes": request.rented_startup_minutes,
         "billing_minutes": request.billing_unit_minutes,
         "sort": sorted_by(request),

@@ -10,10 +10,9 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.executions import OF_TORCH
 from gpubench.measure.budget import DEFAULT, PUBLISH
-from gpubench.measure.plan import Group, plan
-from gpubench.measure.protocol import Record
+from gpubench.measure.child import Record
+from gpubench.measure.plan import Group, check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import (
     BlockSizes,
     DeviceProfile,
@@ -233,20 +232,20 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
     [
         ({"batch_size": 0}, "--batch-size 0"),
         ({"batch_size": -3}, "--batch-size -3"),
-        ({"seed": -1}, "--seed -1 must be from 0 to 2147483647"),
-        ({"seed": 2**31}, "--seed 2147483648"),
+        ({"seed": -1}, "the setting seed -1 must be from 0 to 2147483647"),
+        ({"seed": 2**31}, "the setting seed 2147483648"),
         ({"gpus": 0}, "--gpus 0 must be at least 1"),
         ({"gpus": 2, "batch_size": "max"}, "--batch-size max is of one GPU"),
-        ({"gpus": 2, "micro": "only"}, "--micro-only is of one GPU"),
+        ({"gpus": 2, "micro": "only"}, "--micro only is of one GPU"),
         ({"jobs": "fsdp"}, "--jobs fsdp is of several GPUs: give --gpus N too"),
         ({"strong": True}, "--strong is of several GPUs: give --gpus N too"),
         ({"gpus": 2, "strong": True, "jobs": "independent"}, "leave out --jobs independent"),
         ({"gpus": 2, "strong": True, "task": "infer"}, "leave out --task infer"),
         ({"gpus": 2, "jobs": "pp"}, "--jobs 'pp'"),
-        ({"micro": "only", "precisions": ("fp32",)}, "--micro-only measures no workload"),
-        ({"micro": "only", "asked": ("workload", "micro_only")}, "--micro-only measures no workload"),
-        ({"micro": "only", "task": "infer"}, "--micro-only measures no workload"),
-        ({"micro": "only", "trainable": "lora"}, "--micro-only measures no workload"),
+        ({"micro": "only", "precisions": ("fp32",)}, "--micro only measures no workload"),
+        ({"micro": "only", "asked": ("workload", "micro")}, "--micro only measures no workload"),
+        ({"micro": "only", "task": "infer"}, "--micro only measures no workload"),
+        ({"micro": "only", "trainable": "lora"}, "--micro only measures no workload"),
         ({"resume": "latest", "asked": ("resume", "gpus")}, "leave out --gpus"),
         ({"resume": "latest", "asked": ("workload",), "workloads": ("cnn",)}, "leave out workloads by name"),
         ({"time_limit_s": 0.0}, "--time-limit 0 must"),

@@ -13,10 +13,9 @@ import pytest
 
 from gpubench import run
 from gpubench.errors import MisuseError
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.quality_goals import GOALS, WORDS, digits, text
 from gpubench.measure.request import RunRequest
-from gpubench.measure.request_check import check_request
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
@@ -156,7 +155,7 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
         ({"executions": ("graph",)}, "--execution"),
         ({"frameworks": ("keras-jax",)}, "--framework"),
         ({"gpus": 2}, "--gpus"),
-        ({"micro": "only"}, "--micro-only"),
+        ({"micro": "only"}, "--micro only"),
         ({"suite": "modern"}, "--suite"),
     ],
 )
