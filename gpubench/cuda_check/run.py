@@ -296,9 +296,11 @@ def try_cases(work: Work) -> None:
     """Run a few steps of every usual case, and of the others where nothing is left out."""
     cases, wanted = list(usual_cases(work.device, work.amounts.workloads)), work.amounts.workloads
     for case, why_not in other_cases(work.device) if work.check.full else ():
-        if why_not is None and (not wanted or case.workload in wanted):
+        if wanted and case.workload not in wanted:
+            continue
+        if why_not is None:
             cases.append(case)
-        elif why_not is not None:
+        else:
             _leave_out(work, [case], why_not)
     _try_all(work, cases)
 
