@@ -248,9 +248,13 @@ def _build(
             seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
-        place = to_the_device if context.team is None else place_model
-        ours = copied(task, lambda: built(order.reference, order.case, context.seed))
-        work = move(ours, order.case, context.hardware.device, place)
+
+        def made() -> Work:
+            ours = copied(task, lambda: built(order.reference, order.case, context.seed))
+            place = to_the_device if context.team is None else place_model
+            return move(ours, order.case, context.hardware.device, place)
+
+        work = made()
     in_time(deadline_s)
     context.phase("check")
     seen.precision_errors = {**_errors(work, context.hardware.device)}
@@ -265,6 +269,9 @@ def _build(
         if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce(Look())  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
+        if task.again is not None:  # the check has left its traces in a model that carries something on
+            del work
+            work = made()
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)

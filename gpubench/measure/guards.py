@@ -17,10 +17,10 @@ from gpubench.measure.budget import REFERENCE_SAMPLES
 from gpubench.measure.execution import Advance, prepare
 from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.precision import relative_error
-from gpubench.measure.step import Work, seed_all, to_device
+from gpubench.measure.step import Work, copied, seed_all, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.profile.nested import tensors_of, with_tensors
-from gpubench.workload import Batch, Task, forward
+from gpubench.profile.nested import with_tensors
+from gpubench.workload import Batch, Task, forward, set_mode
 
 _DROPOUT = ("drop", "stochasticdepth")
 """In the names of modules that drop at random while they are in training mode."""
@@ -93,13 +93,14 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
 def expected_of(task: Task, case: Case) -> Expected:
     """Return what a task gives on the CPU, of at most four samples where these can be cut from its batch.
 
-    It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference.
+    It is computed twice, from two seeds: what draws random numbers, or gives two losses, has no reference. A
+    user's own model is built anew for each, because a pass may leave its traces in it.
     """
     train = case.task is TaskKind.TRAIN
     ways = list(itertools.product((False, True) if train else (False,), (False, True)))
     for needs_grad, is_whole in ways:
-        batch = task.batches[0] if is_whole else _reference_batch(task, case)
         try:
+            batch = task.batches[0] if is_whole else _reference_batch(task, case)
             loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0, grad=needs_grad)
             break
         except Exception:  # the author's code may need more samples, or autograd
@@ -124,6 +125,7 @@ def _on_cpu(
     No loss is that of inference by a model whose answer its loss does not take.
     """
     inputs, targets = batch
+    task = unspent(task)
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad), steady(task.model, train=train):
         torch.manual_seed(seed)
         before = _randomness()
@@ -135,6 +137,11 @@ def _on_cpu(
                 raise
             loss = None
         return loss, outputs, _randomness() != before
+
+
+def unspent(task: Task) -> Task:
+    """Return a task to be thrown away after a pass, where the model is a user's own; else the task itself."""
+    return task if task.again is None else copied(task)
 
 
 def _randomness() -> tuple[object, ...]:
@@ -192,7 +199,7 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 @contextmanager
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Turn dropout off and leave modes, rates, buffers and what the modules carry on as they were.
+    """Turn dropout off and leave modes, rates and buffers as they were.
 
     In training all other modules stay in training mode, for a model may answer otherwise without: batch norm
     takes the statistics of its batch. Dropout is each module with "drop" in the name of its class, and each
@@ -206,8 +213,7 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
         if "drop" in name.lower() and isinstance(rate, float)
     ]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    carried = {module: dict(vars(module)) for module in modules}
-    model.train(train)
+    set_mode(model, train=train)
     for module in modules:
         if any(word in type(module).__name__.lower() for word in _DROPOUT):
             module.training = False
@@ -220,11 +226,6 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
             module.training = training
         for module, name, rate in rates:
             setattr(module, name, rate)
-        for module, before in carried.items():  # such as the state that a recurrent model goes on from
-            for name, value in tuple(vars(module).items()):
-                if value is not before.get(name) and tensors_of(value):
-                    vars(module).pop(name)
-                    vars(module).update({name: before[name]} if name in before else {})
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)
@@ -237,7 +238,7 @@ class _State:
         self._live = list(work.model.buffers())
         if work.optimizer is not None:  # else parameters stay as they are
             self._live += work.model.parameters()
-            for state in work.optimizer.state.values():
+            for state in getattr(work.optimizer, "state", {}).values():
                 self._live += (value for value in state.values() if isinstance(value, Tensor))
         if work.scaler is not None:
             scale = (getattr(work.scaler, name, None) for name in ("_scale", "_growth_tracker"))

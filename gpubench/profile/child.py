@@ -18,7 +18,7 @@ from gpubench.parent import ParentChannel
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.units import format_number, format_si
 from gpubench.user_model import files_of, is_own, version_of
-from gpubench.workload import Workload, forward, seeded
+from gpubench.workload import Workload, forward, seeded, set_mode
 
 MOST_VARIANTS_S = 10.0
 """Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
@@ -125,7 +125,7 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
     try:
         task = workload.build(SAMPLES, _SEED)
         inputs, targets = task.batches[0]
-        task.model.train()
+        set_mode(task.model, train=True)
         with seeded(_SEED):
             require_finite(task.loss(forward(task.model, inputs), targets))
     except Exception as error:  # a model of the user's own may raise anything; the cause is kept

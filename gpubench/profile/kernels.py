@@ -106,6 +106,8 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def storage_id(tensor: Tensor) -> int:
     """What tells the storage of a tensor from others while it lives; on the meta device data have none."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)  # it has several
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
 
 

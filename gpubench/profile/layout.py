@@ -11,7 +11,7 @@ from gpubench.foreign_code import one_line
 from gpubench.models import TaskKind
 from gpubench.profile.nested import with_tensors
 from gpubench.profile.quick_fakes import gpu_without_values
-from gpubench.workload import Workload, forward, seeded
+from gpubench.workload import Workload, forward, seeded, set_mode
 
 IMAGES = 4
 """Dimensions of a batch of images."""
@@ -47,7 +47,7 @@ def _step(workload: Workload, layout: torch.memory_format) -> None:
 
     with seeded(_SEED):
         task = workload.build(_BATCH, _SEED)
-        model = task.model.train(TaskKind.TRAIN in workload.tasks)
+        model = set_mode(task.model, train=TaskKind.TRAIN in workload.tasks)
         for module in model.modules():
             for name, weight in module._parameters.items():  # noqa: SLF001 - torch's own swaps refuse fakes
                 if weight is not None and weight.dim() == IMAGES:

@@ -45,7 +45,7 @@ from gpubench.profile.nested import tensors_of, with_tensors
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.units import MIB
-from gpubench.workload import Task, Workload, forward, seeded
+from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
 _MOST_HOST_BYTES = 64 * MIB
@@ -268,7 +268,7 @@ def step_trace(
         keep_gradients: Whether gradients of before stay alive through the forward pass, as they do where
             they are accumulated, or set to zero instead of freed.
     """
-    model = task.model.train(optimizer is not None)
+    model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
     inputs, targets = task.batches[0]
     storages = Storages()
