@@ -15,12 +15,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, import_foreign, lacks_memory
 from gpubench.models import Framework, Recipe, WeightType
 from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, forward, seeded
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
@@ -62,7 +65,7 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
     """
 
     def checked(batch_size: int, seed: int, **changed: Any) -> Task:
-        made = import_foreign(name, lambda: build(batch_size, seed, **changed))
+        made = _called(name, lambda: build(batch_size, seed, **changed))
         if not isinstance(made, Task):
             raise MisuseError(
                 f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "
@@ -71,6 +74,13 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., Task]:
         return _sound(name, made)
 
     return checked
+
+
+def _called(name: str, build: Callable[[], Any]) -> Any:
+    from gpubench.tensors import OffGpu
+
+    with OffGpu():
+        return import_foreign(name, build)
 
 
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Workload:
@@ -83,7 +93,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
 
     def once(batch_size: int, seed: int) -> Any:
         with seeded(seed):
-            return import_foreign(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
+            return _called(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
 
     def checked(made: Any, batch_size: int) -> Task:
         return _sound(name, _task(name, made, batch_size))
@@ -157,7 +167,10 @@ def _may_rotate(first: Batch, other: Batch) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     forms = [
-        [(tensor.shape, tensor.dtype) for tensor in _tensors(parts if torch.is_tensor(parts[1]) else parts[0])]
+        [
+            (tensor.shape, tensor.dtype)
+            for tensor in _tensors(parts if torch.is_tensor(parts[1]) else parts[0])
+        ]
         for parts in (first, other)
     ]
     if forms[0] != forms[1]:
@@ -169,8 +182,8 @@ def _may_rotate(first: Batch, other: Batch) -> bool:
     )
 
 
-def _tensors(value: Any) -> list[Any]:
-    from gpubench.profile.nested import tensors_of
+def _tensors(value: Any) -> list[Tensor]:
+    from gpubench.tensors import tensors_of  # which imports torch
 
     return tensors_of(value)
 
@@ -233,7 +246,7 @@ def _task(name: str, made: Any, batch_size: int) -> Task:
 
 
 def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
-    """Find the batch among the inputs: a mask or the edges of a graph may stand beside what is of its size."""
+    """Find the batch among the inputs: beside it may stand a mask, or the edges of a graph."""
     tensors = _tensors(inputs)
     if not tensors:
         raise MisuseError(f"{name}: the inputs are {_describe(inputs)} without a tensor; give tensors")
@@ -260,6 +273,9 @@ def _sound(name: str, task: Task) -> Task:
     from gpubench.user_loss import joined
 
     _give_shapes(task)
+    for module in task.model.modules():
+        if isinstance(module, torch.nn.DataParallel):
+            module.device_ids = []  # then it calls its module alone: a case has the GPUs that it names
     model, loss = joined(task.model, task.loss)
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gpubench.profile.nested import tensors_of
-from gpubench.workload import Task, forward, seeded
+from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
+from gpubench.workload import Task, forward, seeded, uncompiled
 
 _MOVING = frozenset({"to", "type_as", "cuda"})
 """Methods that take a tensor to the device of another, or to one that is named."""
+_PLACES = (str, torch.device, Tensor)
 
 
 class Joined(nn.Module):
@@ -64,7 +65,8 @@ def loose_tensor(task: Task) -> str | None:
     tried for it, so a loss that is never reached has no such tensor either.
     """
     watch = _Watch(task)
-    with seeded(0), suppress(Exception), watch:  # whatever else is wrong with the step is told by its trace
+    seen = EveryCall(watch.call)
+    with uncompiled(), seeded(0), suppress(Exception), watch, seen:  # what else is wrong its trace will tell
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
         task.loss(outputs, task.batches[0][1])
@@ -72,33 +74,41 @@ def loose_tensor(task: Task) -> str | None:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every function of torch that Python calls, and knows each tensor that goes where the model goes."""
+    """Knows the storage of each tensor that goes where the model goes, and of all that is made of it."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
-        self.is_loss, self.found = False, None
-        self._known: dict[int, Tensor] = {}
+        self.is_loss = False
+        self.found: str | None = None
+        self._known: dict[int, Any] = {}
         self._note([task.batches[0], [*task.model.parameters(), *task.model.buffers()]])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note what a function gives, unless it takes nothing but what is not known."""
-        name, taken = getattr(func, "__name__", ""), tensors_of([*args, *(kwargs or {}).values()])
-        foreign = [tensor for tensor in taken if id(tensor) not in self._known]
-        mixed = len(foreign) < len(taken)
-        if self.is_loss and mixed and name not in _MOVING:
-            self.found = self.found or next((_words(t, name) for t in foreign if t.dim() or t.requires_grad), None)
+        """Note what its author moves, which is no operator where it lies there already."""
+        del types
         out = func(*args, **(kwargs or {}))
-        named = any(isinstance(a, str | torch.device) for a in (*args[1:], *(kwargs or {}).values()))
-        if not self.is_loss or mixed or not taken or (name in _MOVING and named):
+        given = [*args[1:], *(kwargs or {}).values()]
+        if getattr(func, "__name__", "") in _MOVING and any(isinstance(each, _PLACES) for each in given):
+            self._note(out)
+        return out
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator, and see whether it takes a tensor of unknown origin beside a known one."""
+        taken = [*tensors_in(args), *tensors_in(kwargs.values())]
+        foreign = [tensor for tensor in taken if storage_id(tensor) not in self._known]
+        is_mixed = len(foreign) < len(taken)
+        if self.is_loss and is_mixed and self.found is None:
+            shapes = (tuple(t.shape) for t in foreign if t.dim() or t.requires_grad)
+            self.found = next((f"one of shape {shape}, in {func._schema.name}" for shape in shapes), None)  # noqa: SLF001
+        out = func(*args, **kwargs)
+        if is_mixed or not taken or not self.is_loss:
             self._note(out)
         return out
 
     def _note(self, value: Any) -> None:
-        self._known |= {id(tensor): tensor for tensor in tensors_of(value)}
-
-
-def _words(tensor: Tensor, function: str) -> str:
-    return f"one of shape {tuple(tensor.shape)}, in {function}"
+        for tensor in tensors_of(value):
+            for part in tensors_in([tensor]):
+                self._known[storage_id(part)] = part.untyped_storage()  # held, or another had its address
 
 
 def _has_tensors(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -249,7 +249,7 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on its inputs: the parts of a plain tuple are its arguments, anything else is the first."""
+    """Call a model on its inputs: the parts of a tuple are its arguments, all else is one."""
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
@@ -264,6 +264,17 @@ def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
     for module in frozen:
         module.training = False
     return model
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run as it was written what an author has compiled: how a step is executed is the case's to say.
+
+    A torch before 2.6 cannot be told so.
+    """
+    import torch
+
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 @contextmanager

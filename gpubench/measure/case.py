@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -43,7 +44,7 @@ from gpubench.models import (
 )
 from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds, Watts
-from gpubench.workload import Task
+from gpubench.workload import Task, uncompiled
 
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
@@ -150,7 +151,8 @@ def _conduct(
     seen = LaunchRecorder(index=order.launch)
 
     def under_switches(deadline_s: Seconds) -> None:
-        with switches_for(order.case.precision) as seen.switches:
+        as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
+        with as_written, switches_for(order.case.precision) as seen.switches:
             measure(seen, deadline_s)
 
     return conduct(order, context, seen, under_switches)
@@ -264,12 +266,17 @@ def _build(
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_of(task, order.case)
-        seen.unchecked, seen.draws = expected.unchecked, expected.draws
+        seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
+        if expected.rebinds and order.case.execution is Execution.GRAPH:
+            raise NotPreparedError(
+                "the model carries tensors from step to step that each step makes anew, and a CUDA graph "
+                "goes on with those of its capture: write them in place, as by copy_"
+            )
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce(Look())  # each has a part of the model: one alone would wait for the others
         seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
-        if task.again is not None:  # the check has left its traces in a model that carries something on
+        if task.again is not None and not is_sharded:  # the check may have left its traces in the model
             del work
             work = made()
     in_time(deadline_s)
@@ -306,7 +313,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
-        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)
+        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)
         hardware.drop_cache()  # what the check took beside the graph is no memory of the step
     return advance
 

@@ -19,7 +19,7 @@ from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.precision import relative_error
 from gpubench.measure.step import Work, copied, seed_all, to_device
 from gpubench.models import Case, Execution, TaskKind
-from gpubench.profile.nested import with_tensors
+from gpubench.tensors import OffGpu, tensors_of, with_tensors
 from gpubench.workload import Batch, Task, forward, set_mode
 
 _DROPOUT = ("drop", "stochasticdepth")
@@ -43,6 +43,8 @@ class Expected(NamedTuple):
         unchecked: Why nothing of it can be held against the device; None where something can.
         draws: Whether the forward pass draws random numbers, dropout apart.
         needs_grad: Whether it fails without autograd, because model or loss take derivatives.
+        carries: Whether another pass of the same model gives another loss, because it carries something on.
+        rebinds: Whether what it carries on are tensors that each pass makes anew.
     """
 
     loss: float | None
@@ -51,6 +53,8 @@ class Expected(NamedTuple):
     unchecked: str | None = None
     draws: bool = False
     needs_grad: bool = False
+    carries: bool = False
+    rebinds: bool = False
 
 
 class Errors(NamedTuple):
@@ -101,20 +105,42 @@ def expected_of(task: Task, case: Case) -> Expected:
     for needs_grad, is_whole in ways:
         try:
             batch = task.batches[0] if is_whole else _reference_batch(task, case)
-            loss, outputs, draws = _on_cpu(task, batch, train=train, seed=0, grad=needs_grad)
+            spent = unspent(task)
+            before = _held(spent.model)
+            loss, outputs, draws = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
             break
         except Exception:  # the author's code may need more samples, or autograd
             if (needs_grad, is_whole) == ways[-1]:
                 raise
-    again, _, _ = _on_cpu(task, batch, train=train, seed=1, grad=needs_grad)
+    again, _, _ = _on_cpu(unspent(task), batch, train=train, seed=1, grad=needs_grad)
+    carries = spent is not task and _differ(
+        _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)[0], loss
+    )
+    rebinds = carries and any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
     has_weights = any(True for _ in task.model.parameters())
-    differs = loss is not None and again is not None and (relative_difference(again, loss) or 0.0) > SAME_LOSS
-    if differs or (draws and has_weights):
-        return Expected(None, unchecked=RANDOM, draws=True)
+    if _differ(again, loss) or (draws and has_weights):
+        return Expected(None, unchecked=RANDOM, draws=True, carries=carries, rebinds=rebinds)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
     is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
     unchecked = NO_NUMBER if loss is None and not is_kept else None
-    return Expected(loss, outputs if is_kept else None, is_whole, unchecked, needs_grad=needs_grad)
+    kept = outputs if is_kept else None
+    return Expected(loss, kept, is_whole, unchecked, needs_grad=needs_grad, carries=carries, rebinds=rebinds)
+
+
+def _held(model: nn.Module) -> list[Tensor]:
+    """Return the tensors that the modules of a model hold on to, but for its parameters."""
+    return [
+        tensor
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in {"_parameters", "_modules"}
+        for tensor in tensors_of(value)
+    ]
+
+
+def _differ(loss: float | None, other: float | None) -> bool:
+    difference = None if loss is None or other is None else relative_difference(loss, other)
+    return (difference or 0.0) > SAME_LOSS
 
 
 def _on_cpu(
@@ -125,8 +151,12 @@ def _on_cpu(
     No loss is that of inference by a model whose answer its loss does not take.
     """
     inputs, targets = batch
-    task = unspent(task)
-    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad), steady(task.model, train=train):
+    with (
+        OffGpu(),
+        torch.random.fork_rng(devices=[]),
+        torch.set_grad_enabled(grad),
+        steady(task.model, train=train),
+    ):
         torch.manual_seed(seed)
         before = _randomness()
         outputs = forward(task.model, inputs)
@@ -150,7 +180,7 @@ def _randomness() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(numbers)
 
 
-def graph_error(work: Work, advance: Advance, *, draws: bool = False) -> float | None:
+def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
 
     Both start from the same state. Two steps, so that the second loss depends on the update that the first
@@ -162,11 +192,12 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False) -> float |
         work: The case, past its first steps.
         advance: Replays, or runs compiled steps.
         draws: Whether the forward pass draws random numbers, dropout apart; compiled code draws others.
+        carries: As ``Expected`` has it: nothing brings such a model back to where it was.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
     alike: AbstractContextManager[None] = nullcontext()
-    if draws and (work.case.execution is Execution.COMPILE or drops_inside):
+    if carries or (draws and (work.case.execution is Execution.COMPILE or drops_inside)):
         return None
     if work.case.execution is Execution.COMPILE or drops_inside:
         alike = steady(work.model, train=train)

@@ -20,7 +20,7 @@ from gpubench.discovery import load_workload
 from gpubench.foreign_code import lacks_memory
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
-from gpubench.profile.nested import tensors_of, with_tensors
+from gpubench.tensors import tensors_of, with_tensors
 from gpubench.workload import Task, forward, set_mode
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {

@@ -27,14 +27,12 @@ from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, own_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.kernels import (
-    EveryCall,
     FusedCalls,
     Kernel,
     Recorder,
     kernels_of,
-    storage_id,
 )
-from gpubench.profile.nested import tensors_of, with_tensors
+from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
@@ -164,6 +162,7 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
         loss=loss,
         optimizer=task.optimizer,
         decode=task.decode,
+        again=task.again,
     )
 
 
@@ -197,6 +196,10 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
             raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
         train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
         optimizer, state, kernel = _optimizer(task, trained)
+        if task.again is not None:
+            task.loss(
+                forward(model, inputs), targets
+            ).backward()  # what a first step leaves may stop a second
         train.append(kernel)
     model.eval()
     infer = _trace_pass(lambda: forward(model, inputs))
@@ -291,8 +294,8 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise MisuseError(
-            f"a step of {type(optimizer).__name__} calls model and loss by a closure as often as it finds fit, "
-            "so that no two steps do the same work; take an optimizer whose step() needs no closure"
+            f"a step of {type(optimizer).__name__} calls model and loss by a closure as often as it finds "
+            "fit, and no two do the same work; take an optimizer whose step() needs no closure"
         )
     optimizer.step()
     sizes = {p: p.numel() for p in trained}
