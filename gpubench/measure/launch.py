@@ -20,6 +20,7 @@ from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.capability import NotHereError
+from gpubench.measure.host_times import HostTimes, Others
 from gpubench.measure.loop import (
     Clock,
     Loop,
@@ -35,7 +36,7 @@ from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
-from gpubench.units import Seconds, Watts
+from gpubench.units import Seconds, Watts, format_bytes
 
 MOST_GAPS = 8192
 """Of the times between tokens that are kept: eight times what a 99th percentile rests on."""
@@ -101,6 +102,10 @@ class Bench:
         """Return the most that what is measured may draw [W]."""
         return self.profile.power_limit_w
 
+    def local_processes(self) -> int:
+        """Return how many processes on this host do the work of this one, itself included."""
+        return 1
+
     def tell_of(self, error: BaseException) -> None:
         """Leave word of a failure where others wait for it."""
 
@@ -154,11 +159,14 @@ class LaunchRecorder:
     series: Series = field(default_factory=Series)
     switches: Switches | None = None
     precision_errors: dict[str, float | None] = field(default_factory=dict)
+    control_errors: dict[str, float | None] = field(default_factory=dict)
+    others: Others = field(default_factory=Others)
     cold_s: dict[str, float] = field(default_factory=dict)
     batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    spilled_bytes: float = 0
     reference_error: float | None = None
     unchecked: str | None = None
     draws: bool = False
@@ -196,6 +204,9 @@ class LaunchRecorder:
             index=self.index,
             switches=self.switches,
             precision_errors=self.precision_errors,
+            control_errors=self.control_errors,
+            host_load=self.others.load,
+            host_steal=self.others.steal,
             warmup=tuple(series.warmup),
             rounds=tuple(series.timed),
             event_s=self.event_s,
@@ -239,6 +250,8 @@ class LaunchRecorder:
             yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
         if self.is_contiguous:
             yield Finding(kind=FindingKind.CONTIGUOUS)
+        if self.spilled_bytes:
+            yield Finding(kind=FindingKind.MEMORY_SPILLED, value=format_bytes(self.spilled_bytes))
         if math.inf in {self.reference_error, self.graph_error}:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 
@@ -366,12 +379,14 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         bench.phase("timed")
         job.tokens_at_s.clear()
         held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
+        host = HostTimes.now(bench.local_processes())
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
             loop.deadline_s -= reserved_s
             time_rounds(loop, bench.budget, series)
         finally:
             loop.deadline_s += reserved_s
+            seen.others = host.others_since()
             edges = (joules, sampler.energy_j())
             if series.began_s is not None:
                 seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)

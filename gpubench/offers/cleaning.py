@@ -12,8 +12,9 @@ from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -21,12 +22,13 @@ from gpubench.errors import MisuseError
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
+from gpubench.offers.dates import price_day
 from gpubench.offers.frames import BEYOND, read_frame
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
-from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.specs import known_keys, load_specs, offered_gpu_key, offered_keys
 from gpubench.today import today
-from gpubench.units import plain
+from gpubench.units import figure_in, listing, plain
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -41,6 +43,7 @@ REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
 _MONEY = ("currency", "usd_per_unit", "rate_date")
+_GPU = ("gpu_key", "gpu_memory_gib", "gpu_count")
 _SAME = ["provider", "instance", "region", "pricing", "term_years"]
 """What two prices of one offer have in common."""
 _FIELDS = [
@@ -48,7 +51,12 @@ _FIELDS = [
     *("pricing", "term_years", "kind", "price_date", "source", "note", "seller"),
 ]
 """What a table tells of an offer."""
-_SECOND = "a second {} price of this instance in this region; the first is kept"
+_MORE = [
+    *("ask_count", "ask_median_usd_per_hour", "is_floor", "host_id", "machine_id", "reliability"),
+    *("pcie_bytes_per_s", "download_bytes_per_s", "upload_bytes_per_s", "disk_bytes"),
+]
+"""What it tells where it has columns of these names, each of its field's type."""
+_SECOND = "a second {} price of this instance in this region; that of the later day is kept, else the first"
 
 
 def read_own(path: Path, latest: date | None = None) -> OfferTable:
@@ -86,25 +94,41 @@ def clean(frame: pd.DataFrame, name: str, latest: date) -> OfferTable:
     read = [_price(*each) for each in zip(priced["cell"], priced["kind"], priced["rate"], strict=True)]
     priced["price_usd_per_hour"] = pd.Series([price for price, _ in read], dtype=object)
     priced["why"] = pd.Series([why for _, why in read], dtype=object)
-    repeats = priced[priced["why"] == ""].duplicated(_SAME)
+    good = priced[priced["why"] == ""]
+    latest_first = good["price_date"].map(price_day).sort_values(ascending=False, kind="stable").index
+    repeats = good.loc[latest_first].duplicated(_SAME)
     second = repeats.index[repeats]
     priced.loc[second, "why"] = priced.loc[second, "pricing"].map(PRICING_WORDS).map(_SECOND.format)
     kept, bad = priced[priced["why"] == ""], priced[priced["why"] != ""]
     unpriced = facts.index[~facts.index.isin(priced["row"])]
     aside = [*faults.items(), *((row, "no price") for row in unpriced)]
     aside += zip(bad["row"], bad["why"], strict=True)
-    rows = kept[_FIELDS].itertuples(index=False, name=None)
-    return OfferTable(
-        offers=tuple(Offer(**dict(zip(_FIELDS, row, strict=True))) for row in rows),
-        set_aside=_named_rows(frame, name, sorted(aside, key=lambda each: each[0])),
-    )
+    more = [field for field in _MORE if field in kept]
+    fields = [*_FIELDS, *more]
+    offers: list[Offer] = []
+    for row, cells in zip(kept["row"], kept[fields].itertuples(index=False, name=None), strict=True):
+        offer = Offer(**dict(zip(fields, cells, strict=True)))
+        try:
+            if any(cell is not None for cell in cells[len(_FIELDS) :]):
+                plausible.check(offer, latest)
+        except ImplausibleError as reason:
+            aside.append((row, str(reason)))
+        else:
+            offers.append(offer)
+    set_aside = _named_rows(frame, name, sorted(aside, key=lambda each: each[0]))
+    return OfferTable(offers=tuple(offers), set_aside=set_aside)
 
 
-def _require_columns(frame: pd.DataFrame, name: str) -> None:
+def missing_columns(frame: pd.DataFrame) -> list[str]:
+    """Return the columns that a table of one's own must have and this one lacks."""
     missing = [column for column in REQUIRED if column not in frame]
     if not any(column in frame for column in PRICES):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")
-    if missing:
+    return missing
+
+
+def _require_columns(frame: pd.DataFrame, name: str) -> None:
+    if missing := missing_columns(frame):
         raise MisuseError(
             f"{plain(name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
             f"it has {plain(', '.join(frame.columns[:-1])) or 'none'}"
@@ -129,14 +153,17 @@ def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str
         "note": _note,
         "seller": _seller,
         "instance": partial(_named, "instance"),
+        **{field: partial(_typed, field) for field in _MORE if field in frame},
     }
     together = {
         "rate": _MONEY,
         "paid": ("pricing", "term_years"),
-        "note": ("note", "gpu_key", *_MONEY),
+        "gpu_key": _GPU,
+        "note": ("note", *_GPU, *_MONEY),
         "seller": ("seller", "kind"),
     }
-    cells = frame.reindex(columns=[*readers, *_MONEY, "pricing", "term_years"], fill_value="")
+    beside = [*_MONEY, "pricing", "term_years", "gpu_memory_gib"]
+    cells = frame.reindex(columns=[*readers, *beside], fill_value="")
     facts = {
         column: _read(cells[list(together.get(column, (column,)))], read, faults)
         for column, read in readers.items()
@@ -175,6 +202,8 @@ def _with_prices(facts: pd.DataFrame, column: str, cells: pd.Series[str]) -> pd.
 
 def _price(cell: str, kind: str, usd_per_unit: Decimal | None) -> tuple[Decimal | None, str]:
     """Return a price [USD/h], or None and why it cannot be used."""
+    if usd_per_unit is None:  # dollars, which people mark on either side
+        cell = cell.removeprefix("$").removesuffix("USD").strip()
     try:
         return plausible.price(cell, kind, usd_per_unit), ""
     except ImplausibleError as reason:
@@ -204,6 +233,13 @@ def _named(what: str, text: str) -> str:
     return _word(text)
 
 
+def _typed(field: str, text: str) -> Any:
+    try:
+        return msgspec.convert(text or None, get_type_hints(Offer)[field], strict=False)
+    except msgspec.ValidationError as error:
+        raise ImplausibleError(f"{field}: {error}") from None
+
+
 def _day(text: str, latest: date) -> str:
     if not text:
         raise ImplausibleError("no price date: a price without a date says nothing")
@@ -211,10 +247,17 @@ def _day(text: str, latest: date) -> str:
     return text
 
 
-def _gpu_key(text: str) -> str:
-    key = offered_gpu_key(_word(text))
+def _gpu_key(text: str, memory_gib: str, count: str) -> str:
+    """Return the key of a GPU; the memory beside it is that of one, else that of all."""
+    memory, gpus = figure_in(memory_gib), figure_in(count)
+    sizes = [None] if memory is None else [memory, memory / gpus if gpus else None]
+    key = next(filter(None, (offered_gpu_key(_word(text), size) for size in sizes)), None)
     if key is None:
-        raise ImplausibleError(f"GPU {text[:60]!r} is unknown or ambiguous: name its form factor and memory")
+        meant = offered_keys(text) or known_keys(text)
+        why = (
+            f"can be any of {listing(meant, most=4)}: name one" if meant else "is unknown: name it by its key"
+        )
+        raise ImplausibleError(f"GPU {text[:60]!r} {why}, of those that gpubench list --gpus shows")
     return key
 
 
@@ -240,10 +283,11 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal | None:
     return plausible.exchange_rate(usd_per_unit)
 
 
-def _note(text: str, gpu: str, currency: str, usd_per_unit: str, day: str) -> str | None:
+def _note(text: str, *told: str) -> str | None:
     """Return the note of a row, and what else is to be said of its money and of its GPU."""
+    gpu, (currency, usd_per_unit, day) = told[: len(_GPU)], told[len(_GPU) :]
     converted = f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
-    spec = load_specs().get(offered_gpu_key(gpu) or "")
+    spec = load_specs().get(_gpu_key(*gpu))
     words = (
         _word(text),
         None if currency.upper() in DOLLARS else converted,

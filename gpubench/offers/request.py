@@ -26,7 +26,10 @@ from gpubench.options import (
 )
 from gpubench.pricings import Pricing
 
-KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
+KINDS = (
+    *("vm", "marketplace", "serverless", "historic", "attach-fee", "free"),
+    *("index", "not-orderable", "capacity-block", "cluster"),
+)
 KIND_SYNONYMS = {
     "": "vm",
     **dict.fromkeys(("cloud", "instance", "machine", "virtual-machine", "vps"), "vm"),
@@ -67,6 +70,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     offers: Annotated[
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
     ] = None
+    explain: Annotated[bool, Option("Also list every row that is set aside, with its reason.")] = False
     as_of: Annotated[Day | None, with_help(DAY, help="List as of this day; later prices are left out.")] = (
         None
     )

@@ -12,8 +12,9 @@ from torch import nn
 from gpubench.measure import batch_search, worker
 from gpubench.measure.batch_search import Trials, largest_that_fits
 from gpubench.measure.case import try_batch
+from gpubench.measure.hardware import Hardware
 from gpubench.measure.messages import Ready, Setup, TryBatch
-from gpubench.models import Execution, Status
+from gpubench.models import Execution, Finding, FindingKind, Status
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Fault, Machine
@@ -41,7 +42,7 @@ def tried(make_gpu):
     """``tried(execution, total, batch)``: the status of one trial in a process of its own."""
 
     def trial(execution: Execution, total: int, batch: int):
-        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S))
+        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
         gpu.machine.memory.total = total
         case = gpu.case("own", wide(batch), execution=execution, batch_size=batch)
         return try_batch(TryBatch(reference="own", case=case), gpu.desk)
@@ -62,7 +63,7 @@ def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(m
     found = largest_that_fits(fits, 500, resolution=1 / 8)
     assert found > 200
     for batch, status in ((found, Status.OK), (2 * found, Status.OUT_OF_MEMORY)):
-        gpu = make_gpu()
+        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
         gpu.machine.memory.total = total
         assert gpu.measure("own", wide(batch), execution=execution, batch_size=batch).status is status
 
@@ -121,3 +122,18 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
     with Trials("own", case, gpu.profile) as trials:
         assert [trials.fits(batch) for batch in (8, 4, 2)] == [False, True, True]
     assert len(processes) == 2
+
+
+def test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits(gpu, monkeypatch):
+    """As drivers on Windows and WSL do in place of refusing; no such machine was at hand."""
+    case = gpu.case("cnn", batch_size=8)
+    assert spilled(gpu.measure("cnn", batch_size=8)) == []
+    monkeypatch.setattr(Hardware, "memory_bytes", lambda self: 2**20)
+    assert len(spilled(gpu.measure("cnn", batch_size=8))) == 1
+    tried = try_batch(TryBatch(reference="cnn", case=case), gpu.desk)
+    assert tried.status is Status.OUT_OF_MEMORY
+    assert "host's memory" in tried.reason
+
+
+def spilled(done) -> list[Finding]:
+    return [found for found in done.launch.findings if found.kind is FindingKind.MEMORY_SPILLED]

@@ -15,7 +15,7 @@ from gpubench.options import Option, Results
 from gpubench.units import count, format_duration, format_limit, plain
 
 if TYPE_CHECKING:
-    from gpubench.cuda_check.judge_proofs import Verdict
+    from gpubench.cuda_check.judge import Verdict
     from gpubench.models import CudaCheck, PartLog
 
 CONFIRMED = "tests/data/confirmed/"
@@ -83,7 +83,7 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: judged(check, verdicts, judge.beside(check)),
+        lambda: judged(check, verdicts),
     )
     if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check)
