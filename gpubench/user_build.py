@@ -249,7 +249,7 @@ def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
     """Find the batch among the inputs: beside it may stand a mask, or the edges of a graph."""
     tensors = _tensors(inputs)
     if not tensors:
-        raise MisuseError(f"{name}: the inputs are {_describe(inputs)} without a tensor; give tensors")
+        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}")
     by_sample = isinstance(inputs, list) and len(inputs) == batch_size
     if not (by_sample or any(_is_batch(tensor, batch_size) for tensor in tensors)):
         raise MisuseError(
