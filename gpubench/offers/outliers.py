@@ -44,7 +44,7 @@ WITNESS_RATIO = 2.0
 FEWEST_ASKS = 3
 """So many hosts of one source make a median to hold its cheapest one to."""
 
-ADMITTED_BY = "--accept-outliers"
+ADMITTED_BY = "the setting accept-outliers"
 
 _Pay: TypeAlias = tuple[Pricing, bool]
 """How it is paid, and whether on a marketplace: hosts there ask down to a sixth of what clouds do."""
@@ -388,7 +388,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             new_usd, old_usd = (format_usd(each.usd_per_gpu_hour * each.gpu_count) for each in (offer, last))
             reason = (
                 f"{pricing_words(offer)} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
-                f"{last.price_date}; the old price is kept (--accept-outliers takes the new one)"
+                f"{last.price_date}; the old price is kept (accept-outliers takes the new one)"
             )
             jumps[offer_key(offer)] = SetAside(name_of(offer), reason)
     kept = tuple(offer for offer in fresh.offers if offer_key(offer) not in jumps)

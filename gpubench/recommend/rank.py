@@ -99,7 +99,9 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         )
         first = judge_offers(asked, filtered(asked), partial(gather, asked, runs=runs))
         if first.decision.job is None:
-            raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
+            raise MisuseError(
+                "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
+            )
         machines = at_work(machines, first.rows, request)
     try:
         sifted = filtered(request)
@@ -250,14 +252,14 @@ _KINDS = {
 """Kinds of sentence as a document names them."""
 
 
-def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the document of ``gpubench rank --json``.
 
     Its rows are those of the ranking and, behind them, those of the answers that are not among them.
 
     Args:
         ranking: The answer.
-        asked: What was given, by option, with its paths: ``gpubench try`` asks it again. A report, which is
+        asked: What was given, with its paths and settings: ``gpubench try`` asks it again. A report, which is
             handed on, goes without.
     """
     job, answered = ranking.decision.job, [each.row for each in ranking.answers.values()]
@@ -268,10 +270,10 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
     return {
         "schema": RANKING_SCHEMA,
         "as_of": ranking.as_of,
-        "question": ranking.question if asked is None else {**ranking.question, "asked": asked},
+        "question": ranking.question if asked is None else {**ranking.question, "asked": asked.question},
         "job": None if job is None else {"samples": job.samples, "words": job.words},
         "hour_worth_usd": ranking.hour_worth_usd,
-        "settings": [],
+        "settings": () if asked is None else asked.settings,
         "answers": {
             name: {"row": places[id(each.row)], "p_best": each.p_best, "toss_up": each.toss_up}
             if (each := ranking.answers.get(name))
@@ -287,7 +289,7 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
     }
 
 
-def brief_document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return what a script acts on of the document: the question, the answers with their rows, the verdict.
 
     Args as ``document``.

@@ -223,7 +223,7 @@ def test_memory_alone_is_a_finding_and_no_refusal(card, monkeypatch):
 def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
     busy = FakeReadings(utilization=(0.4,))
     monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
-    with pytest.raises(NoDeviceError, match="--allow-shared"):
+    with pytest.raises(NoDeviceError, match="--allow shared"):
         preflight.preflight(card, allow_shared=False, sleep=lambda _: None)
     found = preflight.preflight(card, allow_shared=True, sleep=lambda _: None)
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]

@@ -142,7 +142,7 @@ def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ra
 def test_old_prices_are_left_out_with_the_option_that_ranks_them():
     ranking = rank("vgg16", gpu=["v100"], as_of="2026-11-28", accept_outliers=True)
     assert all(row.price_age_days <= 180 for row in ranking.rows if row.price_age_days is not None)
-    left = [each for each in ranking.excluded if "--max-price-age" in each.rule]
+    left = [each for each in ranking.excluded if "max-price-age" in each.rule]
     assert left
     assert {each.reason for each in left} <= {
         "its price is over 180 days old, and there are newer ones of this GPU",
