@@ -436,7 +436,7 @@ MUTANTS = (
     Mutant(
         name="the state that is restored lacks the moments",
         file=GUARDS,
-        old="            for state in getattr(work.optimizer, "state", {}).values():\n",
+        old='            for state in getattr(work.optimizer, "state", {}).values():\n',
         new="            for state in ():\n",
         misleads="training after the check is not the training that was asked for",
         killer="test_steps.py::test_the_check_of_a_graph_leaves_no_trace",
