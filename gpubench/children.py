@@ -8,12 +8,15 @@ child's process group. As it runs no code of the child's, no hang of the child's
 
 A daemon leaves that group on purpose. So each child bears a mark among its variables, which what it starts
 inherits: whatever still bears it when the child has ended is ended too, and named. What clears its variables
-as well is not reached.
+as well is reached by parentage: on Linux the command adopts what its children orphan, and ends it when the
+child has ended. A program that imports gpubench does not, for its orphans may be its own; nor is anybody
+there to do so where the command is killed by SIGKILL.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import selectors
@@ -54,6 +57,8 @@ ENDS_ITSELF_S = 0.5
 """The kernel is ending some already, with the process that they were bound to."""
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 """Waits without a descriptor of its own."""
+_SET_CHILD_SUBREAPER = 36
+"""Of prctl(2): orphans among the descendants of this process become its children."""
 _SWEEPS = 3
 """A daemon may have started another before it was ended."""
 
@@ -81,6 +86,16 @@ shutil.rmtree(sys.argv[3], ignore_errors=True)
 
 _Report = TypeVar("_Report")
 _Answer = TypeVar("_Answer")
+_started: set[int] = set()
+"""Children with a session of their own that were started here: no orphans."""
+_adopts = False
+
+
+def adopt_orphans() -> None:
+    """Let this process adopt, and end, what its children orphan; for one in which nothing else starts any."""
+    global _adopts  # noqa: PLW0603 - the kernel keeps it for the process, too
+    if sys.platform == "linux":
+        _adopts = ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 class ChildEndedError(Exception):
@@ -185,6 +200,7 @@ class ChildProcess(Generic[_Report]):
                 )
             )
             guard = (sys.executable, "-I", "-S", "-c", _GUARD)
+            _started.add(self.pid)
             undo.callback(self.kill)  # first, then its end is waited for
             self._guard = undo.enter_context(
                 subprocess.Popen(
@@ -196,6 +212,7 @@ class ChildProcess(Generic[_Report]):
                     start_new_session=True,
                 )
             )
+            _started.add(self._guard.pid)
             self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
             self._drain.start()
             undo.pop_all()
@@ -280,6 +297,7 @@ class ChildProcess(Generic[_Report]):
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         self._guard.wait()
+        _started.difference_update((self.pid, self._guard.pid))
         self._drain.join(1.0)
         with contextlib.suppress(OSError):
             os.close(self._read_fd)
@@ -453,9 +471,9 @@ def _sweep(mark: str, group: int) -> tuple[str, ...]:
     ended: dict[int, str] = {}
     for _ in range(_SWEEPS):
         left = [process for process in psutil.process_iter() if _has_left(process, mark, group)]
-        _, found = psutil.wait_procs(left, timeout=ENDS_ITSELF_S)  # which returns at once where none is left
-        if not found:
+        if not left:
             break
+        _, found = psutil.wait_procs(left, timeout=ENDS_ITSELF_S)  # what ends may leave orphans of its own
         for process in found:
             with contextlib.suppress(psutil.Error):
                 ended[process.pid] = f"{plain(process.name(), 80)} (process {process.pid})"
@@ -465,10 +483,15 @@ def _sweep(mark: str, group: int) -> tuple[str, ...]:
 
 
 def _has_left(process: psutil.Process, mark: str, group: int) -> bool:
-    """Whether a process has inherited a mark and left a group; what is in it was killed, if not gone yet."""
+    """Whether a process has inherited a mark, or was adopted, and left a group.
+
+    What is in the group was killed, if not gone yet.
+    """
     import psutil
 
     try:
+        if _adopts and process.ppid() == os.getpid() and process.pid not in _started:
+            return os.getsid(process.pid) != os.getsid(0)  # what this process starts beside is of its session
         if process.environ().get(MARK) != mark:
             return False
     except (psutil.Error, OSError):  # somebody else's: not known

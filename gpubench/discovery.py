@@ -15,6 +15,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from gpubench.decoders import decoder_names, find_decoder
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
 from gpubench.foreign_code import load_plugin
@@ -59,8 +60,17 @@ def load_workload(reference: str) -> Workload:
         return load_own(reference)
     known = _installed()
     if reference not in known:
-        unknown = unknown_name("workload", reference, nearest(reference, known) or known)
-        raise MisuseError(f"{unknown}. A model of your own is given as ./file.py or module:NAME")
+        name = plain(reference, 200)
+        if find_decoder(reference) is not None:
+            raise MisuseError(
+                f"{name} is known by its shape, for rank, memory and predict; to build it, give its "
+                "config.json: hf:PATH/config.json"
+            )
+        unknown = unknown_name("workload", reference, models_like(reference) or known)
+        raise MisuseError(
+            f"{unknown}. A model of your own is given as ./file.py or module:NAME, one of the Hugging "
+            "Face hub by its config.json: hf:PATH/config.json"
+        )
     need_torch(f"building {reference}")
     workload = load_plugin("workload", known[reference])
     if not isinstance(workload, Workload):
@@ -68,6 +78,11 @@ def load_workload(reference: str) -> Workload:
             f"workload {reference}: {known[reference].value} is a {type(workload).__name__}, not a Workload"
         )
     return workload
+
+
+def models_like(word: str) -> tuple[str, ...]:
+    """Return at most three models that are known by such a name: workloads and published decoders."""
+    return nearest(word, (*_installed(), *decoder_names()))
 
 
 @cache

@@ -17,7 +17,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.executions import Execution
-from gpubench.findings import FindingKind, doubts
+from gpubench.findings import FindingKind, doubts, is_unfounded
 from gpubench.interval import Interval
 from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind, WeightType
 from gpubench.precisions import Precision
@@ -42,6 +42,11 @@ class Result:
     def doubts(self) -> tuple[FindingKind, ...]:
         """The kinds of finding, of the row or of its whole run, that cast doubt on the figure."""
         return doubts(self.run.findings, self.measurement.findings)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the figure may come first or stand in a sentence; an unfounded one is only shown."""
+        return not is_unfounded(self.measurement.findings)
 
     @property
     def threads(self) -> int | None:
@@ -108,6 +113,11 @@ class Effect:
     def doubts(self) -> tuple[FindingKind, ...]:
         """The kinds of finding that cast doubt on either of the two."""
         return tuple(sorted({*self.of.doubts, *self.to.doubts}))
+
+    @property
+    def leads(self) -> bool:
+        """Whether both figures may stand in a sentence."""
+        return self.of.leads and self.to.leads
 
     @property
     def efficiency(self) -> Interval:
@@ -188,7 +198,7 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     at one precision the faster stands. At the largest batches the batch differs too: that is the question
     there, and such pairs come last.
     """
-    by_speed = sorted(results, key=lambda r: r.measurement.samples_per_s or 0.0)
+    by_speed = sorted(results, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
     known = {_at_precision(r, r.case.precision): r for r in by_speed}
     baselines = [p for p in Precision if p.is_usual and not p.is_amp]
     pairs = [
@@ -292,7 +302,7 @@ def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         mine = [r for r in group if r.case.framework is first]
         base = max(
             mine,
-            key=lambda r: (r.case.execution is Execution.EAGER, r.measurement.samples_per_s or 0.0),
+            key=lambda r: (r.leads, r.case.execution is Execution.EAGER, r.measurement.samples_per_s or 0.0),
         )
         pairs += [effect(r, base) for r in group if r.case.framework is not first]
     return tuple(

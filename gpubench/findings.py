@@ -14,6 +14,7 @@ class FindingKind(StrEnum):
     """Every kind of finding that a measurement, a run or a ranked offer can carry."""
 
     HOST_BOUND = "HOST_BOUND"
+    HOST_BUSY = "HOST_BUSY"
     NOISY = "NOISY"
     NOT_STEADY = "NOT_STEADY"
     NOT_CONVERGED = "NOT_CONVERGED"
@@ -30,6 +31,7 @@ class FindingKind(StrEnum):
     NO_TELEMETRY = "NO_TELEMETRY"
     IMPLAUSIBLE = "IMPLAUSIBLE"
     ABOVE_PEAK = "ABOVE_PEAK"
+    PRODUCT_IMPLAUSIBLE = "PRODUCT_IMPLAUSIBLE"
     NO_PEAK = "NO_PEAK"
     LOSS_NOT_FALLING = "LOSS_NOT_FALLING"
     LOSS_NOT_FINITE = "LOSS_NOT_FINITE"
@@ -41,6 +43,7 @@ class FindingKind(StrEnum):
     ONE_BATCH = "ONE_BATCH"
     DRIFTING = "DRIFTING"
     CLOCK_GAP = "CLOCK_GAP"
+    CLOCK_DISAGREES = "CLOCK_DISAGREES"
     CLOCK_SET_BACK = "CLOCK_SET_BACK"
     CLOCK_EVENTS = "CLOCK_EVENTS"
     ENERGY_IMPLAUSIBLE = "ENERGY_IMPLAUSIBLE"
@@ -70,6 +73,7 @@ INFORMATIVE = frozenset(
         FindingKind.NO_ENERGY_COUNTER,
         FindingKind.NO_TELEMETRY,
         FindingKind.ABOVE_PEAK,
+        FindingKind.PRODUCT_IMPLAUSIBLE,
         FindingKind.LAUNCHES_DIFFER,
         FindingKind.NO_PEAK,
         FindingKind.UUID_ALL_ZEROS,
@@ -87,6 +91,8 @@ INFORMATIVE = frozenset(
 """Worth knowing, and no reason to doubt a throughput."""
 DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
 """Every other kind: a figure that carries one is shown and marked, and claims nothing in a headline."""
+UNFOUNDED = frozenset({FindingKind.HOST_BUSY, FindingKind.PRECISION_UNPROVEN})
+"""A figure that carries one neither leads a ranking nor anchors a prediction."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +115,11 @@ SHARES = frozenset(
         FindingKind.SHARED_GPU,
         FindingKind.IMPLAUSIBLE,
         FindingKind.ABOVE_PEAK,
+        FindingKind.PRODUCT_IMPLAUSIBLE,
         FindingKind.STEPS_SKIPPED,
         FindingKind.DRIFTING,
+        FindingKind.CLOCK_DISAGREES,
+        FindingKind.HOST_BUSY,
         FindingKind.NOT_HEAT_SOAKED,
     }
 )
@@ -123,6 +132,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
         "CPU-bound: launch overhead on the host limits the speed, not the device",
         "raise the batch or use graph; a faster GPU will not help",
+    ),
+    FindingKind.HOST_BUSY: (
+        "other programs, or other guests of this machine, used its processors while rounds were timed",
+        "end them and measure again: such a row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
@@ -160,8 +173,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "leave them out of the model: --precision sets them",
     ),
     FindingKind.PRECISION_UNPROVEN: (
-        "no product was held against float64, so that nothing proves strict fp32",
-        "measure again with this version",
+        "nothing proves the precision: a product that was not computed in it would pass as well",
+        "measure again with this version; such a row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
@@ -169,6 +182,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.ABOVE_PEAK: (
         "more counted FLOP/s than the arithmetic peak",
         "for information: fast convolutions multiply less than is counted",
+    ),
+    FindingKind.PRODUCT_IMPLAUSIBLE: (
+        "faster than the best matrix product that was read beside it: something held that product up",
+        "no row is measured by it; close other programs and measure again for one that holds",
     ),
     FindingKind.NO_PEAK: (
         "the peak of this device is not known, so that no row was held against it",
@@ -210,6 +227,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.CLOCK_SET_BACK: (
         "the computer's clock was set back during the run, so that its dates contradict each other",
         "steps are timed by another clock, which only goes forward",
+    ),
+    FindingKind.CLOCK_DISAGREES: (
+        "the timed rounds add up to less time than passed while they came in",
+        "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
     FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for its clock", "for information"),
     FindingKind.ENERGY_IMPLAUSIBLE: (
@@ -317,6 +338,11 @@ def remark(finding: Finding) -> str:
 def what_and_action(kind: FindingKind) -> tuple[str, str]:
     """Return what was seen and what to do, in words."""
     return _TEXTS[kind]
+
+
+def is_unfounded(findings: Iterable[Finding]) -> bool:
+    """Whether a figure with these findings neither leads a ranking nor anchors a prediction."""
+    return any(each.kind in UNFOUNDED for each in findings)
 
 
 def doubts(*findings: Iterable[Finding]) -> tuple[FindingKind, ...]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from gpubench.decoders import decoder_names, find_decoder
 from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, is_there, read_bytes
 from gpubench.foreign_code import (
@@ -34,6 +35,7 @@ from gpubench.foreign_code import (
 )
 from gpubench.installing import pip_install
 from gpubench.models import WorkloadProfile
+from gpubench.names import nearest
 from gpubench.units import MIB, plain
 from gpubench.user_build import workload_of
 from gpubench.workload import Workload
@@ -51,12 +53,13 @@ _REFERENCE = re.compile(
 
 
 def is_own(reference: str) -> bool:
-    """Whether a workload's name means a file or module of the user's own.
+    """Whether a workload's name means a file or module of the user's own, and no published decoder.
 
-    >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET")
-    (False, True, True)
+    >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET"), is_own("Qwen/Qwen2.5-7B")
+    (False, True, True, False)
     """
-    return reference.endswith(".py") or any(sign in reference for sign in ("/", os.sep, ":"))
+    has_form = reference.endswith(".py") or any(sign in reference for sign in ("/", os.sep, ":"))
+    return has_form and find_decoder(reference) is None
 
 
 def load_own(reference: str) -> Workload:
@@ -143,7 +146,8 @@ def own_name(reference: str) -> str:
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        name = path.parent.name if path.name == CONFIG_NAME else path.stem
+        own = path.stem if path.suffix == ".json" else path.name  # of a folder a point parts version and size
+        name = path.parent.name if path.name == CONFIG_NAME else own
         return f"{HUGGING_FACE}{plain(name, _MOST_NAME)}"
     if match["file"] is None:
         return reference
@@ -266,8 +270,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         MisuseError: One line: there is no such file, or it describes no model, or one that cannot be.
     """
     if not path.exists():
-        where = plain(str(path), 300)
-        raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder")
+        where, near = plain(str(path), 300), nearest(path.name, decoder_names())
+        known = f"; known without a file are {', '.join(near)}" if near else ""
+        raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
     except NOT_JSON as error:

@@ -104,10 +104,11 @@ FAULTS = (
           "record/session::ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan",
           "cli/interrupt::ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file",
           "cli/interrupt::an_interruption_in_the_middle_of_a_verb_is_said"),
-    fault("The command is killed", "Its processes, daemons too, end with it", "-",
+    fault("The command is killed", "Its processes end with it, daemons too; one that has also cleared its variables (`env -i setsid`) outlives SIGKILL, macOS's commands, and a program that imports gpubench", "-",
           "children::whatever_a_traced_model_is_at_it_ends_with_a_killed_command",
           "children::a_model_that_is_measured_ends_with_the_command_and_with_what_it_started",
-          "children::a_daemon_ends_with_a_killed_parent_too"),
+          "children::a_daemon_ends_with_a_killed_parent_too",
+          "children::the_command_adopts"),
     fault("SIGTERM", "Saved within three seconds; `--resume` goes on", "130",
           "record/session::sigterm_saves_within_three_seconds_and_resume_goes_on",
           "record/session::sigterm_is_obeyed_while_the_model_hangs", "cli/sigterm::a_run_that_is_terminated_is_stored_as_interrupted",
@@ -175,6 +176,8 @@ FAULTS = (
           "offers/price_refresh::an_implausible_price_never_reaches_a_snapshot"),
     fault("The clock is set, or the machine sleeps", "Durations are of the monotonic clock; a gap is marked", "0",
           "measure/checks::a_round_twice_as_long_as_the_others_is_a_gap_in_the_clock"),
+    fault("The clock of the model's process is slow", "The parent saw the rounds come in: the row is invalid", "0 or 4",
+          "measure/launcher::a_clock_that_a_model_slows_down_makes_no_figure"),
     fault("The energy counter resets or stands at zero", "Unknown, with the reason", "0",
           "probe/readings::an_energy_counter_that_stands_at_zero_tells_nothing", "measure/telemetry::unknown_energy_is_never_zero"),
     fault("The loss is not finite or does not fall; AMP skips its steps", "The row is invalid, its loss kept", "0 or 4",
@@ -203,7 +206,7 @@ file whose content is proven bad is set aside, under a name that overwrites noth
 
 Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type; what is
 written is whole or not there. Every child process goes through another (`gpubench/children.py`): it ends with the command,
-however that ends, and what it sends is hostile until decoded. Nothing that was read is ever executed. A model of one's own
+however that ends, with what it has started (the one exception: fault 30), and what it sends is hostile until decoded. Nothing that was read is ever executed. A model of one's own
 is code that its owner trusts: it may not pass off a result by accident, but it runs in the process that measures it. A
 result, of torch or of Keras, must be that of the rounds that were reported on the way to it, in no more time than has passed;
 what reads a model must answer once, for that model, with amounts that can be. Whoever writes into these pipes on purpose, round

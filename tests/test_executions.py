@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 import torch
 from torch import nn
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import gpubench
 from gpubench.cli.app import app

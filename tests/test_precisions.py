@@ -33,7 +33,7 @@ ROW = """
 """
 USES = """
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 import msgspec
 import pandas as pd
 

@@ -31,9 +31,10 @@ from gpubench.precisions import AMP, BF16, FP16
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Work, take, work_of
-from gpubench.profile import load_profiles
+from gpubench.profile import load_profiles, profile_of
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import figure_in, listing, plain
+from gpubench.user_model import HUGGING_FACE
 
 DATA = Path(__file__).parent / "data"
 MEASUREMENTS = ("published.csv", "published_inference.csv")
@@ -146,14 +147,45 @@ def meant(source: str, model: str) -> str:
     for (prefix, label), profile in _labels().items():
         if source.casefold().startswith(prefix) and model.casefold() == label:
             return profile
-    ours = load_profiles().get(model)
-    return f"{model}+Adam" if ours is not None and ours.optimizer.startswith("Adam") else model
+    ours = own_profile(model) if _is_a_file(model) else load_profiles().get(model)
+    adam = isinstance(ours, WorkloadProfile) and ours.optimizer.startswith("Adam")
+    return f"{model}+Adam" if adam else model
+
+
+def _is_a_file(model: str) -> bool:
+    return model.startswith(HUGGING_FACE) or model.endswith(".py")
+
+
+@cache
+def own_profile(model: str) -> WorkloadProfile | str:
+    """Return the profile of a model of the user's own, ``./net.py`` or ``hf:PATH``; else why it has none."""
+    try:
+        return profile_of(model, {"weight_type": WeightType.FLOAT32}, optional=("weight_type",))
+    except MisuseError as error:
+        return str(error)
 
 
 def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
     """The profile of each row, whose optimizer follows "+" in the name of its model."""
     each = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
-    return model_profiles().reindex(each).set_index(task.index)
+    own = {
+        (step, name): totals_of(profile, TaskKind(step))
+        for step, name in {*each}
+        if _is_a_file(name)
+        and isinstance(profile := own_profile(name), WorkloadProfile)
+        and is_told_alike(profile, TaskKind(step))
+    }
+    known = [model_profiles(), *([pd.DataFrame.from_dict(own, orient="index")] if own else [])]
+    return pd.concat(known).reindex(each).set_index(task.index)
+
+
+def _unprofiled(model: str) -> str:
+    """Name a model that has no profile, and say why one of the user's own has none."""
+    name = model.partition("+")[0]
+    found = own_profile(name) if _is_a_file(name) else None
+    if isinstance(found, WorkloadProfile):
+        found = "not all of its weights are trained in float32"
+    return repr(plain(model, 60)) + ("" if found is None else f" ({plain(found, 200)})")
 
 
 def base_model(name: str) -> str:
@@ -305,7 +337,8 @@ MENDS = {
     "judged apart": "none: a score is of the vendor that the model is fitted on",
     "unknown precision": "use fp32, tf32, amp, amp-fp16, amp-bf16, fp16 or bf16",
     "unknown mode": "use train or inference",
-    "no profile of model": "name a workload, or a model of tools/data/model_profiles.csv, or add it there",
+    "no profile of model": "name a workload, a model of your own by its file (./net.py, hf:PATH), or one of "
+    "tools/data/model_profiles.csv",
     "is not a positive number": "write the value as a number above 0, and the batch as a whole one",
     _NO_TOKENS: "give sequences/s, or add tokens_per_sample to its profile",
     "a step time without its batch": "add batch_size, or give samples/s",
@@ -452,7 +485,7 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
         (~precision.isin(_PRECISIONS), "unknown precision", _quoted(precision, 30)),
         (gap != "", key + ": " + gap, ""),
         (task.isna(), "unknown mode", _quoted(text["mode"], 30)),
-        (profile.params_m.isna(), "no profile of model", _quoted(text.model, 60)),
+        (profile.params_m.isna(), "no profile of model", text.model.map(_unprofiled)),
         (~figures, "value or batch is not a positive number", ""),
         (rated & samples.isna(), _NO_TOKENS, _quoted(text.model, 60)),
         (timed & (batch == 0), "a step time without its batch", ""),

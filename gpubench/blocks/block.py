@@ -22,11 +22,13 @@ class Block:
     Attributes:
         parts: What the page shows, and Markdown.
         brief: What a terminal shows: the sentence and the table, made by the same functions.
+        finding: The one thing that a reader of its heading alone should know.
     """
 
     title: str
     parts: tuple[Part, ...]
     brief: tuple[Part, ...] = ()
+    finding: str | None = None
 
     def _repr_html_(self) -> str:
         """Return the whole block as a notebook shows it."""

@@ -9,29 +9,30 @@ from __future__ import annotations
 import csv
 import errno
 import gc
-import re
 import signal
 import sys
-from collections import UserDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-import typer
-from typer.core import TyperGroup
+import click
+from click.exceptions import NoArgsIsHelpError
 
 from gpubench import __version__
 from gpubench.blocks.terminal import heed_columns
 from gpubench.cli import verbs
 from gpubench.cli.last_words import last_words
-from gpubench.cli.options import Verb, read_plainly, with_options
+from gpubench.cli.options import Actions, Verb, command_of
 from gpubench.cli.output import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
+from gpubench.options import unknown_choice
 from gpubench.units import listing, plain
 
 MESSAGE_LIMIT = 2000
+HELP_WIDTH = 120
+"""Most columns of a help text."""
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
 
@@ -49,118 +50,89 @@ def load_verb(name: str) -> Verb:
     return verb
 
 
-class Verbs(TyperGroup):
-    """The group of all verbs; laying all of them out would take a fifth of the start of each."""
+class Verbs(click.Group):
+    """The group of all verbs; each is laid out where it is called or its help is asked for."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.commands = _WhenCalled(dict.fromkeys(verb_names()))
-        read_plainly(self)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the verbs in the order of the help, which each states."""
+        del ctx
+        return sorted(verb_names(), key=lambda name: load_verb(name).place)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a verb by name."""
+        del ctx
+        return command_of(name, load_verb(name)) if name in verb_names() else None
 
     def main(self, *args: Any, **given: Any) -> Any:
         """Run the command line; its help heeds the width as its tables do."""
         heed_columns()
         return super().main(*args, **given)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Take a model that is named first for a question of ``rank``: ``gpubench resnet50 --spot``."""
-        if args[0] not in self.commands and _is_a_model(args[0]):
+        if args[0] not in verb_names() and _is_a_model(args[0]):
             args = ["rank", *args]
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb; typer would make an interruption an exit code without a word."""
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; the parser would answer an interruption by an empty line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise typer.Abort from error
+            raise click.Abort from error
 
 
 def _is_a_model(word: str) -> bool:
+    from gpubench.decoders import find_decoder
     from gpubench.discovery import workload_names
     from gpubench.user_model import is_own
 
-    return word in workload_names() or is_own(word)
-
-
-def _models_like(word: str) -> tuple[str, ...]:
-    from gpubench.discovery import workload_names
-    from gpubench.names import nearest
-
-    return nearest(word, workload_names())
-
-
-class _WhenCalled(UserDict[str, Any]):
-    """Commands by name; each is None until it is first asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if self.data[name] is None:
-            self.data[name] = _make(name)
-        return self.data[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Name the verbs in the order of the help, which each states."""
-        return iter(sorted(self.data, key=lambda name: load_verb(name).place))
-
-
-def _make(name: str) -> Any:
-    alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    alone.callback()(lambda: None)  # or typer makes a single verb the whole program
-    verb = load_verb(name)
-    if isinstance(verb.run, Mapping):
-        actions = typer.Typer(help=verb.help, no_args_is_help=True)
-        for action, run in verb.run.items():
-            actions.command(action)(with_options(run, verb.only))
-        alone.add_typer(actions, name=name)
-    else:
-        alone.command(name)(with_options(verb.run, verb.only))
-    group: Any = typer.main.get_command(alone)
-    command = group.commands[name]
-    for each in (command, *getattr(command, "commands", {}).values()):
-        read_plainly(each)
-    return command
+    return word in workload_names() or is_own(word) or find_decoder(word) is not None
 
 
 ABOUT = """From the GPU in this machine to the GPU you should pay for.
 
 Three things to ask:
 
-- `gpubench llama_8b_lora --samples 20000`: what to rent or buy for a job
-- `gpubench run --quick`: how fast this machine trains
-- `gpubench memory vit_b16 --gpu L4`: whether a model fits, and at which batch
+\b
+  gpubench llama-3.1-8b --lora --samples 20000   what to rent or buy for a job
+  gpubench run --quick                           how fast this machine trains
+  gpubench memory vit_b16 --gpu L4               whether a model fits, and at which batch
 """
 
-app = typer.Typer(
-    name="gpubench",
+
+@click.group(
+    "gpubench",
     cls=Verbs,
     help=ABOUT,
     epilog=f"Exit codes: {exit_codes()}.",
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
-    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH},
 )
-
-
-def _version(value: bool) -> None:
-    if value:
-        print(f"gpubench {__version__}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def start(
-    ctx: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+@click.version_option(__version__, "--version", message="gpubench %(version)s", help="Print the version.")
+@click.option(
+    "--show-completion",
+    metavar="SHELL",
+    help="Print what completes the command line in bash, zsh, fish or powershell.",
+)
+@click.pass_context
+def app(ctx: click.Context, show_completion: str | None) -> None:
     """Alone: print what is in this machine, and the next step."""
-    del version
-    if ctx.invoked_subcommand is None:
+    if show_completion is not None:
+        _show_completion(show_completion)
+    elif ctx.invoked_subcommand is None:
         from gpubench.cli.verbs.probe import overview
 
         overview()
+
+
+def _show_completion(shell: str) -> None:
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    if completion is None:
+        raise unknown_choice("--show-completion", shell, ("bash", "zsh", "fish", "powershell"))
+    print(completion(app, {}, "gpubench", "_GPUBENCH_COMPLETE").source())
 
 
 def main() -> None:
@@ -170,7 +142,7 @@ def main() -> None:
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C; a run that measures has its own
     try:
-        status = app(standalone_mode=False) or 0
+        status = app(prog_name="gpubench", standalone_mode=False) or 0
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
@@ -178,9 +150,9 @@ def main() -> None:
         sys.exit(ExitCode.NO)
     except GpuBenchError as error:
         _fail(str(error), error.exit_code)
-    except typer.TyperException as error:  # misuse found by the parser itself
+    except click.UsageError as error:
         _fail(_misuse(error), error.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
         if error.filename is not None:
@@ -199,38 +171,35 @@ def _fail_unexpectedly(error: Exception) -> NoReturn:
     _fail(last_words(error), ExitCode.INTERNAL)
 
 
-def _misuse(error: typer.TyperException) -> str:
+def _misuse(error: click.UsageError) -> str:
     """What the parser holds against the line, the verb that may have been meant, and whose help says more."""
-    words = error.format_message()
-    context = getattr(error, "ctx", None)
     names: list[str] = []
+    context = error.ctx
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name or "")
         context = context.parent
-    if context is None and not names and sys.argv[1:2] and sys.argv[1] in verb_names():
+    if error.ctx is None and sys.argv[1:2] and sys.argv[1] in verb_names():
         names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
     option = getattr(error, "option_name", None)
-    group = getattr(error, "ctx", None)
-    unknown = re.search(r"No such command '([^']+)'", words)
-    asked = " ".join([*names, unknown[1]]) if unknown else ""
+    word = getattr(error, "command_name", None)
     for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
         if option and (gone["verb"], gone["option"]) == (" ".join(names), option):
             return f"{path} has no {option} any more: {gone['instead']}"
-        if (gone["verb"], gone["option"]) == (asked, ""):
-            return f"gpubench {asked} is no more: {gone['instead']}"
-    word = unknown[1].lower() if unknown and "Did you mean" not in words else None
+        if word and (gone["verb"], gone["option"]) == (" ".join([*names, word]), ""):
+            return f"{path} {word} is no more: {gone['instead']}"
+    words = error.format_message()
     also: Sequence[str] = ()
-    if word is not None and not names:
-        also = [name for name in verb_names() if word in load_verb(name).also_called]
-        also = also or _models_like(word)  # a model may be named first
+    if isinstance(error, NoArgsIsHelpError) and isinstance(error.ctx.command, Actions):
+        print(words)
+        words = f"add one of {listing(error.ctx.command.commands)}"
+    elif word and not names and "Did you mean" not in words:
+        from gpubench.discovery import models_like
+
+        also = [name for name in verb_names() if word.lower() in load_verb(name).also_called]
+        also = also or models_like(word.lower())  # a model may be named first
     meant = f" Did you mean '{also[0]}'?" if also else ""
-    words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
-
-
-def _verbs_of(context: Any) -> tuple[str, ...]:
-    return tuple(getattr(getattr(context, "command", None), "commands", ()))
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

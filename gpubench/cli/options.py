@@ -5,19 +5,16 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import click
 import msgspec
-import typer
 
 from gpubench.errors import MisuseError
 from gpubench.options import Option, help_of, options_of, request_from, spelled
 from gpubench.units import plain
 
 Action: TypeAlias = Callable[..., int | None]
-
-_JSON = typer.Option("--json", help="Print one JSON document on stdout.", metavar="")
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -39,8 +36,41 @@ class Verb(msgspec.Struct, frozen=True):
     only: Mapping[str, str | None] = {}
 
 
-def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[..., None]:
-    """Return what the parser calls: with an option for each field of the requests, and ``--json``."""
+class Command(click.Command):
+    """A verb as the parser knows it; its help lists the options by what they are about."""
+
+    panels: Mapping[str | None, str | None] = {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by panel, those without one first."""
+        by_panel: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
+                by_panel.setdefault(self.panels.get(each.name) or "Options", []).append(record)
+        for panel, records in by_panel.items():
+            with formatter.section(panel):
+                formatter.write_dl(records)
+
+
+class Actions(click.Group):
+    """The actions of a verb; its help names them in the order of the verb."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the actions."""
+        del ctx
+        return list(self.commands)
+
+
+def command_of(name: str, verb: Verb) -> click.Command:
+    """Return the command of a verb, or the group of its actions."""
+    if isinstance(verb.run, Mapping):
+        actions = [_command(action, run, verb.only) for action, run in verb.run.items()]
+        return Actions(name, actions, help=verb.help, short_help=verb.help, no_args_is_help=True)
+    return _command(name, verb.run, verb.only)
+
+
+def _command(name: str, action: Action, only: Mapping[str, str | None]) -> Command:
+    """Return a command with an option for each field of the requests of an action, and ``--json``."""
     asked = inspect.signature(action, eval_str=True).parameters.values()
     offered = {
         request.annotation: [
@@ -53,116 +83,71 @@ def with_options(action: Action, only: Mapping[str, str | None]) -> Callable[...
     }
 
     def called(as_json: bool, **given: Any) -> None:
-        requests = [request_from(kind, _given_of(offered[kind], given)) for kind in offered]
+        requests = [request_from(kind, _given_of(options, given)) for kind, options in offered.items()]
         if code := action(*requests, as_json=as_json):
-            raise typer.Exit(code)
+            click.get_current_context().exit(code)
 
-    options = [made for each in chain(*offered.values()) for made in _laid_out(each, only)]
-    laid_out = [*options, _parameter("as_json", bool, _JSON, default=False)]
-    called.__doc__ = action.__doc__
-    called.__signature__ = inspect.Signature(laid_out)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in laid_out}
-    return called
+    options = [each for of_one in offered.values() for each in of_one]
+    laid_out = [made for each in options for made in _laid_out(each)]
+    as_json = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSON document on stdout.")
+    about = inspect.getdoc(action) or ""
+    command = Command(
+        name, params=[*laid_out, as_json], callback=called, help=about, short_help=about.partition("\n\n")[0]
+    )
+    command.panels = {f"name_{each.name}": only.get(each.name, each.panel) for each in options}
+    return command
 
 
-def _laid_out(each: Option, only: Mapping[str, str | None]) -> Iterator[inspect.Parameter]:
-    """Yield what the parser is told of an option: its place, its name, its earlier names."""
-    kind = bool if each.base is bool else list[str] if each.many else str
+def _laid_out(each: Option) -> Iterator[click.Parameter]:
+    """Yield what the parser is told of an option: its place, and its name."""
     must_be = each.initial is msgspec.NODEFAULT
     by_place = each.bare or (each.place and (each.many or must_be))
-    names = _names_for(each)
+    complete = _completing(each)
     if by_place:
-        yield _parameter(
-            f"place_{each.name}",
-            kind,
-            typer.Argument(
-                help=help_of(each),
-                metavar=each.metavar if each.bare else each.name.upper(),
-                show_default=False,
-                autocompletion=names,
-            ),
-            inspect.Parameter.empty if each.bare and must_be else None,
+        yield click.Argument(
+            [f"place_{each.name}"],
+            help=help_of(each),
+            nargs=-1 if each.many else 1,
+            required=each.bare and must_be,
+            metavar=each.metavar if each.bare else f"[{each.name.upper()}]{'...' if each.many else ''}",
+            shell_complete=complete,
         )
-    if each.bare:
-        return
-    yield _parameter(
-        f"name_{each.name}",
-        kind,
-        typer.Option(
-            spelled(each.name),
-            *([each.short] if each.short else []),
+    if not each.bare:
+        yield click.Option(
+            [f"name_{each.name}", spelled(each.name), *filter(None, [each.short])],
             help=f"Same as the {each.name.upper()} argument." if by_place else help_of(each),
-            metavar=each.metavar,
-            rich_help_panel=only.get(each.name, each.panel),
-            autocompletion=names,
-        ),
-        default=False if kind is bool else None,
-    )
-    for old in each.old:
-        yield _parameter(f"name_{old}", kind, typer.Option(spelled(old), hidden=True))
-
-
-def _parameter(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Parameter:
-    annotation = Annotated[kind, info] if default is not None else Annotated[kind | None, info]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            is_flag=each.base is bool or None,
+            multiple=each.many,
+            metavar=each.metavar or None,
+            shell_complete=complete,
+        )
 
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given of a request, by option; what was given by place joins what it stands for."""
     found: dict[str, Any] = {}
     for each in offered:
-        named = {name: given.get(f"name_{name}") for name in (each.name, *each.old)}
-        found |= {name: value for name, value in named.items() if value not in (None, False)}
-        by_place = given.get(f"place_{each.name}")
-        if by_place is not None and each.name in found and not each.many:
-            twice = f"{plain(by_place)} and {plain(found[each.name])}"
+        by_name, by_place = given.get(f"name_{each.name}"), given.get(f"place_{each.name}")
+        if by_place and by_name and not each.many:
+            twice = f"{plain(by_place)} and {plain(by_name)}"
             raise MisuseError(f"{spelled(each.name)} is given twice: {twice}")
-        if by_place is not None:
-            found[each.name] = [*by_place, *found.get(each.name, ())] if each.many else by_place
+        value = (
+            [*(by_place or ()), *(by_name or ())] if each.many else by_name if by_place is None else by_place
+        )
+        if value not in (None, False, []):
+            found[each.name] = value
     return found
-
-
-# --- read by the parser -----------------------------------------------------------------------------------
-
-
-class _Text:
-    """Leaves what was typed as it is, for ``request_from`` to read.
-
-    typer would make a reader of pydantic of each parameter, given or not, and importing pydantic takes a
-    third of the start of a verb.
-    """
-
-    @staticmethod
-    def coerce(value: Any, param: Any, ctx: Any) -> Any:
-        del ctx
-        return () if value is None and (param.multiple or param.nargs == -1) else value
-
-
-def read_plainly(command: Any) -> None:
-    """Give each parameter of a command such a reader, also those that typer adds: help and completion."""
-    laid_out = command.get_params
-
-    def get_params(ctx: Any) -> list[Any]:
-        parameters: list[Any] = laid_out(ctx)
-        for each in parameters:
-            each._runtime_param = _Text  # noqa: SLF001 - typer has no public place for a reader
-            if each.param_type_name == "argument":
-                each.display_type_rich = lambda ctx: ""  # noqa: ARG005 - its name is enough
-            elif each.metavar is None:  # one of typer's own, which are switches
-                each.metavar = ""
-        return parameters
-
-    command.get_params = get_params
 
 
 # --- completed by the shell -------------------------------------------------------------------------------
 
 
-def _names_for(each: Option) -> Callable[[str], Sequence[str]] | None:
+def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
     """Return what completes a value of an option; it looks for names only where a shell asks."""
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
 
-    def completions(incomplete: str) -> Sequence[str]:
+    def completions(ctx: Any, parameter: Any, incomplete: str) -> Sequence[str]:
+        del ctx, parameter
         typed = dict.fromkeys(_as_typed(name, incomplete) for name in (names() if names else ()))
         return [name for name in typed if name.lower().startswith(incomplete.lower())]
 
@@ -184,9 +169,10 @@ def _as_typed(choice: str, incomplete: str) -> str:
 
 
 def _workloads() -> Iterable[str]:
+    from gpubench.decoders import decoder_names
     from gpubench.discovery import workload_names
 
-    return (*workload_names(), "all")
+    return (*workload_names(), *decoder_names(), "all")
 
 
 def _gpus() -> Iterable[str]:

@@ -13,6 +13,7 @@ import torch.utils.checkpoint
 
 from gpubench.measure import busy, by_hand, guards
 from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
+from gpubench.measure.capability import why_no_precision
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.launch import (
@@ -27,7 +28,14 @@ from gpubench.measure.launch import (
 )
 from gpubench.measure.loop import Clock, Loop
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase, TryBatch
-from gpubench.measure.precision import probe_errors, read_switches, recurrent_error, switches_for
+from gpubench.measure.precision import (
+    CONTROL_SCALES,
+    Control,
+    control_on,
+    errors_on,
+    read_switches,
+    switches_for,
+)
 from gpubench.measure.step import Work, built, copied, is_fused, move, seed_all, to_the_device
 from gpubench.measure.team import InAllOrders, Look, Team, leave_the_word, place_model, share
 from gpubench.models import (
@@ -41,7 +49,6 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
-from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task
 
@@ -58,6 +65,7 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None where one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
+        proved: What shows that a proof of strict fp32 can fail here.
         expected: What the latest task gives in float32 on the CPU, where a language model takes seconds.
     """
 
@@ -65,6 +73,7 @@ class WorkerContext(Bench):
     team: Team | None = None
     tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
     expected: tuple[weakref.ref[Task], TaskKind, guards.Expected] | None = None
+    proved: Control | None = None
 
     def task(self, reference: str, case: Case) -> Task:
         """Return the task as built; only the latest workload is kept, because VGG16 takes half a gigabyte."""
@@ -81,6 +90,20 @@ class WorkerContext(Bench):
             known = self.expected = (weakref.ref(task), case.task, guards.expected_of(task, case))
         return known[2]
 
+    def control(self) -> Control:
+        """Return what shows that a proof of strict fp32 can fail here, computed once in a process."""
+        if self.proved is None:
+            has_tf32 = not self.hardware.is_cpu and why_no_precision(Precision.TF32, self.profile) is None
+            self.proved = (
+                control_on(self.hardware.device) if has_tf32 and self.profile.is_nvidia else Control()
+            )
+        return self.proved
+
+    def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
+        """Return the errors by which a precision is proven: strict fp32 by operators in which TF32 shows."""
+        scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]
+        return errors_on(self.hardware.device, precision, recurrent=recurrent, scale=scale)
+
     def clock(self) -> Clock:
         """Return the clock of the rounds: it waits for every process of the job."""
         return self.hardware.clock() if self.team is None else self.team.clock()
@@ -93,6 +116,10 @@ class WorkerContext(Bench):
         """Return the most that all GPUs of the job may draw together [W]."""
         limit = self.profile.power_limit_w
         return limit if limit is None or self.team is None else limit * self.team.size
+
+    def local_processes(self) -> int:
+        """Return how many processes of the job are on this host."""
+        return 1 if self.team is None else self.team.local_size
 
     def tell_of(self, error: BaseException) -> None:
         """Tell the other processes of the job why this one ends."""
@@ -137,7 +164,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         advance = _first_steps(work, context, seen, deadline_s)
         for index in range(TRIED_STEPS):
             work.edge_loss(advance(index), index)
-        _prove_again(seen, work, context.hardware)
+        _prove_again(seen, work, context)
         if before:
             seen.parameters_moved = guards.has_moved(work.model, before)
 
@@ -216,7 +243,7 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
         edge_loss=work.edge_loss,
         batches=len(work.batches),
         heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
-        prove_again=lambda: _prove_again(seen, work, context.hardware),
+        prove_again=lambda: _prove_again(seen, work, context),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
         look_again=(lambda loop: _look_again(loop, work, context, seen)) if alone else None,
         reserve_s=busy.latency_time_s if _wants_latency(work, context) else keep_nothing_back,
@@ -253,7 +280,10 @@ def _build(
         work = move(ours, order.case, context.hardware.device, place)
     in_time(deadline_s)
     context.phase("check")
-    seen.precision_errors = {**_errors(work, context.hardware.device)}
+    seen.precision_errors = {**_errors(work, context)}
+    if order.case.precision is Precision.FP32:
+        errors = context.control().errors
+        seen.control_errors = {name: errors[name] for name in seen.precision_errors if name in errors}
     seen.is_contiguous = (
         order.case.memory_format is MemoryFormat.CONTIGUOUS and order.case.precision is not Precision.FP32
     )
@@ -304,18 +334,16 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     return advance
 
 
-def _errors(work: Work, device: torch.device) -> dict[str, float]:
-    """Return the errors of what strict fp32 rests on: a recurrent layer has a switch of its own."""
-    errors = probe_errors(device)
-    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
-    if recurrent and work.case.precision is Precision.FP32:
-        errors[RECURRENT] = recurrent_error(device)
-    return errors
+def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
+    """Return the errors of what a precision rests on: at strict fp32 a recurrent layer has its own switch."""
+    strict = work.case.precision is Precision.FP32
+    recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
+    return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
-def _prove_again(seen: LaunchRecorder, work: Work, hardware: Hardware) -> None:
+def _prove_again(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
     """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
-    seen.precision_errors = worse(seen.precision_errors, _errors(work, hardware.device))
+    seen.precision_errors = worse(seen.precision_errors, _errors(work, context))
     seen.switches = read_switches()
 
 

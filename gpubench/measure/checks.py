@@ -46,8 +46,12 @@ HOST_ISSUE = 0.90
 POWER_SHARE = 0.10
 SLOWDOWN_SHARE = 0.01
 GAP = 2.0
-FP32_CONVOLUTION = 2.25
-"""Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
+CHILD_CLOCK_SLACK_S = 1.0
+"""What the clocks of child and parent may differ by over the rounds of one case."""
+LEAST_OF_ARRIVALS = 0.8
+"""Of the time in which timed rounds came in, what they add up to; the rest is reading losses and telling."""
+HOST_LOAD = 0.5
+HOST_STEAL = 0.02
 LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
 """A single operation that is faster was not waited for, or did not do the work; a product has the room of the
@@ -67,6 +71,7 @@ NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 _INVALIDATING = frozenset(
     {
         FindingKind.IMPLAUSIBLE,
+        FindingKind.CLOCK_DISAGREES,
         FindingKind.LOSS_NOT_FALLING,
         FindingKind.LOSS_NOT_FINITE,
         FindingKind.LOSS_DIFFERS,
@@ -133,7 +138,11 @@ def find(
             yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
+        yield from _of_clock(launch)
         yield from _of_rounds(launch, measurement.target)
+        for value, limit in ((launch.host_load, HOST_LOAD), (launch.host_steal, HOST_STEAL)):
+            if value is not None and value > limit:
+                yield Finding(kind=FindingKind.HOST_BUSY, value=value, limit=limit)
         yield from _of_telemetry(launch)
     lengths = [sum(r.wall_s for r in launch.rounds) for launch in launches if launch.accepted]
     if lengths and median(lengths) < LONG_LOOK_S:
@@ -203,19 +212,30 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
     if launch.switches is not None and (wrong := launch.switches.unexpected(case.precision)):
         yield Finding(kind=FindingKind.SWITCHES_CHANGED, value=wrong)
     if case.precision is Precision.FP32:
-        if not launch.precision_errors and launch.rounds:
-            yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
         for operator, error in launch.precision_errors.items():
             limit = case.precision.facts.error_limit(operator)
             if error is None or not error <= limit:  # NaN is no proof either
                 seen = "not finite" if error is None else error
                 yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=limit)
+    yield from _unproven(case.precision, launch)
     if launch.memory_errors:
         yield Finding(kind=FindingKind.MEMORY_ERRORS, value=launch.memory_errors, limit=0)
     limit = case.precision.facts.loss_error
     for error in (launch.reference_error, launch.graph_error):
         if error is not None and not error <= limit:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value=error, limit=limit)
+
+
+def _unproven(precision: Precision, launch: Launch) -> Iterator[Finding]:
+    """Say where a proof could not fail: none was made, TF32 passes it too, or autocast was not at work."""
+    if precision is Precision.FP32 and not launch.precision_errors and launch.rounds:
+        yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
+    for operator, error in launch.control_errors.items():
+        if error is None or not error > precision.facts.error_limit(operator):
+            yield Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"{operator} under TF32")
+    for operator, error in launch.precision_errors.items():
+        if precision.is_amp and (error is None or not math.isfinite(error)):
+            yield Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"{operator} under autocast")
 
 
 def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
@@ -234,6 +254,21 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
         share = launch.skipped_steps / launch.timed_steps
         if share >= SKIPPED_STEPS:
             yield Finding(kind=FindingKind.STEPS_SKIPPED, value=share, limit=SKIPPED_STEPS)
+
+
+def _of_clock(launch: Launch) -> Iterator[Finding]:
+    """Hold the rounds after the first against the time in which they came in, by the parent's clock.
+
+    In a second of a busy machine the pauses between short rounds may be as long as they are.
+
+    Not those that are the slope over two calls: what calls were made again is not in the record.
+    """
+    if not launch.told_in_s or any(done.call_s is not None for done in launch.rounds):
+        return
+    timed_s = sum(done.wall_s for done in launch.rounds[1:])
+    share = timed_s / launch.told_in_s
+    if share < LEAST_OF_ARRIVALS and launch.told_in_s - timed_s > CHILD_CLOCK_SLACK_S:
+        yield Finding(kind=FindingKind.CLOCK_DISAGREES, value=share, limit=LEAST_OF_ARRIVALS)
 
 
 def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
@@ -337,12 +372,17 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 
 
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
-    """Hold the counted rate against the peak; a workload of which nothing is known may convolve."""
+    """Hold the counted rate against the peak, and the best product against the counted rate.
+
+    A row that the peak allows, and a loss that a CPU gives too, has done its work: it was the product that
+    something held up, as other programs do on a CPU.
+    """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
+    limit, over = measurement.most_utilization, measurement.over_product
+    if over is not None and over > limit and (share is None or share <= limit):
+        yield Finding(kind=FindingKind.PRODUCT_IMPLAUSIBLE, value=over, limit=limit)
     if share is None:
         return
-    fast = measurement.case.precision is Precision.FP32 and measurement.convolves is not False
-    limit = FP32_CONVOLUTION if fast else 1.0
     if share > limit:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=limit)
     elif share > 1.0:

@@ -20,6 +20,7 @@ from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.capability import NotHereError
+from gpubench.measure.host_times import HostTimes, Others
 from gpubench.measure.loop import (
     Clock,
     Loop,
@@ -101,6 +102,10 @@ class Bench:
         """Return the most that what is measured may draw [W]."""
         return self.profile.power_limit_w
 
+    def local_processes(self) -> int:
+        """Return how many processes on this host do the work of this one, itself included."""
+        return 1
+
     def tell_of(self, error: BaseException) -> None:
         """Leave word of a failure where others wait for it."""
 
@@ -154,6 +159,8 @@ class LaunchRecorder:
     series: Series = field(default_factory=Series)
     switches: Switches | None = None
     precision_errors: dict[str, float | None] = field(default_factory=dict)
+    control_errors: dict[str, float | None] = field(default_factory=dict)
+    others: Others = field(default_factory=Others)
     cold_s: dict[str, float] = field(default_factory=dict)
     batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
@@ -195,6 +202,9 @@ class LaunchRecorder:
             index=self.index,
             switches=self.switches,
             precision_errors=self.precision_errors,
+            control_errors=self.control_errors,
+            host_load=self.others.load,
+            host_steal=self.others.steal,
             warmup=tuple(series.warmup),
             rounds=tuple(series.timed),
             event_s=self.event_s,
@@ -365,12 +375,14 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         bench.phase("timed")
         job.tokens_at_s.clear()
         held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
+        host = HostTimes.now(bench.local_processes())
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
             loop.deadline_s -= reserved_s
             time_rounds(loop, bench.budget, series)
         finally:
             loop.deadline_s += reserved_s
+            seen.others = host.others_since()
             edges = (joules, sampler.energy_j())
             if series.began_s is not None:
                 seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)

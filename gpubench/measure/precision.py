@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,10 +19,14 @@ import torch
 
 from gpubench.errors import GpuBenchError
 from gpubench.models import Precision, Switches
-from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE
+from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
 
+HELD_IMAGES = 4
+"""Of a convolution, which are held against float64: all of the largest take the host over a second."""
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
+CONTROL_SCALES = (1, 4, 8)
+"""Of the convolution, in turn until TF32 shows; an H100 computed the smallest in fp32 under TF32, too."""
 
 
 class SwitchesRefusedError(GpuBenchError):
@@ -61,29 +67,89 @@ def read_switches() -> Switches:
     )
 
 
-def probe_errors(device: torch.device) -> dict[str, float]:
+def probe_errors(
+    device: torch.device, dtype: torch.dtype = torch.float32, *, scale: int = 1
+) -> dict[str, float]:
     """Return the relative error of a float32 matmul and convolution against float64: setting is not effect.
 
     Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
+
+    Args:
+        device: Where they are computed.
+        dtype: In which the results must come, another one under autocast; one in another type is NaN.
+        scale: Times the channels and images of the smallest convolution.
     """
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    def convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.conv2d(image, kernel, padding=1)
-
-    a, b = normal(PROOF_SIZE, PROOF_SIZE), normal(PROOF_SIZE, PROOF_SIZE)
-    image = normal(4, PROOF_CHANNELS, PROOF_IMAGE, PROOF_IMAGE)
-    kernel = normal(PROOF_CHANNELS, PROOF_CHANNELS, 3, 3)
+    sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * HELD_IMAGES)
     with torch.no_grad():
-        return {
-            "matmul": relative_error((a.to(device) @ b.to(device)).cpu(), a.double() @ b.double()),
-            "conv": relative_error(
-                convolve(image.to(device), kernel.to(device)).cpu(), convolve(image.double(), kernel.double())
-            ),
+        (a, b, image, kernel), exact = _proof(*sizes)
+        found = {
+            "matmul": (a.to(device) @ b.to(device)).cpu(),
+            "conv": _convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu(),
         }
+        return {
+            name: relative_error(result, exact[name]) if result.dtype is dtype else math.nan
+            for name, result in found.items()
+        }
+
+
+@lru_cache(maxsize=3)
+def _proof(
+    edge: int, channels: int, image_edge: int, images: int
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """The operands, and what they give in float64, which takes longest: computed once in a process."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (
+        (edge, edge),
+        (edge, edge),
+        (images, channels, image_edge, image_edge),
+        (channels, channels, 3, 3),
+    )
+    operands = tuple(torch.randn(*shape, generator=generator) for shape in shapes)
+    a, b, image, kernel = (operand.double() for operand in operands)
+    return operands, {"matmul": a @ b, "conv": _convolve(image[:HELD_IMAGES], kernel)}
+
+
+def _convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.conv2d(image, kernel, padding=1)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What shows that a proof of strict fp32 can fail on this device.
+
+    Attributes:
+        errors: Of the operators of the proof under TF32; empty where the device has none.
+        scale: Of the convolution by which TF32 shows: cuDNN computes small ones in fp32 all the same.
+    """
+
+    errors: dict[str, float] = field(default_factory=dict)
+    scale: int = CONTROL_SCALES[0]
+
+
+def control_on(device: torch.device) -> Control:
+    """Compute the operators of the proof under TF32, with the smallest convolution on which it shows.
+
+    Where it shows on none the control is that of the largest, which fails.
+    """
+    limit = Precision.FP32.facts.error_limit("conv")
+    with switches_for(Precision.TF32):
+        recurrent = {RECURRENT: recurrent_error(device)}
+        for scale in CONTROL_SCALES:
+            control = Control(probe_errors(device, scale=scale) | recurrent, scale)
+            if control.errors["conv"] > limit:
+                break
+    return control
+
+
+def errors_on(
+    device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
+) -> dict[str, float]:
+    """Return the errors by which a precision is proven, computed as the steps of its cases are."""
+    name = precision.facts.autocast
+    dtype = torch.float32 if name is None else getattr(torch, name)
+    with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():
+        errors = probe_errors(device, dtype, scale=scale)
+        return errors | {RECURRENT: recurrent_error(device)} if recurrent else errors
 
 
 def recurrent_error(device: torch.device) -> float:

@@ -42,6 +42,19 @@ def scrub(text: str, limit: int = 400) -> str:
     return plain(_without(clean, _user(), "<user>"), limit)
 
 
+def private_part(text: str) -> str | None:
+    """Return the first path, UUID or address in a text, on whichever machine it was written; None without.
+
+    >>> private_part("no answer of 10.0.0.7"), private_part("as in images/s")
+    ('10.0.0.7', None)
+    """
+    for pattern in (_UUID, _PATH, _ADDRESS):
+        for found in pattern.finditer(text):
+            if pattern is not _ADDRESS or _without_address(found) != found[0]:
+                return found[0]
+    return None
+
+
 def scrub_traceback(text: str) -> tuple[str, ...]:
     r"""Reduce a traceback to the frames of torch and gpubench, by file name, and the words of its errors.
 

@@ -6,10 +6,8 @@ Raw readings only: what they mean is judged by whoever reads them.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import msgspec
-import torch
 
 from gpubench.folders import traceback_of
 from gpubench.measure import busy, by_hand
@@ -18,11 +16,10 @@ from gpubench.measure.execution import prepare
 from gpubench.measure.launch import failure
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
-from gpubench.measure.precision import probe_errors, recurrent_error, switches_for
-from gpubench.measure.step import AUTOCAST_TYPES, Work, copied, move
+from gpubench.measure.precision import switches_for
+from gpubench.measure.step import Work, copied, move
 from gpubench.measure.telemetry import Sampler, shifted
 from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
-from gpubench.precisions import RECURRENT
 from gpubench.units import Seconds
 
 WARM_S = 1.0
@@ -54,10 +51,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
 
 def _errors(order: Prove, context: WorkerContext) -> dict[str, float | None]:
     """Errors of matmul, convolution and a recurrent layer; under autocast where the precision has it."""
-    device = context.hardware.device
-    dtype = AUTOCAST_TYPES.get(order.case.precision)
-    with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
-        errors = {**probe_errors(device), RECURRENT: recurrent_error(device)}
+    errors = context.errors_of(order.case.precision, recurrent=True)
     return {name: error if math.isfinite(error) else None for name, error in errors.items()}
 
 

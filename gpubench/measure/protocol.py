@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.measure import messages
+from gpubench.measure.checks import CHILD_CLOCK_SLACK_S
 from gpubench.measure.child import Child
 from gpubench.measure.events import OnEvent
 from gpubench.measure.peaks import peak_flops_per_s
@@ -24,8 +27,6 @@ MOST_REPORTS = 100_000
 """Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
 NO_SIGN = "no sign of life"
 """How the reason begins of a row whose process fell silent: to people, and in checks of before its cause."""
-CLOCK_SLACK_S = 1.0
-"""What the clocks of child and parent may differ by over the rounds of one case."""
 
 _Report = TypeVar("_Report")
 
@@ -50,8 +51,19 @@ class Progress:
     phase: str = "start"
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)
+    arrived_s: list[Seconds] = field(default_factory=list)
     began_s: Seconds = field(default_factory=time.monotonic)
     reports: int = 0
+
+    def take(self, report: messages.RoundDone) -> None:
+        """Keep one round; of a timed one also when it came, which no clock of the model's process decides."""
+        (self.timed if report.timed else self.warmup).append(report.round)
+        if report.timed:
+            self.arrived_s.append(time.monotonic())
+
+    def told_in_s(self) -> Seconds | None:
+        """Return the time from the arrival of the first timed round to that of the last [s]."""
+        return self.arrived_s[-1] - self.arrived_s[0] if len(self.arrived_s) > 1 else None
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from what was reported on the way to it; None where it does not.
@@ -64,13 +76,14 @@ class Progress:
         if told != given:
             return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
         wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
-        if wall_s > elapsed_s + CLOCK_SLACK_S:
+        if wall_s > elapsed_s + CHILD_CLOCK_SLACK_S:
             return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
         return None
 
     def done(self, unit: Unit, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
         """The end of a case that its child did not live to report; the rounds so far are kept."""
         launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
+        launch = msgspec.structs.replace(launch, told_in_s=self.told_in_s())
         return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
 
 
@@ -115,11 +128,12 @@ def follow_case(child: Child, seen: Progress, until_s: Until, on_event: OnEvent)
     """Follow a case to its end; errors as ``next_report``, and where the end is not what was reported."""
     kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (messages.RoundDone, messages.CaseDone)
     while isinstance(report := next_report(child, kinds, until_s, on_event, seen), messages.RoundDone):
-        (seen.timed if report.timed else seen.warmup).append(report.round)
+        seen.take(report)
         on_event(report)
     if contradiction := seen.contradiction(report):
         raise ChildEndedError(contradiction)
-    return report
+    launch = msgspec.structs.replace(report.launch, told_in_s=seen.told_in_s())
+    return msgspec.structs.replace(report, launch=launch)
 
 
 def how_it_ended(error: ChildLateError | ChildEndedError, phase: str) -> str:

@@ -162,7 +162,7 @@ class Team:
     """The other processes of a job, as the first one sees them.
 
     Attributes:
-        size: Processes in all.
+        size, local_size: Processes in all, and on this machine.
         kinds: Names of the devices, in the order of the ranks.
     """
 
@@ -172,7 +172,7 @@ class Team:
         Raises:
             RuntimeError: As torch raises it when one of them cannot be reached.
         """
-        self.size = place.size
+        self.size, self.local_size = place.size, place.local_size
         self._hardware = hardware
         self._announced = 0
         call = Call(setup=setup)

@@ -109,12 +109,14 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
 
-    ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
-    stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
+    ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are listed alone.
+    ``is_floor`` marks a price that its source calls the least: "from", "starting at", the lowest of several.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
     ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
     Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
     ``ask_median_usd_per_hour``, where a source says so. ``seller`` is None of owned hardware alone.
+    ``host_id`` and ``machine_id`` are the marketplace's own, ``reliability`` the share of time that the host
+    was there, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the most to be had.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
@@ -139,6 +141,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ask_count: int | None = None
     ask_median_usd_per_hour: Decimal | None = None
     seller: Seller | None = None
+    is_floor: bool | None = None
+    host_id: str | None = None
+    machine_id: str | None = None
+    reliability: float | None = None
+    pcie_bytes_per_s: float | None = None
+    download_bytes_per_s: float | None = None
+    upload_bytes_per_s: float | None = None
+    disk_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Fill in the seller where no source says: the hosts of a marketplace are strangers'."""

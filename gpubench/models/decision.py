@@ -78,6 +78,7 @@ class Choice(Record, frozen=True, kw_only=True):
             any work is lost; None for other data.
         feed_vcpus: How many vCPUs that takes, at ``recommend.candidates.IMAGES_PER_VCPU_S``, assumed.
         also_at: The same GPU elsewhere, best first.
+        host_unsaid: What nobody says of the host, with what the job takes of it: "RAM (23.2 GiB needed)".
     """
 
     row: Row
@@ -95,6 +96,7 @@ class Choice(Record, frozen=True, kw_only=True):
     feed_images_per_s: float | None = None
     feed_vcpus: float | None = None
     also_at: tuple[Elsewhere, ...] = ()
+    host_unsaid: tuple[str, ...] = ()
 
     @property
     def offer(self) -> Offer:

@@ -143,7 +143,10 @@ class Launch(Record, frozen=True, kw_only=True):
         switches: As read back before the work; as read after the timed rounds, where they differ by then.
         precision_errors: Relative error of a matmul and a convolution against float64, switches in force, and
             of an LSTM layer in rows of fp32 whose model has a recurrent one: the worse of before the work and
-            after the timed rounds.
+            after the timed rounds. Under autocast where the precision has it; null where an operator
+            was not computed in its type.
+        control_errors: In rows of fp32 on a device that has TF32, what the same operators on the same inputs
+            err under TF32: where that does not show, the errors above prove nothing.
         event_s: Device time between step edges of one extra round [s].
         host_issue_s: Time the host took to issue each of three steps from a drained device [s].
         fused: Whether the optimizer is fused; None where there is none.
@@ -159,9 +162,13 @@ class Launch(Record, frozen=True, kw_only=True):
             [J]; only the difference means anything.
         held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
             timed, by the driver's own counters [s]; empty where it tells none.
+        host_load: CPU time that others took of the host's threads while rounds were timed, 0 to 1.
+        host_steal: The same of other guests of the machine that this one is a guest of.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
         batch_count: Prebuilt batches that the steps rotate.
         loss_curve: Loss of each of the first steps from the seed.
+        told_in_s: From the arrival of the first timed round at the parent to that of the last, on the
+            parent's clock [s].
         cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
             first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
@@ -178,6 +185,7 @@ class Launch(Record, frozen=True, kw_only=True):
     began_at: str | None = None
     switches: Switches | None = None
     precision_errors: dict[str, float | None] = {}
+    control_errors: dict[str, float | None] = {}
     warmup: tuple[Round, ...] = ()
     rounds: tuple[Round, ...] = ()
     event_s: tuple[float | None, ...] = ()
@@ -206,6 +214,9 @@ class Launch(Record, frozen=True, kw_only=True):
     first_token_s: tuple[float | None, ...] = ()
     per_token_s: tuple[float | None, ...] = ()
     token_gap_s: tuple[float | None, ...] = ()
+    told_in_s: float | None = None
+    host_load: float | None = None
+    host_steal: float | None = None
     cold_s: dict[str, float | None] = {}
     stopped: bool = False
     findings: tuple[Finding, ...] = ()
@@ -248,6 +259,8 @@ LONG_LOOK_S = 8.0
 """Shorter timed parts miss what comes every few seconds, and tell no slope of the temperature."""
 ENOUGH_LAUNCHES = 5
 """The spread of so many launches holds what varies within them."""
+FP32_CONVOLUTION = 2.25
+"""Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
 MOST_HALF_WIDTH = 0.5
 """Relative half-width of a step time up to which the throughput has an upper end."""
 LEAST_GAPS = 1000
@@ -570,11 +583,23 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample
 
     @property
-    def mfu_of_gemm(self) -> float | None:
-        """Achieved over this card's own best matrix product at the same precision."""
+    def most_utilization(self) -> float:
+        """The most that a counted rate is over what a device can do; an unknown workload may convolve."""
+        fast = self.case.precision is Precision.FP32 and self.convolves is not False
+        return FP32_CONVOLUTION if fast else 1.0
+
+    @property
+    def over_product(self) -> float | None:
+        """Achieved over the best matrix product that was read beside it, whether that can be or not."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
+
+    @property
+    def mfu_of_gemm(self) -> float | None:
+        """Achieved over this card's own best matrix product at the same precision, as far as that can be."""
+        share = self.over_product
+        return share if share is None or share <= self.most_utilization else None
 
 
 def beside_each_other(measurements: Iterable[Measurement], *, on_gpu: bool) -> tuple[Measurement, ...]:

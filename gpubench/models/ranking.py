@@ -113,12 +113,16 @@ class Answer(Record, frozen=True, kw_only=True):
     """The row that answers one of three questions: the cheapest, the sensible one, the fastest.
 
     Attributes:
+        condition, purchase_usd, host_usd: Of hardware to buy, as ``Choice`` has them.
         p_best: Probability that no other row is a better answer; None where it is not worked out.
         toss_up: The GPUs of the row and their likeliest rivals: key, how many, and the probability that they
             are the best answer. None where the odds against the rivals are two to one at least.
     """
 
     row: Row
+    condition: PriceCondition | None = None
+    purchase_usd: float | None = None
+    host_usd: float | None = None
     p_best: float | None = None
     toss_up: tuple[tuple[str, int, float], ...] | None = None
 
@@ -138,6 +142,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         throughput_unit, value_unit: Units of what those two return.
         max_purchase_usd: The limit of a purchase, where one was given.
         offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
+        opening: What is said before the answer: of a sum that buys nothing, of a commitment.
         sentences: Of the verdict: the answer, how sure it is, the fastest and the cheapest; the first stands
             alone. ``verdict`` is their text.
         decision: The same as data, with what the verdict has no room for.
@@ -163,6 +168,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     offer_count: int | None = None
     excluded: tuple[ExcludedOffer, ...]
+    opening: tuple[str, ...] = ()
     sentences: tuple[Sentence, ...] = ()
     decision: Decision
     answers: Mapping[str, Answer] = {}

@@ -12,8 +12,9 @@ from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -21,6 +22,7 @@ from gpubench.errors import MisuseError
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
+from gpubench.offers.dates import price_day
 from gpubench.offers.frames import BEYOND, read_frame
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
@@ -48,7 +50,12 @@ _FIELDS = [
     *("pricing", "term_years", "kind", "price_date", "source", "note", "seller"),
 ]
 """What a table tells of an offer."""
-_SECOND = "a second {} price of this instance in this region; the first is kept"
+_MORE = [
+    *("ask_count", "ask_median_usd_per_hour", "is_floor", "host_id", "machine_id", "reliability"),
+    *("pcie_bytes_per_s", "download_bytes_per_s", "upload_bytes_per_s", "disk_bytes"),
+]
+"""What it tells where it has columns of these names, each of its field's type."""
+_SECOND = "a second {} price of this instance in this region; that of the later day is kept, else the first"
 
 
 def read_own(path: Path, latest: date | None = None) -> OfferTable:
@@ -86,18 +93,29 @@ def clean(frame: pd.DataFrame, name: str, latest: date) -> OfferTable:
     read = [_price(*each) for each in zip(priced["cell"], priced["kind"], priced["rate"], strict=True)]
     priced["price_usd_per_hour"] = pd.Series([price for price, _ in read], dtype=object)
     priced["why"] = pd.Series([why for _, why in read], dtype=object)
-    repeats = priced[priced["why"] == ""].duplicated(_SAME)
+    good = priced[priced["why"] == ""]
+    latest_first = good["price_date"].map(price_day).sort_values(ascending=False, kind="stable").index
+    repeats = good.loc[latest_first].duplicated(_SAME)
     second = repeats.index[repeats]
     priced.loc[second, "why"] = priced.loc[second, "pricing"].map(PRICING_WORDS).map(_SECOND.format)
     kept, bad = priced[priced["why"] == ""], priced[priced["why"] != ""]
     unpriced = facts.index[~facts.index.isin(priced["row"])]
     aside = [*faults.items(), *((row, "no price") for row in unpriced)]
     aside += zip(bad["row"], bad["why"], strict=True)
-    rows = kept[_FIELDS].itertuples(index=False, name=None)
-    return OfferTable(
-        offers=tuple(Offer(**dict(zip(_FIELDS, row, strict=True))) for row in rows),
-        set_aside=_named_rows(frame, name, sorted(aside, key=lambda each: each[0])),
-    )
+    more = [field for field in _MORE if field in kept]
+    fields = [*_FIELDS, *more]
+    offers: list[Offer] = []
+    for row, cells in zip(kept["row"], kept[fields].itertuples(index=False, name=None), strict=True):
+        offer = Offer(**dict(zip(fields, cells, strict=True)))
+        try:
+            if any(cell is not None for cell in cells[len(_FIELDS) :]):
+                plausible.check(offer, latest)
+        except ImplausibleError as reason:
+            aside.append((row, str(reason)))
+        else:
+            offers.append(offer)
+    set_aside = _named_rows(frame, name, sorted(aside, key=lambda each: each[0]))
+    return OfferTable(offers=tuple(offers), set_aside=set_aside)
 
 
 def _require_columns(frame: pd.DataFrame, name: str) -> None:
@@ -129,6 +147,7 @@ def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str
         "note": _note,
         "seller": _seller,
         "instance": partial(_named, "instance"),
+        **{field: partial(_typed, field) for field in _MORE if field in frame},
     }
     together = {
         "rate": _MONEY,
@@ -202,6 +221,13 @@ def _named(what: str, text: str) -> str:
     if not text:
         raise ImplausibleError(f"no {what} named")
     return _word(text)
+
+
+def _typed(field: str, text: str) -> Any:
+    try:
+        return msgspec.convert(text or None, get_type_hints(Offer)[field], strict=False)
+    except msgspec.ValidationError as error:
+        raise ImplausibleError(f"{field}: {error}") from None
 
 
 def _day(text: str, latest: date) -> str:

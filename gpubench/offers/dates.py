@@ -57,13 +57,18 @@ def age_days(price_date: str, today: date) -> int:
     return max(0, (today - price_day(price_date)).days)
 
 
+def has_day(price_date: str) -> bool:
+    """Return whether a date names its day, and not a month or a year alone."""
+    return len(price_date) == len("2026-08-14")
+
+
 def show_price_date(price_date: str) -> str:
     """Return the date for people: a partial one says what it leaves open.
 
     >>> show_price_date("2026"), show_price_date("2026-08"), show_price_date("2026-08-14")
     ('2026, day unknown', '2026-08, day unknown', '2026-08-14')
     """
-    return price_date if len(price_date) == len("2026-08-14") else f"{price_date}, day unknown"
+    return price_date if has_day(price_date) else f"{price_date}, day unknown"
 
 
 def dated(price_date: str, age_days: int | None) -> str:
@@ -74,7 +79,7 @@ def dated(price_date: str, age_days: int | None) -> str:
     """
     if age_days is None:
         return price_date
-    limit = "" if len(price_date) == len("2026-08-14") else "up to "
+    limit = "" if has_day(price_date) else "up to "
     return f"{price_date}, {limit}{count(age_days, 'day')} old"
 
 
@@ -106,8 +111,8 @@ class PriceChange(NamedTuple):
 
 
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
-    """Return what a list price did from one table to the next; None for asks, and within one day."""
-    if new.kind == "marketplace" or old.price_date == new.price_date:
+    """Return what a list price did from one table to the next; None for asks, floors, and within one day."""
+    if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None
     days = (price_day(new.price_date) - price_day(old.price_date)).days
     if days <= 0 or old.usd_per_gpu_hour <= 0 or new.usd_per_gpu_hour <= 0:
@@ -143,14 +148,19 @@ USUAL_ASKS = 3
 AskKey: TypeAlias = tuple[str, Pricing]
 
 
+def is_of_asks(offer: Offer) -> bool:
+    """Whether an offer tells what hosts of a marketplace ask: one of them, or the median of several."""
+    return offer.kind == "marketplace" or (offer.kind == "index" and offer.ask_count is not None)
+
+
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
 
-    Where a source gave the number and the median of its hosts beside the cheapest, they count too.
+    Where a source gave the number and the median of its hosts beside the cheapest, or alone, they count too.
     """
     found: dict[AskKey, list[Offer]] = {}
     for offer in offers:
-        if offer.kind == "marketplace" and offer.usd_per_gpu_hour > 0:
+        if is_of_asks(offer) and offer.usd_per_gpu_hour > 0:
             found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
     return {key: _asks(each) for key, each in found.items()}
 
@@ -161,7 +171,7 @@ def _asks(offers: list[Offer]) -> Asks:
     for offer in offers:
         logs.append(math.log(offer.usd_per_gpu_hour))
         middle_usd = offer.ask_median_usd_per_hour
-        if middle_usd is not None and (offer.ask_count or 0) >= 2:
+        if middle_usd is not None and (offer.ask_count or 0) >= 2 and middle_usd != offer.price_usd_per_hour:
             logs.append(math.log(float(middle_usd) / offer.gpu_count))
     mean = fmean(logs)
     variance = sum((each - mean) ** 2 for each in logs) + USUAL_ASKS * USUAL_ASK_SPREAD**2

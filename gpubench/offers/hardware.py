@@ -28,17 +28,58 @@ CONDITIONS = frozenset(
 """What the price of a card may be in the table."""
 
 
+PLANNING_VALUE = "planning value"
+"""The statistic of a price that somebody plans with, and that nobody was seen to ask."""
+
+
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """One dated price of one card [USD].
+    """One dated price of a card, or of a whole computer with its GPUs [USD].
 
     A launch price is of the day that a developer kit came out, where no shop's price is dated.
+
+    Attributes:
+        gpu_count: GPUs of a computer; a card is one.
+        is_computer: Whether it is a whole computer, which needs no host.
+        price_low_usd, price_high_usd: The range that the source states.
+        statistic: What the price is of the listings: the mean of the 3 cheapest, a range that was named.
+        license: Under which the source publishes its data, where that restricts its use.
     """
 
     gpu_key: str
+    gpu_count: int = 1
+    is_computer: bool = False
     condition: PriceCondition
     price_usd: Decimal
+    price_low_usd: Decimal | None = None
+    price_high_usd: Decimal | None = None
     price_date: str
+    statistic: str = ""
+    license: str | None = None
     source: str
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A computer that cards are put into, at an assumed price.
+
+    Attributes:
+        slots: That its cards may take in all.
+        has_airflow: Whether it cools cards that have no fan of their own.
+        power_w: What it draws at work, without its cards.
+    """
+
+    name: str
+    price_usd: float
+    psu_watts: float
+    slots: float
+    has_airflow: bool
+    power_w: float
+    source: str
+
+
+@cache
+def hosts() -> tuple[Host, ...]:
+    """Return the hosts of data/hosts.csv, the cheapest first."""
+    return tuple(sorted(data_table("hosts.csv", Host), key=lambda host: host.price_usd))
 
 
 @cache
@@ -49,12 +90,13 @@ def card_prices() -> tuple[CardPrice, ...]:
         MisuseError: If a cell is not of its field's type, or there is no source.
         ValueError: If a row names an unknown GPU, condition or date, or stands there twice.
     """
-    prices: dict[tuple[str, str], CardPrice] = {}
+    prices: dict[tuple[str, int, bool, str], CardPrice] = {}
     for price in data_table("card_prices.csv", CardPrice):
         price_day(price.price_date)
         if price.gpu_key not in load_specs() or price.condition not in CONDITIONS or not price.price_usd > 0:
             raise ValueError(f"card_prices.csv: {price}")
-        if prices.setdefault((price.gpu_key, price.condition), price) is not price:
+        name = price.gpu_key, price.gpu_count, price.is_computer, price.condition
+        if prices.setdefault(name, price) is not price:
             raise ValueError("card_prices.csv names a card twice in one condition")
     return tuple(prices.values())
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import cache
 
 import msgspec
 
-from gpubench.models import Offer
+from gpubench.models import Offer, Pricing
 from gpubench.names import nearest
 from gpubench.offers.columns import Offers
-from gpubench.offers.dates import age_days, freshness
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days, freshness, has_day
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
-from gpubench.offers.table import NOT_RANKED
+from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.options import unknown_name
 from gpubench.specs import load_specs, matching_keys
 
 ANY_REGION = "any"
+_NEWER = f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
+_WITH_A_DAY = "its price has no day, and there is one of this GPU there that has"
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +93,10 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (wanted.count is None or offer.gpu_count == wanted.count)
         )
 
-    market = AskedPrices(every)
+    market, old = AskedPrices(every), outdated(every, today)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
-        _listed(offer, today, market.doubt(offer) if is_doubted else None)
+        _listed(offer, today, market.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
         for offer, is_doubted, is_within in zip(every, doubted.tolist(), within.tolist(), strict=True)
         if is_within and passes(offer)
     ]
@@ -102,9 +104,37 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     return tuple(sorted(listed, key=lambda row: row.offer.usd_per_gpu_hour or math.inf))
 
 
-def _listed(offer: Offer, today: date, doubt: str | None) -> ListedOffer:
+def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
+    """Return which prices newer ones stand in for, and why; the user's own count as given.
+
+    One of over 180 days does not rank beside a newer one of the same GPU, paid alike, nor one without a day
+    beside one with a day of the same GPU, provider, region and count.
+    """
+    newer: set[tuple[str, Pricing]] = set()
+    dated: set[tuple[object, ...]] = set()
+    there = [
+        (offer, (offer.gpu_key, offer.pricing), (offer.provider, offer.region, offer.gpu_count))
+        for offer in offers.where(~(offers.by_user | offers.is_owned))
+        if offer.kind not in NOT_RANKED
+    ]
+    for offer, paid, place in there:
+        if has_day(offer.price_date):
+            dated.add((paid, place))
+        if age_days(offer.price_date, today) <= NOT_CURRENT_AFTER_DAYS:
+            newer.add(paid)
+    reasons: dict[OfferKey, str] = {}
+    for offer, paid, place in there:
+        age = age_days(offer.price_date, today)
+        if age > NOT_CURRENT_AFTER_DAYS and paid in newer:
+            reasons[offer_key(offer)] = _NEWER
+        elif (paid, place) in dated and not has_day(offer.price_date):
+            reasons[offer_key(offer)] = _WITH_A_DAY
+    return reasons
+
+
+def _listed(offer: Offer, today: date, doubt: str | None, old: str | None) -> ListedOffer:
     age, spec = age_days(offer.price_date, today), load_specs().get(offer.gpu_key)
-    not_ranked_because = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
+    not_ranked_because = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None) or old
     if not_ranked_because is None and doubt is not None:
         not_ranked_because = f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
     return ListedOffer(

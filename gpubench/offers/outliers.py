@@ -93,6 +93,7 @@ class _Key(NamedTuple):
     pricing: Pricing
     kind: str
     provider: str
+    origin: str
 
 
 class _Hand(NamedTuple):
@@ -152,9 +153,13 @@ class AskedPrices:
         self._is_alone = cache(self._find_alone)
         self._prices: dict[str, dict[_Pay, dict[_Hand, list[float]]]] = {}
         self._origins: dict[OfferKey, str] = {}
+        self._hosts: dict[tuple[str, str, Pricing], Standard] = {}
         every = Offers.of(offers)
         for offer, origin in zip(every, every.origin.cells(), strict=True):
             usd = offer.usd_per_gpu_hour
+            if offer.kind == "index" and offer.ask_count is not None:
+                median_of = Standard(usd, 0, hosts=offer.ask_count)
+                self._hosts[offer.provider, offer.gpu_key, offer.pricing] = median_of
             if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED or usd <= 0:
                 continue
             if origin != UNTOLD:
@@ -194,7 +199,9 @@ class AskedPrices:
         """
         if offer.pricing is Pricing.OWNED:
             return None
-        usd, standard = offer.usd_per_gpu_hour, self._standard_of(_key(offer))
+        if offer.is_floor and offer.kind != "marketplace":
+            return 'a "starting at" price'
+        usd, standard = offer.usd_per_gpu_hour, self._standard_of(self._key(offer))
         hand = self._hand(offer)
         is_listed = offer.seller == "cloud" and hand.origin == UNTOLD
         if not (is_listed or hand.origin == BY_USER) and (
@@ -211,17 +218,23 @@ class AskedPrices:
 
     def _standard_of_doubt(self, offer: Offer) -> Standard | None:
         """Return what the others ask where that makes a price doubtful."""
-        usd, median_usd, key = offer.usd_per_gpu_hour, offer.ask_median_usd_per_hour, _key(offer)
-        if median_usd is not None and (offer.ask_count or 0) >= FEWEST_ASKS:
-            hosts = Standard(float(median_usd) / offer.gpu_count, 0, hosts=offer.ask_count or 0)
-            if usd * MAX_RATIO < hosts.median_usd:
-                return hosts
+        usd, key, hosts = offer.usd_per_gpu_hour, self._key(offer), self._hosts_of(offer)
+        if hosts is not None and hosts.hosts >= FEWEST_ASKS and usd * MAX_RATIO < hosts.median_usd:
+            return hosts
         hand = self._hand(offer)
         if self._is_doubted(key, hand, usd):
             return self._standard_of(key)
         is_a_strangers = hand.origin != UNTOLD and self._is_alone(offer.gpu_key, hand)
         cheapest = self._cheapest_by_bandwidth(offer) if is_a_strangers else None
         return cheapest if cheapest is not None and usd * WITNESS_RATIO < cheapest.median_usd else None
+
+    def _hosts_of(self, offer: Offer) -> Standard | None:
+        """Return what the hosts beside an ask want, as its own source says or said of that GPU."""
+        if offer.ask_median_usd_per_hour is not None:
+            usd = float(offer.ask_median_usd_per_hour) / offer.gpu_count
+            return Standard(usd, 0, hosts=offer.ask_count or 0)
+        is_ask = offer.kind == "marketplace"
+        return self._hosts.get((offer.provider, offer.gpu_key, offer.pricing)) if is_ask else None
 
     def _find_alone(self, gpu_key: str, hand: _Hand) -> bool:
         """Return whether nobody else, in a table that another wrote, sells the GPU at all."""
@@ -255,16 +268,19 @@ class AskedPrices:
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely a mistake."""
-        alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider)
+        alike = kinds_of(offers.gpu_key, offers.pricing, offers.kind, offers.provider, offers.origin)
         standards = (self._standard_of(_Key(*each)) for each in alike.values)
         middle = np.array([math.nan if each is None else each.median_usd for each in standards], dtype=float)
         usd, standard = offers.usd_per_gpu_hour, middle[alike.codes]
         within = (usd >= standard / MAX_RATIO) & (usd <= standard * MAX_RATIO)  # false without a standard
-        told = offers.column("ask_count").is_in(lambda asks: (asks or 0) >= FEWEST_ASKS)
-        suspects = ~within | told | ~offers.origin.equals(UNTOLD)
+        suspects = ~within | offers.kind.equals("marketplace") | ~offers.origin.equals(UNTOLD)
         for at in np.flatnonzero(suspects).tolist():
             suspects[at] = self._standard_of_doubt(offers[at]) is not None
         return suspects
+
+    def _key(self, offer: Offer) -> _Key:
+        origin = self._hand(offer).origin
+        return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider, origin)
 
     def _hand(self, offer: Offer) -> _Hand:
         return _Hand(_name(offer.provider), self._origins.get(offer_key(offer), UNTOLD))
@@ -299,23 +315,26 @@ class AskedPrices:
     def _find_standard(self, key: _Key) -> Standard | None:
         """Return what the others ask for the same; None where nobody does, or no such price is judged.
 
-        Asked are those of the same kind who are paid alike, else all who are paid alike, else all.
+        Asked are those of the same kind who are paid alike, else all who are paid alike, else all: of a
+        stranger's table those in other tables, before anybody beside it.
         """
         if key.pricing is Pricing.OWNED or key.kind in NOT_RANKED:
             return None
         scopes: list[_Scope] = [(key.pricing, key.kind == "marketplace"), (key.pricing, None), (None, None)]
-        for loosened, scope in enumerate(scopes):
-            others = self._voices(key.gpu_key, scope).of_others(_name(key.provider))
-            if others is not None:
-                provider_count, median_usd = others
-                return Standard(median_usd, provider_count, loosened)
+        for origin in dict.fromkeys((key.origin, UNTOLD)):
+            for loosened, scope in enumerate(scopes):
+                others = self._voices(key.gpu_key, scope, origin).of_others(_name(key.provider))
+                if others is not None:
+                    provider_count, median_usd = others
+                    return Standard(median_usd, provider_count, loosened)
         return None
 
-    def _find_voices(self, gpu_key: str, scope: _Scope) -> _Voices:
+    def _find_voices(self, gpu_key: str, scope: _Scope, origin: str) -> _Voices:
         """Return the one price for which each provider stands [USD per GPU-hour]."""
         found: dict[str, list[float]] = {}
         for pay, hand, prices in self._prices_of(gpu_key):
-            if scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
+            is_another_hand = origin == UNTOLD or hand.origin != origin
+            if is_another_hand and scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
                 found.setdefault(hand.provider, []).extend(prices)
         voices = {name: median(prices) for name, prices in found.items()}
         return _Voices(voices, sorted(voices.values()))
@@ -375,10 +394,6 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
 def name_of(offer: Offer) -> str:
     """Return who sells what and where, safe to print."""
     return plain(full_name(offer), 80)
-
-
-def _key(offer: Offer) -> _Key:
-    return _Key(offer.gpu_key, offer.pricing, offer.kind, offer.provider)
 
 
 def _pay(offer: Offer) -> _Pay:

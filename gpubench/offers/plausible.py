@@ -26,9 +26,14 @@ MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
 
 _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 
+LEAST_USD_PER_UNIT, MOST_USD_PER_UNIT = 1e-7, 10.0
+"""A rial is worth millionths of a dollar, a dong or a rupiah 0.00004 to 0.00006, a dinar of Kuwait 3.25."""
+
 MAX_GPU_COUNT = 1024
 MAX_VCPUS = 100_000.0
 MAX_RAM_GIB = 1_000_000.0
+MAX_DISK_BYTES = 1e18
+MAX_BYTES_PER_S = 1e13
 MAX_CELL_CHARACTERS = 600
 
 
@@ -65,8 +70,9 @@ def price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> D
 def exchange_rate(text: str) -> Decimal:
     """Return what a unit of a currency is worth [USD], or raise with the reason."""
     value = figure_in(text)
-    if value is None or value <= 0:
-        raise ImplausibleError(f"exchange rate {text[:40]!r} is not a number above 0")
+    if value is None or not LEAST_USD_PER_UNIT <= value <= MOST_USD_PER_UNIT:
+        limits = f"{LEAST_USD_PER_UNIT:.7f} to {MOST_USD_PER_UNIT:g} USD"
+        raise ImplausibleError(f"exchange rate {text[:40]!r} is not a number from {limits}")
     return Decimal(text)
 
 
@@ -291,6 +297,14 @@ OFFER_RULES: Mapping[str, _Rule] = {
     "ask_count": _up_to(MAX_ASK_COUNT),
     "ask_median_usd_per_hour": _check_ask_median,
     "seller": lambda seller, offer, _: check_seller(seller, offer.kind),
+    "is_floor": _anything,
+    "host_id": check_text,
+    "machine_id": check_text,
+    "reliability": _up_to(1.0),
+    "pcie_bytes_per_s": _up_to(MAX_BYTES_PER_S),
+    "download_bytes_per_s": _up_to(MAX_BYTES_PER_S),
+    "upload_bytes_per_s": _up_to(MAX_BYTES_PER_S),
+    "disk_bytes": _up_to(MAX_DISK_BYTES),
 }
 """What each field of an offer may say; a test finds a field without a rule."""
 

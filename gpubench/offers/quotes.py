@@ -22,7 +22,7 @@ from gpubench.names import tpu_slice
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.sources import Complete, Quote, Said, Unread
+from gpubench.offers.sources import Complete, HostFacts, Quote, Said, Unread
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import GIB, plain
@@ -75,7 +75,7 @@ def _named_alone(quote: Quote) -> Quote:
     """Return the offer that a quote names, with nothing else of it, at a price that stands for none."""
     unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
     kind = "vm" if quote.kind == "free" else quote.kind
-    return msgspec.structs.replace(quote, price="1", kind=kind, **unsaid)
+    return msgspec.structs.replace(quote, price="1", kind=kind, host=HostFacts(), **unsaid)
 
 
 def _offer(quote: Quote, retrieved_at: str) -> Offer:
@@ -109,6 +109,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         ask_count=quote.ask_count,
         ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
         seller=quote.seller,
+        **msgspec.structs.asdict(quote.host),
     )
     plausible.check(offer, price_day(retrieved_at[:10]) + timedelta(days=1))
     return offer

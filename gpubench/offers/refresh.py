@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -238,7 +239,8 @@ def take_over(
     """Read a published snapshot and write one of one's own, of all that is known afterwards.
 
     Args:
-        url: Where the snapshot lies, as ``gpubench offers refresh`` writes it.
+        url: Where the snapshot lies, as ``gpubench offers refresh`` writes it. It is held to the SHA-256 in
+            URL#sha256=HASH, else to that in URL.sha256.
         transport: The way to the network.
         results: Results folder; None is the default one.
         only: Sources or clouds to take; empty is every one.
@@ -249,7 +251,8 @@ def take_over(
         What was done; ``path`` is None where nothing in it is newer than what is here.
 
     Raises:
-        SourceError: If the URL cannot be read, is no snapshot, holds no offer, or is dated in the future.
+        SourceError: If the URL or its hash cannot be read or they differ, or it is no snapshot, holds no
+            offer, or is dated in the future.
         MisuseError: If the URL is of a kind that is never read, or the snapshot has none of ``only``.
         StorageError: If the result cannot be written.
     """
@@ -274,14 +277,27 @@ def take_over(
 
 
 def _published(url: str, transport: Transport, present: datetime) -> ReadSnapshot:
-    who = plain(url, 200)
-    written = decode(transport(url), SnapshotAsWritten, f"{who} is not a price snapshot: it")
+    place, _, digest = url.partition("#sha256=")
+    who = plain(place, 200)
+    raw = transport(place)
+    if sha256(raw).hexdigest() != (digest or _digest_beside(place, transport)).lower():
+        raise SourceError(f"{who} is not what its SHA-256 says: it was cut or changed; try again later")
+    written = decode(raw, SnapshotAsWritten, f"{who} is not a price snapshot: it")
     if written.schema_version > SNAPSHOT_VERSION:
         raise SourceError(f"{who} is of a newer gpubench: upgrade gpubench")
     try:
         return believable(written, latest_day(present.date(), days_ahead=1))
     except ValueError as reason:
         raise SourceError(f"{who} is not taken: {reason}") from None
+
+
+def _digest_beside(place: str, transport: Transport) -> str:
+    """Return the SHA-256 that a publisher lays beside a snapshot, as ``sha256sum`` writes it."""
+    try:
+        words = transport(f"{place}.sha256").decode("ascii", "replace").split()
+    except SourceError as error:
+        raise SourceError(f"{error}; without that hash, name one: --from URL#sha256=HASH") from None
+    return words[0] if words else ""
 
 
 def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:

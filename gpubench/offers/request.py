@@ -26,7 +26,10 @@ from gpubench.options import (
 )
 from gpubench.pricings import Pricing
 
-KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
+KINDS = (
+    *("vm", "marketplace", "serverless", "historic", "attach-fee", "free"),
+    *("index", "not-orderable", "capacity-block", "cluster"),
+)
 KIND_SYNONYMS = {
     "": "vm",
     **dict.fromkeys(("cloud", "instance", "machine", "virtual-machine", "vps"), "vm"),

@@ -18,6 +18,7 @@ from gpubench.files import NOT_JSON, TABLE_BYTES, cause_of, many_objects, read_j
 from gpubench.folders import data_table, require_folder, results_root
 from gpubench.models import Offer, Pricing
 from gpubench.offers.columns import BY_USER
+from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import check, check_stamp
 from gpubench.offers.table import (
     Coverage,
@@ -25,6 +26,7 @@ from gpubench.offers.table import (
     OfferTable,
     SetAside,
     newest_day,
+    offer_key,
     overlay,
     require_usable,
     up_to,
@@ -116,7 +118,7 @@ def load_offers(
     require_folder(root)
     folder = offers_folder(root)
     with many_objects():
-        tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
+        tables = [embedded_offers(as_of), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
             from gpubench.offers.cleaning import read_own  # pandas, for a person's table alone
 
@@ -178,9 +180,19 @@ def offers_folder(results: Path | None) -> Path:
 
 
 @cache
-def embedded_offers() -> OfferTable:
-    """Return the dated price table that is shipped."""
-    return OfferTable(offers=tuple(data_table("offers.csv", Offer)))
+def embedded_offers(as_of: date | None = None) -> OfferTable:
+    """Return the prices that are shipped: of each offer the newest until a day, over its earlier ones."""
+    table = OfferTable(offers=data_table("offers.csv", Offer))
+    table = table if as_of is None else up_to(table, as_of)
+    histories: dict[OfferKey, list[Offer]] = {}
+    for offer in table.offers:
+        histories.setdefault(offer_key(offer), []).append(offer)
+    layers: dict[int, list[Offer]] = {0: []}
+    for prices in histories.values():
+        for age, offer in enumerate(sorted(prices, key=lambda each: price_day(each.price_date))):
+            layers.setdefault(age, []).append(offer)
+    newest = overlay(OfferTable(offers=layer) for layer in layers.values())
+    return msgspec.structs.replace(newest, set_aside=table.set_aside)
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:

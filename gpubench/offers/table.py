@@ -19,10 +19,17 @@ from gpubench.units import count, plain
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
+LEAST_PCIE_BYTES_PER_S = 5e9
+"""Measured to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
+
 NOT_RANKED = {
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
     "free": "free of charge: there is no throughput per dollar",
     "historic": "a historic price: kept for comparison, not on sale",
+    "index": "a figure of a market: nobody offers it",
+    "not-orderable": "listed by its provider, but not to be ordered",
+    "capacity-block": "a block of capacity: paid ahead, for set dates",
+    "cluster": "a cluster of machines: what its network costs a job is not predicted",
 }
 """Kinds of offers whose price is no price of a machine today, and why they are only listed."""
 

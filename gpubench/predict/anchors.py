@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from gpubench.findings import is_unfounded
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -74,16 +75,17 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
     shared one, or one that the specification table does not know.
     """
     recipe = question.profile.recipe
-    alone = [r for r in _read(question, own, reference) if r.case.gpu_count == 1]
+    every = _read(question, own, reference)
+    alone = [r for r in every if r.case.gpu_count == 1 and not is_unfounded(r.findings)]
     return [r for r in alone if r.case.recipe == recipe.at(r.case.precision)] + _loops(question)
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     """Every measurement whose peak memory tells of the question's workload and task, the newest first.
 
-    By any recipe and on any number of GPUs: those start no prediction of the speed of one, but each is the
-    memory of its own case. Those of the shipped runs are none of them: the model is held against them
-    (docs/memory.md, "Own readings").
+    By any recipe, on any number of GPUs and on a busy host: those start no prediction of the speed of one,
+    but each is the memory of its own case. Those of the shipped runs are none of them: the model is held
+    against them (docs/memory.md, "Own readings").
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
@@ -108,13 +110,13 @@ def _is_of(question: Question, m: Measurement) -> bool:
         and m.case.framework == question.framework
         and m.status is Status.OK
         and bool(m.samples_per_s)
-        and not is_disturbed(m)
+        and not any(finding.kind in DISTURBED for finding in m.findings)
     )
 
 
 def is_disturbed(measurement: Measurement) -> bool:
-    """Whether something beside the case had a part in the figure."""
-    return any(f.kind in DISTURBED for f in measurement.findings)
+    """Whether something beside the case had a part in the figure, or nothing proves its precision."""
+    return is_unfounded(measurement.findings) or any(f.kind in DISTURBED for f in measurement.findings)
 
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:

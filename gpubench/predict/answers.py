@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats
+from gpubench.draws import normals
 from gpubench.findings import describe
 from gpubench.labels import gpu_name
 from gpubench.models import Estimate
@@ -63,12 +63,14 @@ class Predictions(dict[str, Estimate | Refusal]):
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
+    from gpubench.record.shared import readings_by
+
     calibration = load_calibration()
     return {
         "schema_version": PREDICTION_VERSION,
         "calibrated": calibration.fitted,
         "estimates": [
-            msgspec.to_builtins(a.flat()) | {"reasons": reasons(a)}
+            msgspec.to_builtins(a.flat()) | {"reasons": reasons(a), "shared": readings_by(a.gpu_key, a.case)}
             for a in answers.values()
             if isinstance(a, Estimate)
         ],
@@ -155,16 +157,27 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
     groups: dict[tuple[str, ...], Floats] = {}
     result = np.empty((len(estimates), n))
     for row, estimate in enumerate(estimates):
-        error = random_of(seed, "gpu", estimate.gpu_key).standard_normal(n)
-        if estimate.basis == "predicted" and share:
-            start = ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
+        error = normals(n, seed, "gpu", estimate.gpu_key)
+        start = start_of(estimate)
+        if start and share:
             if start not in groups:
-                groups[start] = random_of(seed, *start).standard_normal(n)
+                groups[start] = normals(n, seed, *start)
             error = math.sqrt(share) * groups[start] + math.sqrt(1 - share) * error
         rates = estimate.samples_per_s * np.exp(log_deviation(estimate) * error)
-        most = estimate.high if estimate.high is not None and _is_cut_off(estimate) else math.inf
-        result[row] = np.minimum(rates, most)
+        result[row] = np.minimum(rates, most_of(estimate))
     return result
+
+
+def start_of(estimate: Estimate) -> tuple[str, ...] | None:
+    """Return the name of what a prediction starts from, whose error it shares; None of what was measured."""
+    if estimate.basis != "predicted":
+        return None
+    return ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
+
+
+def most_of(estimate: Estimate) -> float:
+    """Return the throughput that no draw goes beyond [samples/s]; infinite where there is no such end."""
+    return estimate.high if estimate.high is not None and _is_cut_off(estimate) else math.inf
 
 
 def _is_cut_off(estimate: Estimate) -> bool:
@@ -172,12 +185,6 @@ def _is_cut_off(estimate: Estimate) -> bool:
     if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
         return False
     return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2
-
-
-def random_of(seed: int, *names: str) -> np.random.Generator:
-    """Return the random numbers of whatever has these names, wherever it stands among others."""
-    digest = hashlib.blake2b("\0".join(names).encode(), digest_size=16).digest()
-    return np.random.default_rng((seed, int.from_bytes(digest)))
 
 
 def log_deviation(estimate: Estimate) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gpubench.profile.cache import (
     classic_names,
+    known_profile,
     load_profiles,
     profile_of,
     profiles_of,
@@ -14,4 +15,12 @@ from gpubench.profile.cache import (
     traced_once,
 )
 
-__all__ = ["classic_names", "load_profiles", "profile_of", "profiles_of", "run_names", "traced_once"]
+__all__ = [
+    "classic_names",
+    "known_profile",
+    "load_profiles",
+    "profile_of",
+    "profiles_of",
+    "run_names",
+    "traced_once",
+]

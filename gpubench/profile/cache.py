@@ -20,11 +20,13 @@ from typing import Any
 import msgspec
 
 from gpubench.children import run_child
+from gpubench.decoders import find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes, write_log
 from gpubench.models import Recipe, WorkloadProfile
 from gpubench.precisions import in_memory
+from gpubench.profile import decoder_step
 from gpubench.units import format_duration, plain
 from gpubench.user_model import HUGGING_FACE, is_own
 from gpubench.workload import Workload, check_recipe
@@ -99,6 +101,19 @@ def load_profiles() -> Mapping[str, WorkloadProfile]:
     """Read the shipped profiles of the standard workloads, by name."""
     profiles = msgspec.json.decode(data_bytes(PROFILES_FILE), type=tuple[WorkloadProfile, ...])
     return MappingProxyType({p.name: p for p in profiles})
+
+
+def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadProfile | None:
+    """Return the profile of a standard workload or a published decoder by its name; None of any other model.
+
+    Args:
+        name: As a person typed it.
+        recipe: Of a decoder, whose profile is computed from its shape; a workload has its own.
+    """
+    found = load_profiles().get(name)
+    if found is None and (decoder := find_decoder(name)):
+        return decoder_step.profile_at(decoder, plain(name), recipe)
+    return found
 
 
 def classic_names() -> tuple[str, ...]:
@@ -182,14 +197,18 @@ def profile_of(
 
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
     """The profile from the package; None where the workload or its recipe is to be traced."""
-    usual = None if is_own(reference) else load_profiles().get(reference)
+    usual = None if is_own(reference) else known_profile(reference)
     if usual is None:
         if not is_own(reference) and reference not in workload_names():
             from gpubench.discovery import load_workload
 
             load_workload(reference)  # an unknown name: says so, with the names that come near
         return None
-    return _by_recipe(usual, asked)
+    if reference in load_profiles():
+        return _by_recipe(usual, asked)
+    recipe = asked.recipe(usual)
+    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
+    return known_profile(reference, recipe)
 
 
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
+from gpubench.draws import normals, uniforms
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, TaskKind, WorkloadProfile
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.predict.answers import random_of
 from gpubench.recommend import economics
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.prices import Market, Prices, prices_of
@@ -276,8 +276,7 @@ def candidates_of(
     half_width = np.hypot(
         half_width, Z90 * LINK_SIGMA * _lost_on_unread_links(offers, scalings, machines.codes)
     )
-    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
-    delivered = economics.delivered_share(lost)
+    delivered = delivered_by(request, offers)
     vcpu_limit = np.full(len(offers), np.inf)  # where no limit is known
     if photograph_share:
         vcpu_limit = delivered * offers.vcpus.figures(
@@ -314,6 +313,12 @@ def candidates_of(
         prices=prices,
         work=work,
     )
+
+
+def delivered_by(request: RankRequest, offers: Offers) -> Floats:
+    """Return the share of its throughput that each offer keeps: less than 1 where spot loses work."""
+    lost = np.where(offers.pricing.equals(Pricing.SPOT), request.spot_lost, 0.0)
+    return np.asarray(economics.delivered_share(lost))
 
 
 def _lost_on_unread_links(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
@@ -401,7 +406,7 @@ def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
     for gpu in np.unique(gpus[spread > 0]).tolist():  # one error of its scaling, whatever the count
-        off = random_of(request.seed, "scaling", pool.speeds.keys[gpu]).standard_normal(request.draws)
+        off = normals(request.draws, request.seed, "scaling", pool.speeds.keys[gpu])
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
         rate[scaled] *= np.exp(off * spread[scaled][:, None])
     vcpu_limit = pool.vcpu_limit[rows]
@@ -425,8 +430,8 @@ def startup_factors(request: RankRequest, pool: Candidates, rows: Indices) -> Fl
     for machine in np.unique(machines).tolist():
         (at, *_), alike = np.flatnonzero(machines == machine), machines == machine
         gpu, gpu_count = pool.speeds.keys[pool.gpu[rows[at]]], int(pool.count[rows[at]])
-        moves = random_of(request.seed, "start", gpu, str(gpu_count)).uniform(-1, 1, request.draws)
-        factors[alike] = farthest_startup(request) ** moves
+        moves = uniforms(request.draws, request.seed, "start", gpu, str(gpu_count))
+        factors[alike] = farthest_startup(request) ** (2 * moves - 1)
     return factors
 
 
@@ -441,4 +446,4 @@ _DRAWN_SHARE = 0.9
 
 def feed_errors(seed: int, draws: int) -> Floats:
     """Return (D,) by what factor hosts prepare more than is assumed: one for all of them in each draw."""
-    return np.exp(FEED_SIGMA * random_of(seed, "feeding").standard_normal(draws))
+    return np.exp(FEED_SIGMA * normals(draws, seed, "feeding"))

@@ -11,7 +11,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
 from gpubench.options import check_fields, spelled
 from gpubench.predict.question import task_of
-from gpubench.profile import load_profiles
+from gpubench.profile import known_profile
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 
 SHARES_TOLERANCE = 0.011
@@ -43,7 +43,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     Raises:
         MisuseError: If training was asked for by name there.
     """
-    known = [load_profiles().get(name) for name in request.workload_names]
+    known = [known_profile(name) for name in request.workload_names]
     if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):
         return request
     for profile in filter(None, known):

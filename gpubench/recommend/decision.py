@@ -28,6 +28,7 @@ from gpubench.recommend.chances import CHANCES, chances_of
 from gpubench.recommend.changes import change_of
 from gpubench.recommend.economics import delivered_share
 from gpubench.recommend.eligible import Eligible
+from gpubench.recommend.hosts import unsaid
 from gpubench.recommend.owning import SESSION_HOURS, Ownership, pays
 from gpubench.recommend.rows import best_places, rows_of, runner_up
 from gpubench.recommend.speeds import largest_of
@@ -63,7 +64,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         row=row,
         condition=condition,
         **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
-        price_note=offer.note if machine is None or condition is PriceCondition.QUOTED else machine.source,
+        price_note=offer.note if machine is None else machine.price_note,
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=tuple(filter(None, dict.fromkeys(regions))),
@@ -73,6 +74,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
         feed_images_per_s=images_per_s,
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
         also_at=tuple(_elsewhere(offer, among, same)),
+        host_unsaid=() if machine is not None else tuple(unsaid(offer, found.finder.evidence.host)),
     )
 
 

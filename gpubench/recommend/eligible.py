@@ -18,9 +18,9 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of
 from gpubench.measure.request import RunRequest
-from gpubench.models import Estimate, Execution, Offer
+from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.dates import USUAL_DRIFT, asks_of
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, asks_of, dated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.options import asked_recipe, words_of
@@ -36,6 +36,7 @@ from gpubench.recommend.filters import (
     Exclusion,
     apply,
     filters_of,
+    gates_of,
     leave_out_doubted,
     nothing_left,
     payment_filters,
@@ -83,7 +84,10 @@ class FilterResult:
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why the price of an offer that ranks is doubtful, in a few words; None where it is not."""
-        return self.doubts.get(offer_key(offer)) or self.asked.caution(offer)
+        age = age_days(offer.price_date, self.market.today)
+        is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
+        old = f"a price of {dated(offer.price_date, age)}" if is_old else None
+        return self.doubts.get(offer_key(offer)) or old or self.asked.caution(offer)
 
 
 def sift(
@@ -111,7 +115,8 @@ def sift(
     every = Offers.of(offers)
     asked, machines = AskedPrices(every), {**for_sale, **owned}
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    hosts = every.where(every.kind.equals("marketplace"))  # whatever else the buyer rules out
+    told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"})
+    hosts = every.where(told)  # whatever else the buyer rules out
     asks = asks_of(leave_out_doubted(request, asked, hosts).kept)
     market = prices.Market(today, asks, drift, shares)
     filters = list(filters_of(request, every, market, machines))
@@ -307,18 +312,8 @@ def eligible(
     Raises:
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
-    keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
-    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
-    speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
-    without_room = evidence.without_room if request.one_job_over_all_gpus else None
-    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
-    kept, unknown = finder.runnable(filtered.kept)
-    kept, dear = within_the_sum(request, kept, filtered.machines)
-    if not len(kept):
-        _refuse_never_predicted(request, unknown)
-    excluded = [*filtered.excluded, *unknown, *dear]
-    _require(kept, filtered.every, excluded)
-    work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
+    finder, kept, excluded = runnable_of(request, filtered, evidence_for, drawer)
+    work = work_of(request, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     finder = replace(finder, request=request, work=work)
@@ -330,6 +325,34 @@ def eligible(
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order[:1] if first_only else order)
     return Eligible(finder, pool, order, chances, excluded)
+
+
+def runnable_of(
+    request: RankRequest,
+    filtered: FilterResult,
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    drawer: Drawer | None = None,
+) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
+    """Return what is known of the offers, which of them can do the work, and what is left out so far.
+
+    Args as ``eligible``.
+
+    Raises:
+        MisuseError: If none can; the message says which filter removed how many.
+    """
+    keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
+    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
+    speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
+    without_room = evidence.without_room if request.one_job_over_all_gpus else None
+    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
+    kept, unknown = finder.runnable(filtered.kept)
+    kept, without = apply(list(gates_of(evidence.host)), kept)
+    kept, dear = within_the_sum(request, kept, filtered.machines)
+    if not len(kept):
+        _refuse_never_predicted(request, unknown)
+    excluded = [*filtered.excluded, *unknown, *without, *dear]
+    _require(kept, filtered.every, excluded)
+    return finder, kept, excluded
 
 
 def unit_of(speeds: Speeds) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gpubench.findings import is_unfounded
 from gpubench.interval import Interval
 from gpubench.models import (
     Case,
@@ -31,7 +32,9 @@ from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.profile import profile_of, profiles_of
-from gpubench.recommend.candidates import UsualJob, usual_job
+from gpubench.recommend.candidates import IMAGENET_IMAGES, UsualJob, usual_job
+from gpubench.recommend.hosts import NOTHING_ASKED, HostNeed
+from gpubench.recommend.hosts import need_of as host_need_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import (
     INDEPENDENT,
@@ -83,6 +86,7 @@ class Evidence:
         independent: How well a job on each goes on beside the others; None where no run tells.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
         usual_job: The job by which the workload is known, where it is one.
+        host: What the job takes of the host around the GPUs.
     """
 
     answers: Mapping[str, Answers]
@@ -91,6 +95,7 @@ class Evidence:
     without_room: Refuser | None = None
     photographs: frozenset[str] = frozenset()
     usual_job: UsualJob | None = None
+    host: HostNeed = NOTHING_ASKED
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
@@ -103,13 +108,17 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
     scaler, without_room = _sharers(request, questions, specs, runs)
     one = next(iter(profiles.values()))
+    usual = usual_job(one, one.task_for(request.task)) if len(profiles) == 1 else None
+    is_usual = usual is not None and request.job_samples is None
+    images = float(IMAGENET_IMAGES if is_usual else request.dataset_size or 0.0)
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
         independent=_side_by_side(runs),
         without_room=without_room,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
-        usual_job=usual_job(one, one.task_for(request.task)) if len(profiles) == 1 else None,
+        usual_job=usual,
+        host=host_need_of(profiles.values(), request.task, images),
     )
 
 
@@ -303,6 +312,7 @@ def measured_by_the_user(
         for measurement in run.measurements:
             distance = _distance(question, measurement.case)
             usable = measurement.status is Status.OK and measurement.samples_per_s is not None
+            usable = usable and not is_unfounded(measurement.findings)
             if usable and distance is not None and (key not in best or distance <= best[key][0]):
                 best[key] = (distance, measurement, run)
     return {key: _estimate(key, measurement, run) for key, (_, measurement, run) in best.items()}

@@ -17,28 +17,24 @@ import numpy as np
 from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name, gpus_of, offer_name
-from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
+from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
 from gpubench.names import nearest, normalize
 from gpubench.offers.columns import Offers, kinds_of
-from gpubench.offers.dates import age_days
+from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
 from gpubench.offers.hardware import card_prices
-from gpubench.offers.listing import is_in, known_providers, known_regions
+from gpubench.offers.listing import is_in, known_providers, known_regions, outdated
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
-from gpubench.offers.table import NOT_RANKED
+from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.options import unknown_name
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.factors import cooling_of, factor_filters
-from gpubench.recommend.owning import (
-    PSU_SHARE,
-    UNKNOWN_SLOTS,
-    Ownership,
-    is_a_computer,
-)
+from gpubench.recommend.hosts import HostNeed, lacks_disk, lacks_lanes, lacks_ram
+from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.prices import Market, expected_usd_per_hour, prices_of
-from gpubench.recommend.request import HOST_PSU_W, HOST_SLOTS, RankRequest
+from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import NO_GPU_NEAR, known_keys, load_specs, nearest_keys
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
-from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
+from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
 _ROUNDING = 1e-9
 BUY = "--buy"
@@ -50,7 +46,9 @@ PURCHASE = "--max-purchase-usd"
 NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
 WITHOUT_A_FAN = "a card without a fan"
-HOST_LIMITS = ("--circuit-watts", "--psu-watts", "--slots", WITHOUT_A_FAN, "--jobs-per-month")
+MODULE = "a module that is sold with a server"
+HOST_LIMITS = ("--circuit-watts", "--psu-watts", "--slots", WITHOUT_A_FAN, MODULE, "--jobs-per-month")
+NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,11 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     return tuple(found)
 
 
-def nothing_left(total: int, excluded: Sequence[Exclusion]) -> MisuseError:
+class NothingLeftError(MisuseError):
+    """Nothing is left to rank, whatever the limits of the job are."""
+
+
+def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
     """Return the error of an empty answer: which option removed how many, and what would fix it.
 
     Args:
@@ -153,13 +155,13 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> MisuseError:
         excluded: All of them, those that fell last at the end.
     """
     if not total:
-        return MisuseError(
+        return NothingLeftError(
             "no price is dated on or before the day of --as-of: ask for a later day, or give prices of that "
             "time with --offers"
         )
     counts = Counter(each.option for each in excluded)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
-    return MisuseError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
+    return NothingLeftError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
 
 
 def _fix(excluded: Sequence[Exclusion]) -> str:
@@ -200,7 +202,7 @@ def filters_of(
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
     yield Filter(
-        "being historic or a GPU without its machine",
+        "being no offer of a machine today",
         lambda offer, _: NOT_RANKED.get(offer.kind),
         fields=("kind",),
     )
@@ -210,9 +212,17 @@ def filters_of(
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
     yield from _place_filters(request, offers)
+    if request.max_price_age_days is None:
+        old = outdated(offers, market.today)
+        yield Filter(
+            "being old, with newer prices beside it (--max-price-age ranks them)",
+            lambda offer, _: old.get(offer_key(offer)),
+            suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
+        )
     yield from _figure_filters(request, market)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
     yield _software_filter(request, offers)
+    yield from _card_filters(request, offers, market, machines)
     yield from host_filters(request, machines)
 
 
@@ -232,14 +242,39 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
     if not request.spot:
         words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
         unwanted.setdefault(Pricing.SPOT, words)
-    if not request.reserved:
-        words = ("no commitments (--reserved adds them)", "a commitment; --reserved ranks these too")
+    if request.commit is None:
+        words = ("no commitments (--commit adds them)", "a commitment; --commit 1y or 3y ranks these too")
         unwanted.setdefault(Pricing.RESERVED, words)
-    return [_paid_otherwise(pricing, *unwanted[pricing]) for pricing in pricings if pricing in unwanted]
+    found = [_paid_otherwise(pricing, *unwanted[pricing]) for pricing in pricings if pricing in unwanted]
+    return found if request.commit is None else [*found, _term_filter(request.commit)]
+
+
+def _term_filter(commit: str) -> Filter:
+    def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
+        is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == COMMITMENTS[commit]
+        return None if is_meant else f"a commitment of {count(offer.term_years or 0, 'year')}"
+
+    return Filter("--commit", another_term, fields=("pricing", "term_years"))
 
 
 def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
     return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, fields=("pricing",))
+
+
+def gates_of(need: HostNeed) -> Iterator[Filter]:
+    """Yield what a rented host must have for a job, each where a column tells it."""
+    for name, lacks, fields in (
+        ("too little RAM in the host", lacks_ram, ("ram_bytes", "gpu_count")),
+        ("too small a disk in the host", lacks_disk, ("disk_bytes",)),
+        ("GPUs on a riser", lacks_lanes, ("pcie_bytes_per_s",)),
+    ):
+
+        def reason(
+            offer: Offer, _: GpuSpec | None, lacks: Callable[[Offer, HostNeed], str | None] = lacks
+        ) -> str | None:
+            return lacks(offer, need)
+
+        yield Filter(name, reason, fields=fields)
 
 
 def leave_out_doubted(request: RankRequest, asked: AskedPrices, offers: Offers) -> Doubted:
@@ -361,6 +396,31 @@ def _without_kernels(spec: GpuSpec) -> str:
     )
 
 
+def _card_filters(
+    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
+) -> Iterator[Filter]:
+    """Yield what leaves out cards of another condition, and prices that nobody asks today."""
+    named = match_gpus(request.gpus, sorted(offers.gpu_key.present))
+    sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit's launch price is called what it is
+
+    def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
+        machine, wanted = machines.get(offer), request.condition
+        is_meant = machine is None or machine.condition in {wanted, PriceCondition.QUOTED}
+        return None if is_meant or wanted is None else f"it is not sold {wanted}"
+
+    def not_asked(offer: Offer, _: GpuSpec | None) -> str | None:
+        machine = machines.get(offer)
+        if machine is None or machine.condition in sure or offer.gpu_key in named:
+            return None
+        age = age_days(machine.price_date, market.today)
+        if age > NOT_CURRENT_AFTER_DAYS:
+            return f"its price is {age} days old"
+        return "its price is what somebody plans with" if machine.is_planned else None
+
+    yield Filter("--condition", another_condition, owned=True)
+    yield Filter(NOT_ASKED_TODAY, not_asked, owned=True)
+
+
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
     """Yield what a machine must keep within: power, slots, air, and the hours of a month."""
     for limit in HOST_LIMITS:
@@ -374,15 +434,22 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
     """Return the limits that a machine exceeds, each with the reason; a limit that nobody knows has none."""
     circuit_w = request.circuit_watts or math.inf
-    psu_w = HOST_PSU_W if "psu_watts" in machine.assumed else request.psu_watts or math.inf
-    room = HOST_SLOTS if "slots" in machine.assumed else request.slots or math.inf
-    in_a_desktop = "host_usd" in machine.assumed and machine.host_usd > 0
+    host = machine.host
+    psu_w, room = request.psu_watts or math.inf, request.slots or math.inf
+    if host is not None:
+        psu_w = host.psu_watts if "psu_watts" in machine.assumed else psu_w
+        room = host.slots if "slots" in machine.assumed else room
+    in_a_desktop = host is not None and not host.has_airflow
+    in_a_desktop = in_a_desktop and "host_usd" in machine.assumed and machine.host_usd > 0
+    form = None if spec is None else spec.form_factor
+    is_module = (
+        host is not None and form not in {None, "PCIe"} and machine.condition is not PriceCondition.QUOTED
+    )
     has_fan = spec is None or cooling_of(spec) == "active"
     fan_words = " (--own-fan)" if request.own_fan else ": give the price of a server for it with --host-usd"
     board_w = None if spec is None else spec.board_power_w
     cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
-    width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
-    slots = 0.0 if is_a_computer(spec) else width * machine.gpu_count
+    slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     months = machine.utilization.likely
     reasons = {
         "--circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
@@ -392,6 +459,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
             f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (--psu-watts)"
         ),
         "--slots": f"its cards take {slots:g} slots, above {room} (--slots)",
+        MODULE: f"it is a module ({form}), which no host for cards takes",
         "--jobs-per-month": (
             f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work for "
             f"it: {math.ceil(months - _ROUNDING)} such machines do them"
@@ -402,6 +470,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         WITHOUT_A_FAN: not has_fan and (in_a_desktop or request.own_fan),
         "--psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
         "--slots": slots > room,
+        MODULE: is_module,
         "--jobs-per-month": months > 1 + _ROUNDING,
     }
     return {limit: why for limit, why in reasons.items() if is_beyond[limit]}

@@ -13,6 +13,7 @@ from gpubench.models import Answer, BuyOrRent, Choice, Job, PriceCondition, Rank
 from gpubench.offers.columns import Offers
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.commitments import on_commitments
 from gpubench.recommend.decision import beside, choice_of, decide, decisive_places, likely_use
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, unit_of
@@ -25,6 +26,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Chosen, leading, one_a_gpu, owned, rows_of
 from gpubench.recommend.speeds import Drawer
 from gpubench.recommend.verdict import fastest_and_cheapest_by_the_hour, verdict
+from gpubench.sentences import say
 from gpubench.units import count, format_duration, format_usd, plain
 
 
@@ -66,6 +68,7 @@ def judge_offers(
     ranking = msgspec.structs.replace(ranking, decision=decision)
     said = verdict(found, ranking, made)
     decisive = (
+        *([] if request.workloads or request.mix else [say("toy_mix")]),
         *_none_of_ones_own(request, found),
         *_had(found, made),
         *(each.text for each in said.beside),
@@ -74,6 +77,7 @@ def judge_offers(
     )
     return msgspec.structs.replace(
         ranking,
+        opening=tuple(on_commitments(found)),
         sentences=said.verdict,
         notes=(*decisive, *on_the_choice(request, decision), *notes_of(found, priced)),
         decisive_notes=len(decisive),
@@ -179,8 +183,14 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     answers = {}
     for name, place in _answers(found).items():
         row, chances = made[place], getattr(found.chances, f"p_{name}")
+        machine = filtered.owned.get(row.offer)
         answers[name] = Answer(
-            row=row, p_best=getattr(row, f"p_{name}"), toss_up=_toss_up(found, place, chances)
+            row=row,
+            condition=None if machine is None else machine.condition,
+            purchase_usd=None if machine is None else machine.purchase_usd,
+            host_usd=None if machine is None else machine.host_usd,
+            p_best=getattr(row, f"p_{name}"),
+            toss_up=_toss_up(found, place, chances),
         )
     doubts = (
         f"{gpu_name(each.row.offer.gpu_key)} at {why}"

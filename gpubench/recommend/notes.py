@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
+from statistics import median
 
 import numpy as np
 
@@ -75,9 +76,9 @@ def notes_of(found: Eligible, priced: Candidates) -> Iterator[str]:
 
 def _not_as_asked(request: RankRequest, pool: Candidates) -> Iterator[str]:
     """Yield what of the question the figures do not answer as it was asked."""
-    if request.reserved and Pricing.RESERVED not in pool.offers.pricing.present:
+    if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield (
-            "No price left to rank is a commitment, so --reserved adds none; "
+            "No price left to rank is a commitment, so --commit adds none; "
             "gpubench offers refresh --provider azure reads Azure's."
         )
     if request.batch_size == "max":
@@ -109,6 +110,9 @@ def on_the_choice(request: RankRequest, decision: Decision) -> Iterator[str]:
     yield from _on_the_price(choice)
     paid, other = recommended(decision), second_best(decision)
     yield from _on_vcpus(paid)
+    if paid.host_unsaid:
+        where = f"{gpus_of(paid.offer)} at {plain(paid.offer.provider, 40)}"
+        yield f"Of the host of {where} nobody says its {listing(paid.host_unsaid)}: ask before you pay."
     if other is not None and other.can_feed is False:
         yield from _on_vcpus(other)
 
@@ -233,12 +237,17 @@ def _far_from_others(market: AskedPrices, taken: Offers) -> Iterator[str]:
 
 
 def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
-    """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
+    """Say once how old the prices are, and what reads new ones: the command for those it reads."""
     rented = pool.offers.where(~pool.is_owned)
     ages = {day: age_days(day, today) for day in rented.price_date.present}
     is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
     old = Counter(rented.where(is_old).provider.cells())
+    if not len(rented):
+        return
+    middle = round(median(ages[day] for day in rented.price_date.cells()))
+    said = f"The median age of {count(len(rented), 'ranked price')} is {count(middle, 'day')}"
     if not old:
+        yield f"{said}."
         return
     # Only where a price is old: the sources take time to load.
     from gpubench.offers.sources import refreshed_providers
@@ -248,8 +257,8 @@ def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
     how = [f"gpubench offers refresh reads today's of {listing(sorted(read), most=8)}"] if read else []
     how += [f"those of {listing(others, most=3)} stand on {_PAGES[len(others) > 1]}"] if others else []
     yield (
-        f"{old.total():,} of {count(len(rented), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
-        f"of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."
+        f"{said}; {old.total():,} {'is' if old.total() == 1 else 'are'} over {STALE_AFTER_DAYS} days old, "
+        f"the oldest of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."
     )
 
 

@@ -20,17 +20,18 @@ from gpubench.errors import MisuseError
 from gpubench.labels import card_condition, gpu_name, gpus_of, offer_name
 from gpubench.models import BuyOrRent, Choice, GpuSpec, Offer, PriceCondition, Pricing, Row
 from gpubench.offers.columns import kinds_of
-from gpubench.offers.hardware import CardPrice, card_prices, parse_owned
+from gpubench.offers.hardware import PLANNING_VALUE, CardPrice, Host, card_prices, hosts, parse_owned
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import QUOTED, Candidates
 from gpubench.recommend.economics import HOURS_PER_MONTH
+from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
-from gpubench.recommend.request import HOST_PSU_W, HOST_SLOTS, HOST_USD, Range, RankRequest
+from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_percent, format_price
 
-HOST_W = 150.0
-"""What the machine around the cards draws at work [W], whether it is bought with them or there already."""
+MOST_CARDS = 8
+"""Cards of a set to buy at most: so many the largest host takes."""
 
 PSU_SHARE = 0.8
 """Share of its rating that a power supply is loaded to: cards exceed their board power for milliseconds."""
@@ -59,17 +60,14 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "pue": (f"PUE {_DEFAULTS.pue:g}", "pue"),
     "tariff_usd_per_kwh": ("${1:.2f} a kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
     "resale_usd": (f"resale at {_percent(_DEFAULTS.resale, 'the price')}", "resale"),
-    "host_usd": (f"{format_price(HOST_USD)} for the host", "host_usd"),
+    "host_usd": ("a {name} for {price_usd} as the host", "host_usd"),
     "idle_w": ("no power when idle", None),
     "psu_watts": (
-        f"a power supply of {HOST_PSU_W:,.0f} W (loaded to {format_percent(PSU_SHARE)} at most)",
+        f"a power supply of {{psu_watts:,.0f}} W (loaded to {format_percent(PSU_SHARE)} at most)",
         "psu_watts",
     ),
-    "host_w": (f"{HOST_W:.0f} W for the host", None),
-    "slots": (
-        f"{HOST_SLOTS} slots for cards ({UNKNOWN_SLOTS:g} for a card of unknown width)",
-        "slots",
-    ),
+    "host_w": ("{power_w:.0f} W for the host", None),
+    "slots": (f"{{slots:g}} slots for cards ({UNKNOWN_SLOTS:g} for a card of unknown width)", "slots"),
 }
 """What is assumed where it is not given: in words, and the field of the request that gives it."""
 
@@ -85,6 +83,9 @@ class Ownership:
         resale_usd: What they bring at the end.
         power_w, idle_w: All GPUs at work, and idle.
         host_w: The machine around them at work; none where what is owned is the whole machine.
+        host: The machine around cards, whose limits they keep to; None of a whole computer.
+        is_planned: Whether the price is one to plan with, that nobody was seen to ask.
+        price_note: What the price is, of a card or of the computer, and who states it.
         assumed: What was not given and holds a default.
     """
 
@@ -103,6 +104,9 @@ class Ownership:
     source: str
     host_usd: float = 0.0
     host_w: float = 0.0
+    host: Host | None = None
+    price_note: str | None = None
+    is_planned: bool = False
     condition: PriceCondition = PriceCondition.QUOTED
     assumed: tuple[str, ...] = ()
 
@@ -172,7 +176,7 @@ def ownerships(
     """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every card with a dated price.
 
     A quote for a GPU stands in place of those prices. Under a limit of the purchase, or for so many jobs a
-    month, one card and two of each are weighed, otherwise as many as asked for.
+    month, sets of 1 to 8 of each card are weighed, otherwise as many as asked for. A computer is sold whole.
 
     Args:
         request: Holds the quotes and the ranges of what they leave open.
@@ -203,16 +207,18 @@ def ownerships(
         for gpu_key, count, given in quotes
     ]
     several = request.max_purchase_usd is not None or request.jobs_per_month is not None
-    counts = (1, 2) if several else (1,)
+    counts = range(1, MOST_CARDS + 1) if several else range(1, 2)
     if request.count is not None:
-        counts = (request.count,)
+        counts = range(request.count, request.count + 1)
+    most_usd = math.inf if request.max_purchase_usd is None else request.max_purchase_usd
     quoted = {gpu_key for gpu_key, *_ in quotes}
-    for each in (price for price in card_prices() if request.buys and price.gpu_key not in quoted):
-        is_kit = is_a_computer(load_specs()[each.gpu_key])
-        found += [
-            _machine(request, power_w, each, count, {"host_usd": 0.0} if is_kit else {})
-            for count in ((1,) if is_kit else counts)
-        ]
+    for_sale = (price for price in card_prices() if request.buys and price.gpu_key not in quoted)
+    for each in (price for price in for_sale if load_specs()[price.gpu_key].board_power_w is not None):
+        if each.is_computer and (several or each.gpu_count == 1):
+            found.append(_machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}))
+        elif not each.is_computer:  # a single card that is too dear is told with its price
+            some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
+            found += [_machine(request, power_w, each, count, {}) for count in some]
     return found
 
 
@@ -236,14 +242,18 @@ def _machine(
     """Fill what a description leaves open: from the request's ranges, a measurement, the data sheet."""
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
     is_quoted = price.condition is PriceCondition.QUOTED  # what is owned has a host, cards to buy need one
-    usual_usd = 0.0 if is_quoted else HOST_USD
-    host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
-    purchase_usd = given.get("purchase_usd", float(price.price_usd) * gpu_count) + host_usd
     board_w = None if spec is None else spec.board_power_w
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
-    is_whole = spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
+    is_whole = price.is_computer or spec is None or is_a_computer(spec)  # a kit, this CPU, a Mac
+    is_any = is_quoted or request.host_usd is not None  # one that somebody has, or knows the price of
+    host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
+    usual_usd = 0.0 if is_quoted or host is None else host.price_usd
+    host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
+    cards_usd = float(price.price_usd) * (1 if price.is_computer else gpu_count)
+    purchase_usd = given.get("purchase_usd", cards_usd) + host_usd
+    around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
     if is_quoted or not host_usd:
@@ -263,7 +273,10 @@ def _machine(
         price_date=price.price_date,
         source=price.source,
         host_usd=host_usd,
-        host_w=0.0 if is_whole else HOST_W,
+        host_w=around_w if host is None else host.power_w,
+        host=host,
+        price_note=None if is_quoted else _price_note(price),
+        is_planned=price.statistic == PLANNING_VALUE,
         condition=price.condition,
         assumed=tuple(
             name
@@ -271,6 +284,37 @@ def _machine(
             if not (name in told or (field and request.was_given(field)))
         ),
     )
+
+
+def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
+    """Return the cheapest host that holds so many cards; where none does, the largest."""
+    has_fan = spec is None or cooling_of(spec) == "active"
+
+    def holds(host: Host) -> bool:
+        psu_watts, slots = request.psu_watts or host.psu_watts, request.slots or host.slots
+        return (
+            (has_fan or host.has_airflow)
+            and one_gpu_w * gpu_count + host.power_w <= psu_watts * PSU_SHARE
+            and slots_of(spec, gpu_count) <= slots
+        )
+
+    return next(filter(holds, hosts()), hosts()[-1])
+
+
+def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
+    """Return the slots that so many cards take."""
+    width = UNKNOWN_SLOTS if spec is None or spec.slot_count is None else spec.slot_count
+    return width * gpu_count
+
+
+def _price_note(price: CardPrice) -> str:
+    """Return what a price is: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)"."""
+    low, high = price.price_low_usd, price.price_high_usd
+    ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
+    each = "" if price.is_computer else "each "
+    what = ", ".join(filter(None, (f"{ends}{each}".strip() if ends else "", price.statistic)))
+    terms = f" ({price.license})" if price.license else ""
+    return f"{what}; {price.source}{terms}"
 
 
 def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
@@ -428,11 +472,17 @@ def pays(each: BuyOrRent) -> bool:
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
     """Say what was assumed of any of the machines, with its value; what was given is not among it."""
     found = {
-        "no host to pay for" if name == "host_usd" and not each.host_usd else _ASSUMABLE[name][0]
+        "no host to pay for" if name == "host_usd" and not each.host_usd else _assumption(name, each.host_usd)
         for each in machines
         for name in each.assumed
     }
     return sorted(found)
+
+
+def _assumption(name: str, host_usd: float | None) -> str:
+    host = next((each for each in hosts() if each.price_usd == host_usd), hosts()[0])
+    fields = msgspec.structs.asdict(host) | {"price_usd": format_price(host.price_usd)}
+    return _ASSUMABLE[name][0].format(**fields)
 
 
 def must_work(each: BuyOrRent) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
+from gpubench.draws import normals
 from gpubench.models import Asks, Offer
 from gpubench.offers.columns import Column, Offers, kinds_of
 from gpubench.offers.dates import (
@@ -26,7 +27,6 @@ from gpubench.offers.dates import (
     age_days,
     spread_of,
 )
-from gpubench.predict.answers import random_of
 from gpubench.stats import Z90
 
 
@@ -146,7 +146,7 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
             continue
         if its_group != group:
             group = its_group
-            walk = random_of(seed, "price", *prices.names(int(group))).standard_normal(draws)
+            walk = normals(draws, seed, "price", *prices.names(int(group)))
         np.exp(walk * its_sigma, out=move)
     return DrawnPrices(prices.expected[rows], moves, which.reshape(-1))
 

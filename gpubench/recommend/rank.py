@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.labels import card_condition, gpus_of
 from gpubench.models import (
     RANKING_SCHEMA,
     Choice,
@@ -22,18 +24,22 @@ from gpubench.models import (
 )
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
+from gpubench.offers.hardware import hosts
 from gpubench.offers.table import OfferTable
 from gpubench.options import takes_options_of
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.contradictions import check
+from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import FilterResult, sift
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
+from gpubench.recommend.filters import NothingLeftError
 from gpubench.recommend.judge import first_choice, judge_offers
 from gpubench.recommend.owning import Ownership, at_work, offer_of, ownerships
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest
 from gpubench.recommend.rows import Chosen
+from gpubench.sentences import say
 from gpubench.specs import require_spec
-from gpubench.units import count, plain
+from gpubench.units import count, format_duration, format_price, plain
 
 
 @takes_options_of(RankRequest)
@@ -71,7 +77,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     if request.reference_gpu != DEFAULT_REFERENCE_GPU:
         request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
-    runs, problems = _runs(request)
+    runs, problems = runs_of(request)
     machines, for_sale = _machines(request, runs, today)
 
     def filtered(asked: RankRequest) -> FilterResult:
@@ -93,13 +99,57 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         if first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
-    sifted = filtered(request)
+    try:
+        sifted = filtered(request)
+    except NothingLeftError as nothing:
+        return _instead_of_buying(request, nothing, only)
     notes = (*table.notes, *_set_aside(table), *problems)
     evidence_for = partial(gather, request, runs=runs)
-    ranking = judge_offers(request, sifted, evidence_for, notes=notes, clock=clock, only=only)
+    try:
+        ranking = judge_offers(request, sifted, evidence_for, notes=notes, clock=clock, only=only)
+    except NothingLeftError as nothing:
+        return _instead_of_buying(request, nothing, only)
     return with_lines(
         request, ranking, lambda asked: first_choice(asked, sifted, partial(gather, asked, runs=runs))
     )
+
+
+def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
+    """Answer what to rent where a sum buys nothing: what it would buy for a host at hand, and how many jobs.
+
+    Raises:
+        NothingLeftError: If no sum was given, or nothing to rent is left either.
+    """
+    sum_usd = request.max_purchase_usd
+    if sum_usd is None or request.rent_or_buy == "buy":
+        raise nothing
+    at_hand = msgspec.structs.replace(request, host_usd=0.0)
+    try:
+        with_pc = None if request.host_usd == 0 else ranked(at_hand, only).decision.choice
+    except NothingLeftError:
+        with_pc = None
+    renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
+    ranking = ranked(renting, only)
+    usd, cheapest = format_price(sum_usd), ranking.answers["cheapest"].row
+    opening = [say("buy_nothing", usd=usd)]
+    if with_pc is not None and with_pc.source == "own":
+        host_usd = hosts()[0].price_usd if request.host_usd is None else request.host_usd
+        opening = [
+            say("buy_none", usd=usd, host_usd=format_price(host_usd)),
+            say(
+                "buy_have_pc",
+                usd=format_price(with_pc.purchase_usd),
+                gpu=gpus_of(with_pc.offer),
+                condition=card_condition(with_pc.condition) or "new or used not stated",
+                hours=format_duration((with_pc.row.hours.value or 0.0) * SECONDS_PER_HOUR),
+            ),
+        ]
+    if cheapest.cost_usd.value:
+        jobs = math.floor(sum_usd / cheapest.cost_usd.value)
+        gpu = f"{gpus_of(cheapest.offer)} at {plain(cheapest.offer.provider, 30)}"
+        opening.append(say("buy_or_rent", gpu=gpu, jobs=f"{jobs:,}"))
+    opening += ranking.opening
+    return msgspec.structs.replace(ranking, opening=tuple(opening), max_purchase_usd=sum_usd)
 
 
 def _machines(
@@ -124,7 +174,8 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
     return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
 
 
-def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
+    """Return what was measured, here and on shipped cards, and what is to be said of the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
@@ -203,7 +254,8 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
     job, answered = ranking.decision.job, [each.row for each in ranking.answers.values()]
     rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
     places = {id(row): place for place, row in enumerate(rows)}
-    sentences = [(_KINDS[each.kind], each.text) for each in ranking.sentences]
+    sentences = [("answer", each) for each in ranking.opening]
+    sentences += [(_KINDS[each.kind], each.text) for each in ranking.sentences]
     return {
         "schema": RANKING_SCHEMA,
         "as_of": ranking.as_of,

@@ -46,9 +46,6 @@ JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 
 
-HOST_USD, HOST_PSU_W, HOST_SLOTS = 1000.0, 1200.0, 6
-"""Assumed where cards are to be bought and no host is given: a desktop, room for two cards of three slots."""
-
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
 STARTUP_MINUTES = 10.0
@@ -59,6 +56,9 @@ STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
 """What an hour of waiting counts unless somebody says otherwise [USD]."""
+
+COMMITMENTS = {"1y": 1, "3y": 3}
+"""Terms of commitments as they are asked for [years]."""
 
 SORTS: tuple[SortedBy, ...] = ("value", "time", "cost", "throughput")
 """Spelled out, since the models would be loaded with every help; a test holds them to ``SortedBy``."""
@@ -236,7 +236,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     regions: Annotated[tuple[str, ...], with_help(REGION, panel=WHICH)] = ()
     sellers: Annotated[tuple[str, ...], with_help(SELLER, panel=WHICH)] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
-    reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
+    commit: Annotated[
+        str | None,
+        Option(
+            "Also rank commitments of this term, and say from which use on they pay.",
+            WHICH,
+            choices=("1y", "3y"),
+        ),
+    ] = None
     count: Annotated[AtLeastOne | None, with_help(GPU_COUNT, panel=WHICH)] = None
     max_usd_per_hour: Annotated[NotNegative | None, with_help(MOST_USD_PER_HOUR, panel=WHICH)] = None
     max_price_age_days: Annotated[
@@ -283,7 +290,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = ()
     max_purchase_usd: Annotated[
         Positive | None,
-        Option("Buy the best one or two cards for at most this, host included [USD].", BUYING),
+        Option("Buy the best set of 1 to 8 cards or computer for at most this, host included [USD].", BUYING),
+    ] = None
+    condition: Annotated[
+        str | None, Option("Only cards of this condition.", BUYING, choices=("new", "used"))
     ] = None
     jobs_per_month: Annotated[
         Positive | None,
@@ -294,7 +304,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Price of the host, 0 where there is one [USD].",
             BUYING,
-            default=f"{HOST_USD:,.0f} for cards to buy, none for --have",
+            default="of the smallest host that holds the cards to buy, none for --have",
         ),
     ] = None
     psu_watts: Annotated[
@@ -302,7 +312,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Power supply of the host [W].",
             BUYING,
-            default=f"{HOST_PSU_W:,.0f} of a host to buy",
+            default="that of the host to buy",
         ),
     ] = None
     slots: Annotated[
@@ -310,7 +320,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Slots that the cards may take.",
             BUYING,
-            default=f"{HOST_SLOTS} of a host to buy",
+            default="those of the host to buy",
         ),
     ] = None
     years: Annotated[Positive, Option("Service life [years].", BUYING)] = 3.0

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from gpubench.findings import UNFOUNDED
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -34,7 +35,7 @@ from gpubench.predict.scaling import scaling
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.speeds import mean_of
 
-_UNFIT = frozenset({FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS})
+_UNFIT = UNFOUNDED | {FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS}
 MOST_EFFICIENT = 1.05
 """A measured efficiency above this is an error of the data, not a wonder."""
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpubench.interval import Interval
 from gpubench.models import Estimate, Row
-from gpubench.profile import load_profiles
+from gpubench.profile import known_profile
 from gpubench.recommend.economics import SECONDS_PER_HOUR
 
 MILLION = 1e6
@@ -71,7 +71,7 @@ def token_costs(row: Row) -> dict[str, Interval]:
     each GPU: a server that joins sequences as they come has another cost.
     """
     case = row.estimate.case
-    profile = load_profiles().get(case.workload)
+    profile = known_profile(case.workload)
     if row.parts or profile is None or not profile.tokens_per_sample:
         return {}
     times = generation_times(row.estimate)

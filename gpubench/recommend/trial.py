@@ -1,8 +1,9 @@
-"""A SkyPilot task that rents a recommended machine, measures there what was asked, and brings the run back.
+"""Tasks of SkyPilot and of dstack that rent a recommended machine, measure there, and bring the run back.
 
-SkyPilot (0.14) rents; nothing here does. Four brakes hold what it costs: a ceiling on the price of the
-machine, a time limit of the measurement, one of the whole task from first call to last, and, where SkyPilot
-can do so, the machine goes down when idle.
+SkyPilot (0.14) or dstack (0.22) rents; nothing here does. Brakes hold what it costs: a ceiling on the price
+of a machine, a time limit of the measurement, one of the whole task, and an idle machine goes down where its
+cloud can do so. gpubench builds no published language model: the machine trains it by a script of the very
+stack that its forecast assumed.
 """
 
 from __future__ import annotations
@@ -14,33 +15,40 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from gpubench.decoders import Decoder, find_decoder
 from gpubench.discovery import checkout
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, read_bytes, write_file
-from gpubench.folders import data_rows
+from gpubench.folders import data_rows, package_text
 from gpubench.foreign_code import MOST_SOURCE_BYTES
 from gpubench.installing import DISTRIBUTION
+from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus
 from gpubench.measure.request import RunRequest
-from gpubench.models import RANKING_SCHEMA, ParallelMode, Pricing
+from gpubench.models import RANKING_SCHEMA, Checkpointing, ParallelMode, Pricing
 from gpubench.options import JOB_MODES, asked_recipe, request_from, words_of
+from gpubench.profile import profile_of
 from gpubench.recommend.economics import billed_hours
 from gpubench.recommend.filters import meant_by
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
-from gpubench.units import format_usd, plain
+from gpubench.units import GIB, format_usd, plain
 from gpubench.user_model import HUGGING_FACE, is_own, own_name
 
 SETUP_MINUTES, IDLE_MINUTES, GRACE_MINUTES = 15, 5, 5
 """Machine start and installation of torch; until an idle machine ends; from a time limit to the cut-off."""
 PRICE_SLACK = 1.25
 """A machine that costs more than the ranked price by more than this is not rented."""
+DISK_GB = 64
+TOOLS = {"sky": "SkyPilot", "dstack": "dstack"}
+FILES = {"sky": "task.yaml", "dstack": "try.dstack.yml"}
 
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
 _SOURCE = ("gpubench", "workloads", "pyproject.toml", "README.md", "LICENSE")
@@ -59,6 +67,9 @@ class Row(msgspec.Struct, frozen=True):
     price_usd_per_hour: float
     basis: str
     batch_size: int | None
+    samples_per_s: float | None = None
+    samples_per_s_low: float | None = None
+    samples_per_s_high: float | None = None
 
     @property
     def name(self) -> str:
@@ -66,6 +77,11 @@ class Row(msgspec.Struct, frozen=True):
         words = [self.provider, "" if self.instance == gpu_name(self.gpu_key) else self.instance]
         words += ["(spot)"] if self.pricing is Pricing.SPOT else []
         return f"{gpus(self.gpu_key, self.gpu_count)} at {plain(' '.join(filter(None, words)), 60)}"
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """The price above which no machine is rented."""
+        return round(self.price_usd_per_hour * PRICE_SLACK, 2)
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -104,12 +120,21 @@ def read_answer(path: Path) -> Answer:
     return decode_json(data, Answer, path, what=what, hint=hint)
 
 
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine does: lines of its set-up, the command that measures, and the files that travel."""
+
+    setup: tuple[str, ...]
+    command: str
+    files: Mapping[str, bytes]
+    is_run: bool
+
+
 def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> tuple[str, Sequence[str]]:
-    """Write the task of the best row that SkyPilot can launch, its working folder, and a script that runs it.
+    """Write the tasks of the best row that one of the tools can launch, their working folder, and a script.
 
     Args:
         answer: A document of ``gpubench rank --json``.
-        folder: Where ``task.yaml``, ``try.sh`` and ``work`` go; made where it is missing.
+        folder: Where the tasks, ``try.sh`` and ``work`` go; made where it is missing.
         gpu: The GPU to measure; None takes the best row of any.
         minutes: Time limit of the measurement.
 
@@ -124,51 +149,64 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     known = read_answer(answer)
     request = request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
-    package, files = package_to_install()
-    references = {name: carried(name, files) for name in request.workload_names}
-    task = task_of(row, request, references, package, minutes)
+    work = work_of(row, request, minutes)
     if folder.exists() and any(folder.iterdir()):
         raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
     usual_minutes = minutes + SETUP_MINUTES + IDLE_MINUTES
     usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
-    most = usd_of(request, task["resources"]["max_hourly_cost"], usual_minutes + GRACE_MINUTES)
+    most = usd_of(request, row.most_usd_per_hour, usual_minutes + GRACE_MINUTES)
     about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
-    script = _SCRIPT.format(
+    tasks = tasks_of(row, work, minutes)
+    written = {f"work/{name}": data for name, data in work.files.items()}
+    for tool, task in tasks.items():
+        head = f"# {about}, by the price of {plain(row.price_date, 10)}.\n"
+        written[FILES[tool]] = f"{head}{json.dumps(task, indent=2)}\n".encode()
+    script = _script(next(iter(tasks)), is_run=work.is_run).format(
         about=about,
-        cluster=task["name"],
+        name=name_of(row),
         limit_s=round(60 * (usual_minutes + GRACE_MINUTES)),
         asked_in=shlex.quote(str(Path.cwd())),
         results=shlex.join(words_of(RankRequest(results=request.results))),
         question=shlex.join(words_of(request)),
     )
-    yaml = f"# {about}, by the price of {plain(row.price_date, 10)}.\n{json.dumps(task, indent=2)}\n"
-    written = {f"work/{name}": data for name, data in files.items()}
-    for name, data in (written | {"task.yaml": yaml.encode(), "try.sh": script.encode()}).items():
+    written["try.sh"] = script.encode()
+    for name, data in written.items():
         write_file(folder / name, data, hint="name another --output")
     return about, passed_over
 
 
-_SCRIPT = """#!/bin/sh
+_HEAD = """#!/bin/sh
 # {about}.
-# Rents the machine, measures there, fetches the run, and takes the machine down, done or not.
-# Then it asks the same question again, with what was measured.
+# Rents the machine, measures there, and takes the machine down, done or not.
 cd "$(dirname "$0")" || exit 1
 fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
-trap 'sky down --yes {cluster}; exit 130' INT TERM
-timeout --foreground {limit_s} sky launch --yes --cluster {cluster} task.yaml
-rsync -rt --no-links {cluster}:sky_workdir/results/ "$fetched/"
-sky down --yes {cluster}
-trap - INT TERM
+"""
+_LAUNCH = {
+    "sky": """trap 'sky down --yes {name}; exit 130' INT TERM
+timeout --foreground {limit_s} sky launch --yes --cluster {name} task.yaml
+""",
+    "dstack": """trap 'dstack stop --yes {name}; exit 130' INT TERM
+timeout --foreground {limit_s} dstack apply --yes --file try.dstack.yml
+""",
+}
+_FETCH = {
+    "sky": 'rsync -rt --no-links {name}:sky_workdir/results/ "$fetched/"\n',
+    "dstack": 'dstack logs {name} | grep schema_version | tail -n 1 > "$fetched/run.json"\n',
+}
+_DOWN = {"sky": "sky down --yes {name}\n", "dstack": "dstack stop --yes {name}\n"}
+_AGAIN = """trap - INT TERM
 cd {asked_in} || exit 1
 gpubench results add "$fetched" {results} || exit
 gpubench rank {question}
 """
-_SETUP = """set -e
-command -v uv >/dev/null || python3 -m pip install --quiet --user uv
-export PATH="$HOME/.local/bin:$PATH"
-uv venv --python 3.12 ~/gpubench-venv
-uv pip install --quiet --python ~/gpubench-venv/bin/python{torch} {package}
-"""
+_PRINT = "cat results/runs/*/*.json"
+"""dstack brings no files back: what it shows of the task is kept."""
+
+
+def _script(tool: str, *, is_run: bool) -> str:
+    """Return the script as a format; the run comes back, and the question is asked again with it."""
+    fetch, again = (_FETCH[tool], _AGAIN) if is_run else ("", "")
+    return _HEAD + _LAUNCH[tool] + fetch + _DOWN[tool] + again
 
 
 def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
@@ -182,19 +220,21 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
 
 @cache
 def clouds() -> Mapping[str, Mapping[str, str]]:
-    """Return what SkyPilot can do at each of our providers that it rents from."""
-    return {row["provider"]: row for row in data_rows("skypilot_clouds.csv")}
+    """Return what the tools can do at each of our providers that one of them rents from."""
+    return {row["provider"]: row for row in data_rows("rented_clouds.csv")}
 
 
 @cache
-def accelerator(provider: str, gpu_key: str) -> str:
-    """Return SkyPilot's name of a GPU at a provider, else what most call it; empty where it has none."""
-    names = {(row["provider"], row["gpu_key"]): row["accelerator"] for row in data_rows("skypilot_gpus.csv")}
+def accelerator(provider: str, gpu_key: str, tool: str = "sky") -> str:
+    """Return a tool's name of a GPU at a provider, else what most call it; empty where it has none."""
+    names = {(row["provider"], row["gpu_key"]): row[tool] for row in data_rows("rented_gpus.csv")}
+    if tool == "dstack":
+        provider = ""  # it has names of its own, whoever sells the GPU
     return names.get((provider, gpu_key), names.get(("", gpu_key), ""))
 
 
 def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
-    """Return the best row that SkyPilot can launch, and why better ones were passed over.
+    """Return the best row that a tool can launch, and why better ones were passed over.
 
     Raises:
         MisuseError: If there is none, or a GPU is named that nobody knows.
@@ -203,72 +243,151 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
     meant = keys if gpu is None else meant_by(gpu, keys)
     passed_over: dict[str, None] = {}
     for row in (row for row in rows if row.gpu_key in meant):
-        reason = why_not(row)
-        if reason is None:
+        reasons = dict.fromkeys(why_not(row, tool) for tool in TOOLS)
+        if None in reasons:
             return row, [*passed_over]
-        passed_over[f"{row.name}: {reason}"] = None
-    reasons = "; ".join([*passed_over][:3]) or f"the answer has none of {plain(gpu or 'any GPU')}"
-    raise MisuseError(f"SkyPilot can launch no row of this answer: {reasons}")
+        passed_over[f"{row.name}: {' and '.join(filter(None, reasons))}"] = None
+    reasons_given = "; ".join([*passed_over][:3]) or f"the answer has none of {plain(gpu or 'any GPU')}"
+    raise MisuseError(f"neither SkyPilot nor dstack can launch a row of this answer: {reasons_given}")
 
 
-def why_not(row: Row) -> str | None:
-    """Return why a row is not tried; None to try it."""
-    cloud = clouds().get(row.provider)
+def why_not(row: Row, tool: str) -> str | None:
+    """Return why a tool does not try a row; None to try it."""
+    cloud = clouds().get(row.provider, {})
+    is_sky, is_spot = tool == "sky", row.pricing is Pricing.SPOT
     reasons = (
         (row.basis == "measured", "it is measured already"),
         (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not for rent by the hour"),
-        (cloud is None, "SkyPilot does not rent from it"),
-        (
-            row.pricing is Pricing.SPOT and cloud and cloud["spot"] == "no",
-            "SkyPilot rents no spot machine there",
-        ),
-        (not accelerator(row.provider, row.gpu_key), "SkyPilot has no name for this GPU there"),
+        (not cloud.get(tool), f"{TOOLS[tool]} does not rent from it"),
+        (is_sky and is_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
+        (not accelerator(row.provider, row.gpu_key, tool), f"{TOOLS[tool]} has no name for this GPU there"),
     )
     return next((words for holds, words in reasons if holds), None)
 
 
-def task_of(
-    row: Row, request: RankRequest, references: Mapping[str, str], package: str, minutes: float
-) -> dict[str, Any]:
-    """Return the SkyPilot task as data: resources, working folder, set-up and the measurement.
+def name_of(row: Row) -> str:
+    """Return what the machine is called, by a tool that takes small letters, digits and dashes."""
+    gpu = accelerator(row.provider, row.gpu_key) or accelerator(row.provider, row.gpu_key, "dstack")
+    words = re.sub(r"[^a-z0-9]+", "-", f"gpubench {row.provider} {row.gpu_count}x {gpu}".lower())
+    return words[:35].rstrip("-")
 
-    Args:
-        row: The machine.
-        request: What was asked.
-        references: What the machine calls each workload.
-        package: What is installed there.
-        minutes: Time limit of the measurement.
-    """
-    cloud, name = clouds()[row.provider], accelerator(row.provider, row.gpu_key)
-    machine = {"accelerators": f"{name}:{row.gpu_count}"}
+
+def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
+    """Return the task of each tool that can launch the row, as data."""
+    made = {"sky": sky_task, "dstack": dstack_task}
+    return {tool: make(row, work, minutes) for tool, make in made.items() if why_not(row, tool) is None}
+
+
+def sky_task(row: Row, work: Work, minutes: float) -> dict[str, Any]:
+    """Return the SkyPilot task: resources, working folder, set-up and the measurement."""
+    cloud = clouds()[row.provider]
+    machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
     # a region that the cloud knows, and not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
+    stops = {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
+    return {
+        "name": name_of(row),
+        "workdir": "work",
+        "resources": {
+            "infra": f"{cloud['sky']}/{row.region}" if is_known else cloud["sky"],
+            **machine,
+            "use_spot": row.pricing is Pricing.SPOT,
+            "max_hourly_cost": row.most_usd_per_hour,
+            "disk_size": DISK_GB,
+            **stops,
+        },
+        "setup": "\n".join(("set -e", *work.setup, "")),
+        "run": f"set -e\ntimeout {_limit_s(minutes)} {work.command}\n",
+    }
+
+
+def dstack_task(row: Row, work: Work, minutes: float) -> dict[str, Any]:
+    """Return the same as a dstack task."""
+    cloud, spec = clouds()[row.provider], load_specs()[row.gpu_key]
+    gpu: dict[str, Any] = {"name": accelerator("", row.gpu_key, "dstack"), "count": row.gpu_count}
+    if spec.memory_bytes is not None:
+        gpu["memory"] = f"{round(0.9 * spec.memory_bytes / GIB)}GB.."  # of cards of one name the larger one
+    shown = (_PRINT,) if work.is_run else ()
+    return {
+        "type": "task",
+        "name": name_of(row),
+        "python": "3.12",
+        "files": ["work:/work"],
+        "working_dir": "/work",
+        "commands": ["set -e", *work.setup, f"timeout {_limit_s(minutes)} {work.command}", *shown],
+        "resources": {"gpu": gpu, "disk": f"{DISK_GB}GB.."},
+        "backends": [cloud["dstack"]],
+        "spot_policy": "spot" if row.pricing is Pricing.SPOT else "on-demand",
+        "max_price": row.most_usd_per_hour,
+        "max_duration": f"{round(minutes + SETUP_MINUTES + GRACE_MINUTES)}m",
+        "idle_duration": f"{IDLE_MINUTES}m",
+    }
+
+
+def _limit_s(minutes: float) -> int:
+    return round(60 * (minutes + GRACE_MINUTES))
+
+
+# --- what it does -----------------------------------------------------------------------------------------
+
+_PYTHON = "~/gpubench-venv/bin/python"
+_VENV = (
+    "command -v uv >/dev/null || python3 -m pip install --quiet --user uv",
+    'export PATH="$HOME/.local/bin:$PATH"',
+    "uv venv --python 3.12 ~/gpubench-venv",
+)
+_TRAINS_WITH = "torch transformers peft trl datasets accelerate bitsandbytes liger-kernel"
+
+
+def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
+    """Return what the machine does: gpubench measures what was asked, or a script trains a published model.
+
+    Raises:
+        MisuseError: If a published model is asked for together with others, or what travels is not there.
+    """
     spec = load_specs().get(row.gpu_key)
     build = None if spec is None else other_build_for(spec.compute_capability)
     torch = "" if build is None else f" --torch-backend {build.name} 'torch=={build.release}.*'"
+    install = f"uv pip install --quiet --python {_PYTHON}{torch} "
+    decoders = [decoder for name in request.workload_names if (decoder := find_decoder(name))]
+    if decoders and len(request.workload_names) > 1:
+        raise MisuseError("a published language model is tried alone: rank one workload")
+    if decoders:
+        script = training_script(row, request, decoders[0]).encode()
+        launch = f"~/gpubench-venv/bin/torchrun --nproc-per-node {row.gpu_count} train.py"
+        setup = (*_VENV, install + _TRAINS_WITH)
+        return Work(setup=setup, command=launch, files={"train.py": script}, is_run=False)
+    package, files = package_to_install()
+    references = {name: carried(name, files) for name in request.workload_names}
     measure = shlex.join(words_of(run_of(row, request, references, minutes)))
-    limit_s = round(60 * (minutes + GRACE_MINUTES))
-    words = re.sub(r"[^a-z0-9]+", "-", f"gpubench {row.provider} {row.gpu_count}x {name}".lower())
-    return {
-        "name": words[:35].rstrip("-"),
-        "workdir": "work",
-        "resources": {
-            "infra": f"{cloud['cloud']}/{row.region}" if is_known else cloud["cloud"],
-            **machine,
-            "use_spot": row.pricing is Pricing.SPOT,
-            "max_hourly_cost": round(row.price_usd_per_hour * PRICE_SLACK, 2),
-            "disk_size": 64,
-            **(
-                {"autostop": {"idle_minutes": IDLE_MINUTES, "down": True}}
-                if cloud["autostop"] == "yes"
-                else {}
-            ),
-        },
-        "setup": _SETUP.format(package=shlex.quote(package), torch=torch),
-        "run": f"set -e\ntimeout {limit_s} ~/gpubench-venv/bin/gpubench run {measure}\n",
-    }
+    return Work(
+        setup=(*_VENV, install + shlex.quote(package)),
+        command=f"~/gpubench-venv/bin/gpubench run {measure}",
+        files=files,
+        is_run=True,
+    )
+
+
+def training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
+    """Return a script that trains a published model by the stack that its forecast assumed: PEFT with TRL."""
+    (name,) = request.workload_names
+    profile = profile_of(name, asked_recipe(request), gpu_count=row.gpu_count)
+    told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+    return Template(package_text("data/train_template.txt")).substitute(
+        model=decoder.hub_name,
+        model_literal=repr(decoder.hub_name),
+        gpu_count=row.gpu_count,
+        told=told.text(),
+        machine=row.name,
+        trainable_literal=repr(str(profile.recipe.trainable)),
+        context=profile.tokens_per_sample,
+        batch_size=row.batch_size or profile.main_batch,
+        checkpointing=profile.recipe.checkpointing is not Checkpointing.NONE,
+        chunked_loss=profile.recipe.loss_chunks > 1,
+        shared_out=profile.parallel_mode is ParallelMode.FSDP,
+    )
 
 
 def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minutes: float) -> RunRequest:

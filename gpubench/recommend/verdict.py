@@ -62,14 +62,17 @@ RATHER_RENT = "Rather rent"
 MOST_WORDS = 60
 """Of a verdict beside its other answers; what it has no room for stands among the notes."""
 
-MOST_WORDS_IN_ALL = 120
-"""Of both together: a screen of the page holds as many beside its chart."""
+MOST_WORDS_IN_ALL = 112
+"""Of both together: with the line below it 120, as many as a screen of the page holds beside its chart."""
 
 ALIKE = 0.02
 """Two jobs whose hours differ by less than this share take as long: an hour between them has no price."""
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+BEST_PER_DOLLAR, MOST_WORK = "Best per dollar", "Most for it"
+"""The terms of the two answers to a sum to spend: the least for the job, and the most work for the sum."""
 
 TOSS_UP = "Toss-up"
 """The term of the chances of an answer and its likeliest rival."""
@@ -142,7 +145,7 @@ def room_for(ranking: Ranking) -> int:
     """Return how many words a verdict and a card may have: ``MOST_WORDS``, and those of its other answers."""
     beside = [*other_answers(ranking).items(), *toss_ups(ranking.answers).items()]
     others = sum(word_count(f"{term} {text}") for term, text in beside)
-    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL)
+    return min(MOST_WORDS + others, MOST_WORDS_IN_ALL - sum(map(word_count, ranking.opening)))
 
 
 def _said(kind: SentenceKind, text: str) -> Sentence:
@@ -386,6 +389,11 @@ def other_answers(ranking: Ranking) -> dict[str, str]:
     if ranking.sorted_by != "total":
         return {}
     decision, choice = ranking.decision, recommended(ranking.decision)
+    if only_purchases(decision) and ranking.max_purchase_usd is not None:
+        return {
+            term: f"{_bought(ranking.answers[name])}: {_job(ranking.answers[name].row)}"
+            for term, name in ((BEST_PER_DOLLAR, "cheapest"), (MOST_WORK, "fastest"))
+        }
     rows = {name.capitalize(): each.row for name, each in ranking.answers.items() if name != "sensible"}
     if choice.source == "marketplace" and decision.best_cloud is not None:
         rows[BEST_CLOUD] = decision.best_cloud.row
@@ -396,6 +404,13 @@ def other_answers(ranking: Ranking) -> dict[str, str]:
             told[name] = f"{_there(row)}; {_trade(row, choice.row)}"
             named.add(row.offer)
     return told | {"Waiting": f"{format_usd(ranking.hour_worth_usd)} an hour (--hour-worth)"}
+
+
+def _bought(answer: Answer) -> str:
+    """Return a set with its condition and its sum: "3x RTX 5070 (used) with a host for $2,671"."""
+    condition = "" if answer.condition is None else card_condition(answer.condition)
+    named = gpus_of(answer.row.offer) + (f" ({condition})" if condition else "")
+    return f"{named}{' with a host' if answer.host_usd else ''} for {format_price(answer.purchase_usd)}"
 
 
 def toss_ups(answers: Mapping[str, Answer]) -> Mapping[str, str]:
@@ -445,7 +460,7 @@ def _others(ranking: Ranking, found: Eligible, made: Mapping[int, Row]) -> str:
             has, needs = float(bound.limit or 0), float(bound.value or 0)
             speed += f", as {_feeds(has, has / needs)} of its GPUs"
         parts.append(f"fastest: {_who(row)}, {speed}")
-    if cheapest:
+    if cheapest and not only_purchases(ranking.decision):  # what an hour owned costs rests on its use
         parts.append(f"cheapest by the hour: {_who(made[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""

@@ -74,3 +74,16 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
         Option("Run files, or folders of them.", place=True, bare=True, metavar="DIR|FILE ..."),
     ]
     results: Results = None
+
+
+class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to share, and under whose name."""
+
+    run: Annotated[
+        str, Option("A run file, the start of a run id, or latest.", place=True, bare=True, metavar="RUN")
+    ]
+    by: Annotated[str, Option("What you want to be called, in small letters.")] = "anonymous"
+    output: Annotated[
+        Path | None, Option("The file.", short="-o", default="results/shared/NAME/RUN-ID.json")
+    ] = None
+    results: Results = None

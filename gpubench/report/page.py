@@ -18,15 +18,21 @@ from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Charts, printable
 from gpubench.files import write_file
 from gpubench.folders import package_text
+from gpubench.models import Row
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend.request import RankRequest
+from gpubench.report.calculator import FIRST, calculator
 from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
+from gpubench.report.still import still_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.offer_table import head_of
-from gpubench.sections.section import Section, load_sections
+from gpubench.sections.section import HEADINGS, Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.units import format_bytes, plain
+from gpubench.units import plain
+
+RAW_UNDER = "method"
+"""The heading that the raw data stand under."""
 
 MOST_OFFERS = 1000
 """Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
@@ -65,8 +71,11 @@ def report(request: ReportRequest) -> str:
         run=request.run,
         every_run=whole,
         most_rows=None if whole else MOST_OFFERS + 1,  # one more, or nobody would see that it is cut
+        first=FIRST if kind == "html" else None,
         **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
+    if kind == "html" and not request.data and data.ranking is not None:
+        data = _with_calculator(request, data)
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
@@ -75,6 +84,13 @@ def report(request: ReportRequest) -> str:
     text = render(data, kind).encode("utf-8", errors="replace")
     write_file(path, text, hint="choose another place with -o FILE")
     return str(path)
+
+
+def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
+    """Return what is reported with what the page answers by itself."""
+    fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
+    asked = RankRequest(**fields, asked=request.asked)
+    return replace(data, calculator=calculator(asked))
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name
@@ -115,36 +131,81 @@ def shortened(data: ReportData) -> ReportData:
     return replace(data, ranking=shown)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Heading:
+    """What stands under one title of the page."""
+
+    key: str
+    title: str
+    blocks: tuple[_Placed, ...]
+    has_raw: bool
+
+    @property
+    def printed(self) -> bool:
+        """Whether a print shows it though nobody has opened it."""
+        return self.key == "throughput"
+
+
+def _headings(blocks: Sequence[_Placed]) -> list[_Heading]:
+    found = []
+    for key, name in HEADINGS.items():
+        under = tuple(placed for placed in blocks if placed.section.heading == key)
+        finding = next((placed.block.finding for placed in under if placed.block.finding), None)
+        title = f"{name}: {finding}" if finding else name
+        if under or key == RAW_UNDER:
+            found.append(_Heading(key=key, title=title, blocks=under, has_raw=key == RAW_UNDER))
+    return found
+
+
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
+    headings = _headings(blocks)
+    is_drawn = data.run is not None  # what was measured has charts; without it their tables do
     figures: dict[str, Any] = {}
-    carried = data
-    for placed in blocks:
+    for placed in (placed for heading in headings for placed in heading.blocks):
         charts = [part for part in placed.block.parts if isinstance(part, Charts)]
         drawn = [figure for part in charts for figure in part.figures]
         figures |= {f"chart-{placed.section.key}-{i}": each.figure for i, each in enumerate(drawn, start=1)}
-    if data.ranking is not None:  # the page counts all that is not ranked by their reasons
-        few = data.ranking.excluded[:MOST_OFFERS]
-        carried = replace(data, ranking=msgspec.structs.replace(data.ranking, excluded=few))
-    content, thinned = embedded(carried)
+    content, thinned = embedded(_best_of_each_machine(data))
     raw = packed(msgspec.json.encode(content))
+    begin = None if data.calculator is None else data.calculator["begin"]
+    still = None
+    if begin is not None and data.ranking is not None:
+        still = still_of(data.ranking, begin["model"], begin["precision"])
     return environment().get_template("page.html.j2").render(
+        still=still,
+        as_of=data.today.isoformat(),
+        no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
+        calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
-        subtitle=_subtitle(data),
-        blocks=blocks,
+        subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
+        headings=headings,
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
         raw=raw,
         thinned=thinned,
         digits=MOST_DIGITS,
-        plotly=_plotly(),
+        plotly=_plotly() if is_drawn else None,
         plotly_notice=package_text("report/vendor/plotly-LICENSE.txt"),
-        plotly_size=format_bytes(len(_plotly())),
-        raw_size=format_bytes(len(raw)),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
         css=_asset("page.css"),
         js=_asset("page.js"),
+        ranker=_asset("rank.js"),
+        asker=_asset("calculator.js"),
     )  # fmt: skip
+
+
+def _best_of_each_machine(data: ReportData) -> ReportData:
+    """Return what a page carries of a ranking: of each GPU and number the best offer, and few exclusions."""
+    if data.ranking is None:
+        return data
+    best: dict[tuple[str, int, str], Row] = {}
+    for row in data.ranking.rows:
+        best.setdefault((row.offer.gpu_key, row.offer.gpu_count, row.offer.pricing), row)
+    few = data.ranking.excluded[:MOST_OFFERS]
+    return replace(
+        data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best.values()), excluded=few)
+    )
 
 
 def _title(data: ReportData) -> str:
@@ -154,16 +215,17 @@ def _title(data: ReportData) -> str:
         return "Training per dollar"
     if len(models) > 1:
         return f"{len(models)} GPUs compared"
-    if len(cards) > 1:
-        return f"{plain(cards[0].name or 'Unnamed device', 80)}, {len(cards)} cards of one model"
+    ids = {run.device.device_id for run in data.device_runs}
+    if len(ids) > 1 and not data.is_cpu:
+        return f"{plain(data.device.name or 'Unnamed device', 80)}, {len(ids)} cards of one model"
     return plain(data.device.name or "Unnamed device", 80)
 
 
 def _subtitle(data: ReportData) -> str:
     if data.device is None or data.run is None:
-        return f"gpubench report of {data.today.isoformat()}; nothing was measured on this machine"
+        return data.today.isoformat()
     cut = ", interrupted" if data.run.interrupted else ""
-    return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
+    return f"{data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
 
 
 def _asset(name: str) -> Any:

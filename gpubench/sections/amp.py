@@ -65,6 +65,7 @@ def _render(data: ReportData) -> Block | None:
     groups = (("Equal batch", equal), ("Best batch", best)) if best else (("", equal),)
     return Block(
         title="What automatic mixed precision gains",
+        finding=_finding(pairs),
         brief=(sentence, twin, *one),
         parts=(
             sentence,
@@ -169,6 +170,15 @@ def _laid_out(precision: str, result: Result) -> str:
     return precision if layout is None else f"{precision}\n{layout.value}"
 
 
+def _finding(pairs: Sequence[Effect]) -> str | None:
+    """Return what the heaviest workload gains, in a few words; None where no gain is known."""
+    known = _sure(against_fp32(pairs))
+    if not known:
+        return None
+    heaviest = max(known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))
+    return f"AMP is {format_number(heaviest.value)} times FP32 on {workload_name(heaviest.of.case)}"
+
+
 def closing_sentence(run: Run) -> str | None:
     """What mixed precision gained on the heaviest workload; nothing where the page calls no gain known."""
     pairs = _sure(against_fp32(amp_effects(on_all_threads(results_of(run)))))
@@ -181,4 +191,4 @@ def closing_sentence(run: Run) -> str | None:
     return f"{amp} against {baseline} on {where}: {faster_words(heaviest.interval, amp, baseline)}."
 
 
-SECTION = Section(key="amp", render=_render, place=60)
+SECTION = Section(key="amp", render=_render, place=60, heading="throughput")

@@ -55,6 +55,7 @@ class ReportData:
         most_offers: So many rows of the ranking a terminal shows; None is all.
         every_offer: Whether they are offers; else each is the best one of a GPU.
         more_by: What shows the notes that a terminal leaves out; None where it shows all.
+        calculator: What the page's script answers with; None where there is nothing to ask.
     """
 
     today: date
@@ -71,6 +72,7 @@ class ReportData:
     most_offers: int | None = 20
     every_offer: bool = False
     more_by: str | None = None
+    calculator: Mapping[str, Any] | None = None
 
     @cached_property
     def run(self) -> Run | None:
@@ -82,7 +84,7 @@ class ReportData:
 
     @cached_property
     def device(self) -> DeviceProfile | None:
-        """The device of ``run``."""
+        """The device of ``run``, which stands for its kind."""
         return None if self.run is None else self.run.device
 
     @cached_property
@@ -173,9 +175,7 @@ def of_run(run: Run) -> ReportData:
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
-    """Whether two records speak of the same physical device, as far as they say."""
-    if one.device_id is not None and other.device_id is not None:
-        return one.device_id == other.device_id
+    """Whether two records speak of the same kind of device: what two cards of it measured stands together."""
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
@@ -187,6 +187,7 @@ def gather(
     run: str | None = None,
     every_run: bool = False,
     most_rows: int | None = None,
+    first: str | None = None,
     **question: Any,
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
@@ -201,6 +202,7 @@ def gather(
         every_run: Whether to read runs that later ones shadow in every case; no section needs them.
         most_rows: So many offers of the ranking are enough, beside those that every cut of it keeps; None
             is all.
+        first: The workload that is ranked where none is asked about; None is what ``rank`` takes.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
@@ -218,8 +220,9 @@ def gather(
     chosen = None if run is None else read_run(find_run(root, run))
     answer: dict[str, Any] = {}
     asked = tuple(each.name for each in options_of(RankRequest) if each.field in question)
+    named = {} if first is None or {"workloads", "mix"} & question.keys() else {"workloads": (first,)}
     try:
-        answer = _answer(RankRequest(**place | question, asked=asked), most_rows)
+        answer = _answer(RankRequest(**place | question | named, asked=asked), most_rows)
     except GpuBenchError as error:
         if question:
             raise
@@ -284,8 +287,13 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
 
 
 def pace(result: Result) -> float:
-    """Samples a second, to put results in order; 0 where there is no figure."""
+    """Samples a second; 0 where there is no figure."""
     return result.measurement.samples_per_s or 0.0
+
+
+def place(result: Result) -> tuple[bool, float]:
+    """What results are put in order by: the fastest comes last, and what is unfounded before all others."""
+    return result.leads, pace(result)
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:

@@ -62,7 +62,10 @@ def _render(data: ReportData) -> Block | None:
     else:
         beside = driver_and_data_sheet(device, data.spec, "Driver and data sheet, line by line")
     line = Paragraph(text=device_line(device, run.environment))
-    return Block(title="What this device is", parts=(_sentence(data, device), *beside), brief=(line,))
+    name = plain(device.name or run.environment.cpu or "unnamed", 80)
+    return Block(
+        title="What this device is", finding=name, parts=(_sentence(data, device), *beside), brief=(line,)
+    )
 
 
 def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
@@ -338,4 +341,4 @@ def _name(device: DeviceProfile) -> str:
     return plain(device.name or "unknown device")
 
 
-SECTION = Section(key="device", render=_render, place=20)
+SECTION = Section(key="device", render=_render, place=20, heading="device")

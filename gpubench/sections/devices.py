@@ -12,7 +12,7 @@ from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
 from gpubench.effects import Result, ratio
 from gpubench.interval import Interval, faster_words, stacked
 from gpubench.models import Case, DeviceProfile
-from gpubench.sections.data import ReportData, newest, pace, same
+from gpubench.sections.data import ReportData, newest, pace, place, same
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words, kinds_words, workload_name
 from gpubench.units import UNKNOWN, count, format_number, listing, plain, plural
@@ -89,7 +89,8 @@ def _shared(data: ReportData) -> dict[Case, list[_On]]:
     return {
         case: sorted(
             (_On(name=name, result=result, base=known[0][1]) for name, result in known),
-            key=lambda on: -pace(on.result),
+            key=lambda on: place(on.result),
+            reverse=True,
         )
         for case, known in found.items()
         if len(known) > 1
@@ -117,18 +118,23 @@ def _sentence(shared: dict[Case, list[_On]]) -> str:
     """The fastest of each workload among what was measured, or all that it cannot be told from."""
     texts = []
     for case in _charted(shared):
-        fastest, second, *_ = shared[case]
+        founded = [on for on in shared[case] if on.result.leads]
+        if len(founded) < 2:
+            continue
+        fastest, second, *_ = founded
         times = [
             ratio(fastest.result.measurement, on.result.measurement) if pace(on.result) else Interval(None)
-            for on in shared[case][1:]
+            for on in founded[1:]
         ]
-        others = zip(shared[case][1:], times, strict=True)
+        others = zip(founded[1:], times, strict=True)
         tied = [on.name for on, _ in takewhile(lambda other: other[1].holds(1), others)]
         if tied:
             said = f"no difference seen between {listing((fastest.name, *tied), most=4)}"
         else:
             said = faster_words(times[0], fastest.name, second.name)
         texts.append(f"{workload_name(case)}: {said}")
+    if not texts:
+        return "No device is named the fastest: the findings stand in the way (see the table)."
     return f"Fastest of those measured. {'; '.join(texts)}."
 
 
@@ -150,4 +156,4 @@ def _figure(case: Case, measured: Sequence[_On]) -> Figure:
     return bars(marks, looks, f"{unit}/s", alt, title=title, head_px=76, row_px=27)
 
 
-SECTION = Section(key="devices", render=_render, place=28, printed=True)
+SECTION = Section(key="devices", render=_render, place=28, heading="throughput")

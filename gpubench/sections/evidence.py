@@ -65,4 +65,4 @@ def _evidence(data: ReportData) -> Paragraph:
     return Paragraph(text=text, tone="note")
 
 
-SECTION = Section(key="evidence", render=_render, place=18)
+SECTION = Section(key="evidence", render=_render, place=118, heading="accuracy")

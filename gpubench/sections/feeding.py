@@ -11,7 +11,7 @@ from gpubench.interval import stacked
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.sections.data import ReportData, at_named_batches, pace
+from gpubench.sections.data import ReportData, at_named_batches, pace, place
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of, workload_name
 from gpubench.units import UNKNOWN, format_percent, format_si, plain
@@ -26,7 +26,7 @@ def _render(data: ReportData) -> Block | None:
     if data.is_cpu or not trained:
         return None
     shown = [
-        max(at_named_batches([r for r in trained if r.case.workload == name]), key=pace)
+        max(at_named_batches([r for r in trained if r.case.workload == name]), key=place)
         for name in sorted({r.case.workload for r in trained})
     ]
     micro = (m for run in data.device_runs for m in run.micro)
@@ -116,4 +116,4 @@ def prepared(report: FeedReport) -> list[Part]:
     ]
 
 
-SECTION = Section(key="feeding", render=_render, place=140)
+SECTION = Section(key="feeding", render=_render, place=140, heading="memory")

@@ -39,4 +39,4 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-SECTION = Section(key="footnotes", render=_render, place=190)
+SECTION = Section(key="footnotes", render=_render, place=190, heading="prices")

@@ -33,13 +33,13 @@ def _render(data: ReportData) -> Block | None:
     pairs = framework_effects(data.results)
     if not pairs:
         return None
-    best, worst = max(pairs, key=lambda p: p.value), min(pairs, key=lambda p: p.value)
-    told = (
+    founded = sorted((pair for pair in pairs if pair.leads), key=lambda p: -p.value)
+    told = [
         f"{_name(p.of.case)} runs {workload_name(p.of.case)} at {p.words} the throughput of "
         f"{_name(p.to.case)}"
-        for p in ((best,) if best is worst else (best, worst))
-    )
-    sentence = Paragraph(text=f"{'; '.join(told)}.")
+        for p in (founded if len(founded) < 2 else (founded[0], founded[-1]))
+    ]
+    sentence = Paragraph(text=f"{'; '.join(told) or 'No pair holds: see its findings'}.")
     twin = table(
         "The same work in each framework",
         pairs,
@@ -89,4 +89,4 @@ def _mark(pair: Effect) -> Mark:
     )
 
 
-SECTION = Section(key="frameworks", render=_render, place=75)
+SECTION = Section(key="frameworks", render=_render, place=75, heading="throughput")

@@ -62,4 +62,4 @@ def _gap(measurement: Measurement, share: float) -> str:
     return f"{UNKNOWN}\n{gaps:,} of {LEAST_GAPS:,} gaps"
 
 
-SECTION = Section(key="generation", render=_render, place=41)
+SECTION = Section(key="generation", render=_render, place=41, heading="throughput")

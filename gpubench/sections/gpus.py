@@ -85,4 +85,4 @@ def _architecture(spec: GpuSpec | None) -> str:
     return f"{plain(spec.architecture or UNKNOWN, 30)}{year}"
 
 
-SECTION = Section(key="gpus", render=_render, place=15, first=True)
+SECTION = Section(key="gpus", render=_render, place=15)

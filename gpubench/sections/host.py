@@ -65,7 +65,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _sentence(pairs: tuple[Effect, ...]) -> str:
-    graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH]
+    graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
     bound = [pair for pair in graphs if pair.value > EAGER_OVER_GRAPH]
     if not graphs:
         others = [
@@ -109,4 +109,4 @@ def _pace(pair: Effect) -> str:
     return "the host, when eager" if flagged or pair.value > EAGER_OVER_GRAPH else "the device"
 
 
-SECTION = Section(key="host", render=_render, place=50)
+SECTION = Section(key="host", render=_render, place=50, heading="throughput")

@@ -102,4 +102,4 @@ def _at_main_batch(single: Result, results: Iterable[Result]) -> str:
     return f"{rate_of(nearest.measurement)}\n{nearest.batch_words}"
 
 
-SECTION = Section(key="latency", render=_render, place=40)
+SECTION = Section(key="latency", render=_render, place=40, heading="throughput")

@@ -284,4 +284,4 @@ def _rests_on(need: MemoryNeed) -> str:
     return "; ".join(said)
 
 
-SECTION = Section(key="memory", render=_render, place=125)
+SECTION = Section(key="memory", render=_render, place=125, heading="memory")

@@ -86,7 +86,8 @@ def _render(data: ReportData) -> Block | None:
     if data.failures:
         parts.append(_failures_table(data.failures))
     parts += _unread(data)
-    return Block(title="How it was measured", parts=tuple(parts), brief=_brief(data))
+    cases = f"{count(len(data.results), 'case')} on this kind of device, every one with its raw rounds"
+    return Block(title="How it was measured", finding=cases, parts=tuple(parts), brief=_brief(data))
 
 
 def _unread(data: ReportData) -> list[Part]:
@@ -312,4 +313,4 @@ def _failures_table(failures: Sequence[Result]) -> Table:
     )
 
 
-SECTION = Section(key="method", render=_render, place=170)
+SECTION = Section(key="method", render=_render, place=170, heading="method")

@@ -107,4 +107,4 @@ def _value(m: MicroResult) -> str:
     return f"{point} {prefix}{plain(m.unit, 20)}" + (f"\n{ends}" if ends else "")
 
 
-SECTION = Section(key="micro", render=_render, place=150)
+SECTION = Section(key="micro", render=_render, place=150, heading="device")

@@ -41,4 +41,4 @@ def _render(data: ReportData) -> Block | None:
     return Block(title=title, parts=(Paragraph(text=_WHAT), twin), brief=(twin,))
 
 
-SECTION = Section(key="outputs", render=_render, place=42)
+SECTION = Section(key="outputs", render=_render, place=42, heading="throughput")

@@ -111,4 +111,4 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
-SECTION = Section(key="owning", render=_render, place=110)
+SECTION = Section(key="owning", render=_render, place=110, heading="prices")

@@ -14,6 +14,7 @@ from gpubench.models import Estimate
 from gpubench.predict.answers import Predictions, evidence_on
 from gpubench.predict.calibration import load_calibration
 from gpubench.recommend.decision import best_of_each_gpu
+from gpubench.record.shared import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words
@@ -67,12 +68,14 @@ def _render(data: ReportData) -> Block | None:
             folded=True,
         )
     )
-    return Block(title="Accuracy of the predictions", parts=tuple(parts))
+    finding = f"{len(rows)} of {count(len(best), 'kind')} of GPU are predicted"
+    return Block(title="Accuracy of the predictions", finding=finding, parts=tuple(parts))
 
 
 def answered(answers: Predictions) -> tuple[Part, ...]:
     """Each GPU with its figure and what that rests on, the fastest first, and those without one."""
     kinds = dict.fromkeys(kind for e in answers.estimates for kind in _kinds(e))
+    shared = any(readings_by(e.gpu_key, e.case) for e in answers.estimates)
     return (
         table(
             "",
@@ -84,6 +87,7 @@ def answered(answers: Predictions) -> tuple[Part, ...]:
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
             *_rests_on(5, 4, 3, 2),
             text("Rows", evidence_on, optional=6),
+            text("Shared", lambda e: readings_by(e.gpu_key, e.case) or UNKNOWN) if shared else None,
             text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),
         ),
         Bullets(
@@ -213,4 +217,4 @@ def _width(estimate: Estimate) -> str:
     return f"×{format_number(down, 2)} to ×{format_number(up, 3)}"
 
 
-SECTION = Section(key="prediction", render=_render, place=120)
+SECTION = Section(key="prediction", render=_render, place=120, heading="accuracy")

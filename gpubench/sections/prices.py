@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import median_high
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, number, table, text
@@ -37,6 +38,7 @@ def _render(data: ReportData) -> Block | None:
         said += f" {stale} of {count(len(rows), 'price')} are more than {STALE_AFTER_DAYS} days old."
     return Block(
         title="Prices and their dates",
+        finding=f"half of them are at most {median_high(_ages(rows)):.0f} days old" if _ages(rows) else None,
         parts=(
             Paragraph(text=said),
             table(
@@ -77,4 +79,4 @@ def _standing(ages: list[int]) -> str:
     return freshness(max(ages)) if ages else "age unknown"
 
 
-SECTION = Section(key="prices", render=_render, place=180)
+SECTION = Section(key="prices", render=_render, place=180, heading="prices")

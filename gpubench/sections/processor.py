@@ -12,7 +12,7 @@ from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
 from gpubench.models import Case, TaskKind
-from gpubench.sections.data import ReportData, at_named_batches, pace, same
+from gpubench.sections.data import ReportData, at_named_batches, place, same
 from gpubench.sections.section import Section
 from gpubench.sections.words import basis_words, rate_of, workload_name
 from gpubench.units import UNKNOWN, count, format_duration, listing
@@ -31,7 +31,7 @@ SMALL_JOB_S = 900.0
 class CpuGpuPair:
     """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch.
 
-    ``cpus`` is everything that the CPU did of it: whether a GPU is needed asks for the fastest of all.
+    ``cpus`` is everything founded that the CPU did: whether a GPU is needed asks for the fastest of all.
     """
 
     cpus: tuple[Result, ...]
@@ -56,7 +56,11 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
         cpu = _fastest(mine, shared)
         gpu = _fastest(theirs, {cpu.case.batch_size} if shared else set()) if theirs else None
         factor = None if gpu is None else effect(gpu, cpu)
-        found.append(CpuGpuPair(cpus=tuple(mine), cpu=cpu, gpu=gpu, factor=factor, equal=bool(shared)))
+        found.append(
+            CpuGpuPair(
+                cpus=tuple(r for r in mine if r.leads), cpu=cpu, gpu=gpu, factor=factor, equal=bool(shared)
+            )
+        )
     return tuple(found)
 
 
@@ -66,7 +70,7 @@ def _key(case: Case) -> tuple[str, int, str]:
 
 def _fastest(results: Iterable[Result], batches: set[int]) -> Result:
     able = [r for r in results if not batches or r.case.batch_size in batches]
-    return max(able, key=pace)
+    return max(able, key=place)
 
 
 def _render(data: ReportData) -> Block | None:
@@ -74,7 +78,7 @@ def _render(data: ReportData) -> Block | None:
     if not found:
         return None
     compared = [pair for pair in found if pair.gpu is not None]
-    texts = _needs([pair for pair in found if pair.cpu.case.task is TaskKind.TRAIN])
+    texts = _needs([pair for pair in found if pair.cpus and pair.cpu.case.task is TaskKind.TRAIN])
     if compared:
         texts += [*_headline(compared), *_fix(compared)]
     return Block(
@@ -128,7 +132,9 @@ def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
     over ``FAR_OFF`` times the limit a GPU is needed, whatever the interval, known or not.
     """
     if not trained:
-        return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]
+        return [
+            "No training was soundly measured on this CPU, so whether a GPU is needed for one is not known."
+        ]
     limit = f"{SMALL_JOB_S / 60:.0f} min"
     easy = [c for c in trained if _surely_within_s(c.cpus) <= SMALL_JOB_S]
     far = [c for c in trained if _job_s(_fastest(c.cpus, set())) > FAR_OFF * SMALL_JOB_S]
@@ -229,4 +235,4 @@ def _result(result: Result) -> str:
     return f"{rate_of(result.measurement)}\n{result.how}{_threads(result, ', ')}{flags}"
 
 
-SECTION = Section(key="processor", render=_render, place=70)
+SECTION = Section(key="processor", render=_render, place=70, heading="throughput")

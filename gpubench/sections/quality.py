@@ -59,4 +59,4 @@ def _over_fp32(row: TimeToQuality, rows: tuple[TimeToQuality, ...]) -> Interval:
     return Interval(None) if other is None else row.steps_over(other)
 
 
-SECTION = Section(key="quality", render=_render, place=73)
+SECTION = Section(key="quality", render=_render, place=73, heading="throughput")

@@ -100,6 +100,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     return Block(
         title="How near the roof each step is",
+        finding=_finding(points),
         parts=(
             Paragraph(
                 text=(
@@ -124,6 +125,13 @@ def _render(data: ReportData) -> Block | None:
             ),
         ),
     )
+
+
+def _finding(points: Sequence[Point]) -> str | None:
+    best = max((p for p in points if p.roof), key=lambda p: p.rate / (p.roof or p.rate), default=None)
+    if best is None or not best.roof:
+        return None
+    return f"{case_words(best.result.case)} reaches {format_percent(best.rate / best.roof)} of its roof"
 
 
 def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
@@ -175,4 +183,4 @@ def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
     )
 
 
-SECTION = Section(key="roofline", render=_render, place=55)
+SECTION = Section(key="roofline", render=_render, place=55, heading="roofline")

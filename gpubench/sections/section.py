@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "gpubench.sections"
+OTHERS = "others"
+HEADINGS = {
+    "throughput": "Throughput",
+    "roofline": "Roofline",
+    "device": "The device",
+    "memory": "Memory and input",
+    "method": "How it was measured",
+    "accuracy": "Accuracy of the predictions",
+    "prices": "Prices",
+    OTHERS: "From other packages",
+}
+"""The headings below the answer, in their order."""
 _KEY = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -31,17 +43,15 @@ class Section:
     Attributes:
         key: Letters, digits and hyphens; the section's address on the page.
         render: Gives the block, or None where there is nothing to say.
-        place: Where it stands among the page's own sections, the smallest first; others follow them.
-        first: Whether it is part of the page's first screen; the others wait behind their titles.
-        printed: Whether a print of the page shows it, though its reader has not opened it.
+        place: Where it stands among our own sections, the smallest first; others follow them.
+        heading: Which of ``HEADINGS`` it stands under on the page; None where the page has it in its answer.
         problem: Why a section of another package stands here without its content.
     """
 
     key: str
     render: Callable[[ReportData], Block | None] = field(repr=False)
     place: int = 0
-    first: bool = False
-    printed: bool = False
+    heading: str | None = None
     problem: str | None = None
 
 
@@ -88,10 +98,10 @@ def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Se
             raise MisuseError(
                 f"two report sections are called {section.key!r}; uninstall one ({point.value})"
             )
-        sections.append(section)
+        sections.append(section if section.heading else replace(section, heading=OTHERS))
     return tuple(sections)
 
 
 def _in_place_of(place: int, problem: str) -> Section:
     block = Block(title="A section that does not load", parts=(Paragraph(text=problem, tone="warning"),))
-    return Section(key=f"plug-in-{place}", render=lambda _: block, first=True, problem=problem)
+    return Section(key=f"plug-in-{place}", render=lambda _: block, heading=OTHERS, problem=problem)

@@ -96,4 +96,4 @@ def _figure(rows: Sequence[tuple[Result, list[float]]]) -> Figure:
     )
 
 
-SECTION = Section(key="stability", render=_render, place=155)
+SECTION = Section(key="stability", render=_render, place=155, heading="method")

@@ -254,4 +254,4 @@ def _event_shapes(line: Timeline) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-SECTION = Section(key="telemetry", render=_render, place=160)
+SECTION = Section(key="telemetry", render=_render, place=160, heading="method")

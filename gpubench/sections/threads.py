@@ -40,4 +40,4 @@ def _case(case: Case) -> str:
     return f"{case.precision.value} {case.execution.value} batch {case.batch_size:,}"
 
 
-SECTION = Section(key="threads", render=_render, place=71)
+SECTION = Section(key="threads", render=_render, place=71, heading="throughput")

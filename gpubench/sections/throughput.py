@@ -10,6 +10,7 @@ from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SLAT
 from gpubench.blocks.parts import Cell, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Execution, Framework, MemoryFormat, Precision, TaskKind
+from gpubench.record.shared import readings_by
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import kinds_words, rate_of, told_apart, workload_name
@@ -137,8 +138,15 @@ def _twin(results: Sequence[Result]) -> Table:
         number("Device busy", lambda r: format_percent(r.measurement.gpu_busy)),
         number("Of peak FLOP/s", _of_peak),
         number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm)),
+        text("Shared", lambda r: _shared(r) or UNKNOWN) if any(map(_shared, results)) else None,
         text("Findings", _findings),
     )
+
+
+def _shared(result: Result) -> str | None:
+    """How many others shared what they read of a case on this GPU."""
+    key = result.run.device.gpu_key
+    return None if key is None else readings_by(key, result.case)
 
 
 def _brief(results: Sequence[Result]) -> Table:
@@ -180,4 +188,4 @@ def _findings(result: Result) -> str:
     return kinds_words(finding.kind for finding in result.measurement.findings)
 
 
-SECTION = Section(key="throughput", render=_render, place=30, printed=True)
+SECTION = Section(key="throughput", render=_render, place=30, heading="throughput")

@@ -62,4 +62,4 @@ _MODES = {
     ParallelMode.INDEPENDENT: "Independent jobs exchange nothing: what they lose they take from each other.",
 }
 
-SECTION = Section(key="together", render=_render, place=80)
+SECTION = Section(key="together", render=_render, place=80, heading="throughput")

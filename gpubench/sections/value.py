@@ -28,7 +28,7 @@ from gpubench.models import (
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.factors import factors_of
-from gpubench.recommend.verdict import caution, sureness_note, underfed
+from gpubench.recommend.verdict import TOSS_UP, caution, sureness_note, underfed
 from gpubench.sections.choices import gpus_and_where, winners_in_full
 from gpubench.sections.data import ReportData
 from gpubench.sections.offer_table import filters_of, head_of, offers
@@ -148,7 +148,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
     legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
     decisive, others = (
-        [plain(note, MOST_OF_A_NOTE) for note in notes if note != caution(ranking)]
+        [plain(note, MOST_OF_A_NOTE) for note in notes if note != caution(ranking) and TOSS_UP not in note]
         for notes in (ranking.notes[: ranking.decisive_notes], ranking.notes[ranking.decisive_notes :])
     )
     said = [*beside_the_card(ranking), *after_the_headline(ranking), *_other_work(ranking), *decisive]
@@ -166,7 +166,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
             " ".join([*everyone, f"{rest}: {data.more_by}."]),
         ]
     winners = winners_in_full(ranking)
-    return (shown, *([winners] if winners.rows else []), Bullets(items=tuple(items)))
+    return (shown, *([winners] if winners.rows else []), Bullets(items=tuple(dict.fromkeys(items))))
 
 
 def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[str]:
@@ -271,4 +271,4 @@ def factor_table(rows: Sequence[Row]) -> Table:
     )
 
 
-SECTION = Section(key="value", render=_render, place=25, printed=True)
+SECTION = Section(key="value", render=_render, place=25)

@@ -33,7 +33,7 @@ from gpubench.sections.choices import beside_words, fits_in_short, if_bought, of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import hours_words, measured_facts, merit_unit
-from gpubench.units import format_number, format_percent, format_usd, listing, plain
+from gpubench.units import format_number, format_percent, format_price, format_usd, listing, plain
 
 JOB, RUNNER_UP = "Job", "Runner-up"
 """The terms of what the job takes, and of the next best."""
@@ -132,6 +132,8 @@ def headline(ranking: Ranking, *, aged: bool = True) -> str:
     answer = (
         f"{offered(recommended(decision), aged=aged)}{', rather than buy' if decision.rather_rent else ''}."
     )
+    if ranking.max_purchase_usd is not None and recommended(decision).source == "own":
+        return f"For {format_price(ranking.max_purchase_usd)}: {answer}"
     return f"{answer[0].upper()}{answer[1:]}"
 
 
@@ -270,6 +272,7 @@ def _render(data: ReportData) -> Block:
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
         return Block(title="The answer", parts=(answer, *measured), brief=(answer,))
     card = card_of(data.ranking)
+    opening = [Paragraph(text=plain(each, 400)) for each in data.ranking.opening]
     answer = Paragraph(text=card.headline, tone="headline")
     facts = tuple(fact for fact in card.facts if fact.tone == "plain")
     notes = [
@@ -279,8 +282,8 @@ def _render(data: ReportData) -> Block:
     ]
     return Block(
         title="The answer",
-        parts=(answer, Facts(rows=facts), *notes),
-        brief=(answer, Facts(rows=card.facts)),
+        parts=(*opening, answer, Facts(rows=facts), *notes),
+        brief=(*opening, answer, Facts(rows=card.facts)),
     )
 
 
@@ -293,4 +296,4 @@ def beside_the_card(ranking: Ranking) -> list[str]:
     return [f"{fact.term}: {fact.words}." for fact in card_of(ranking).cut if fact.term not in _IN_FULL]
 
 
-SECTION = Section(key="verdict", render=_render, place=10, first=True)
+SECTION = Section(key="verdict", render=_render, place=10)

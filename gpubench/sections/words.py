@@ -174,14 +174,14 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     """The heaviest workload measured here, at its fastest: one figure, not a table.
 
-    A figure that a finding casts doubt on is taken only where there is no other.
+    A figure that a finding casts doubt on is taken only where there is no other, and an unfounded one never.
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:
         m = result.measurement
         return (not result.doubts, m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
 
-    heaviest = max(results, key=weight, default=None)
+    heaviest = max((result for result in results if result.leads), key=weight, default=None)
     if heaviest is None:
         return ()
     m = heaviest.measurement

@@ -32,16 +32,15 @@ from gpubench.specs import find_spec, load_specs, matching_keys
 def test_a_shell_is_told_what_can_follow(line, found):
     words = shlex.split(line + '"' * (line.count('"') % 2))
     asked = {
-        "_GPUBENCH_COMPLETE": "complete_bash",
+        "_GPUBENCH_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
-        "_TYPER_COMPLETE_ARGS": line,
     }
     code = "import sys; sys.argv[0] = 'gpubench'; from gpubench.cli.app import app; app(prog_name='gpubench')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
     )
-    assert found in done.stdout.splitlines(), done.stderr
+    assert f"plain,{found}" in done.stdout.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize("many", [True, False])

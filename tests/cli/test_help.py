@@ -8,15 +8,16 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
-import typer.main
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from gpubench.cli.app import app
 
 
 def verbs() -> dict:
-    return typer.main.get_command(app).commands
+    context = click.Context(app)
+    return {name: app.get_command(context, name) for name in app.list_commands(context)}
 
 
 @pytest.mark.parametrize("name", ["doctor", "run", "rank", "memory"])

@@ -105,7 +105,7 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
 
 @pytest.mark.parametrize(
     ("more", "mode"),
-    [((), "fsdp"), (("--jobs", "ddp"), "ddp"), (("--parallel", "ddp"), "ddp")],
+    [((), "fsdp"), (("--jobs", "ddp"), "ddp")],
 )
 def test_a_model_made_for_shares_has_them_in_a_job_unless_told_otherwise(
     ask: Any, more: tuple[str, ...], mode: str

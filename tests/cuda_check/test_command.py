@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured, row, with_part
 from gpubench.cli.app import app

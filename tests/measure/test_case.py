@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gpubench.discovery import load_workload
-from gpubench.measure import busy, case, checks, guards, precision, worker
+from gpubench.measure import busy, case, checks, guards, host_times, precision, worker
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.execution import NotPreparedError, prepare
@@ -309,7 +309,7 @@ def test_a_model_that_sets_a_switch_itself_is_no_strict_fp32(measured):
 def test_the_proof_is_made_again_after_the_rounds_and_the_worse_one_stays(measured, monkeypatch):
     for errors in ([5e-7, 3e-4], [3e-4, 5e-7], [5e-7, math.nan]):
         script = iter(errors)
-        monkeypatch.setattr(case, "probe_errors", lambda device, script=script: {"matmul": next(script)})
+        monkeypatch.setattr(case, "errors_on", lambda *_, script=script, **__: {"matmul": next(script)})
         done, desk = measured()
         assert done.launch.precision_errors == {"matmul": None if math.isnan(sum(errors)) else 3e-4}
         assert FindingKind.TF32_IN_FORCE in {f.kind for f in judged(done, desk.case).findings}
@@ -576,3 +576,30 @@ def test_inference_at_batch_one_keeps_the_time_of_each_pass(measured):
     assert done.launch.parameters_moved is None
     single, _ = measured(task=TaskKind.INFER, batch_size=1)
     assert single.launch.latency_s == pytest.approx((STEP_S,) * 39)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "found"),
+    [((10, 1), set()), ((60, 0), {FindingKind.HOST_BUSY}), ((0, 3), {FindingKind.HOST_BUSY})],
+)
+def test_what_others_took_of_the_host_is_stored_with_the_case_and_judged(
+    measured, monkeypatch, tmp_path, ticks, found
+):
+    """The counters go on with the steps: of each hundred ticks so many are others'; the load is that share."""
+    monkeypatch.setattr(host_times, "PROC", tmp_path)
+    monkeypatch.setattr(host_times.os, "times", lambda: (0.0,) * 5)
+    steps, (busy_ticks, steal_ticks) = 0, ticks
+
+    def tell(busy: int, steal: int, idle: int) -> None:
+        (tmp_path / "stat").write_text(f"cpu {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n")
+
+    def act() -> None:
+        nonlocal steps
+        steps += 1
+        tell(steps * busy_ticks, steps * steal_ticks, steps * (100 - busy_ticks - steal_ticks))
+
+    tell(0, 0, 0)
+    done, desk = measured(act)
+    assert done.launch.host_load == pytest.approx(busy_ticks / 100)
+    assert done.launch.host_steal == pytest.approx(steal_ticks / 100)
+    assert {f.kind for f in judged(done, desk.case).findings} & {FindingKind.HOST_BUSY} == found

@@ -7,7 +7,7 @@ import typing
 import msgspec
 import pytest
 
-from gpubench.findings import INFORMATIVE, describe
+from gpubench.findings import INFORMATIVE, UNFOUNDED, describe
 from gpubench.measure import checks
 from gpubench.models import (
     DeviceProfile,
@@ -348,7 +348,87 @@ def test_a_probe_error_that_is_no_number_is_no_proof_of_fp32(make_measurement, m
     stored = msgspec.json.decode(msgspec.json.encode(row), type=type(row))
     assert kinds(stored)[0] == {K.TF32_IN_FORCE}
     amp = make_measurement(case=make_case(precision=Precision.AMP_BF16), launch=launch)
-    assert kinds(amp)[0] == set()
+    assert kinds(amp)[0] == {K.PRECISION_UNPROVEN}
+
+
+@pytest.mark.parametrize("error", [None, float("nan"), 1e-5, 5e-7])
+def test_fp32_is_unproven_where_tf32_passes_the_same_proof(make_measurement, error):
+    launch = {"precision_errors": {"matmul": 5e-7, "conv": 3e-7}, "control_errors": {"matmul": 3e-4}}
+    assert kinds(make_measurement(launch=launch))[0] == set()
+    launch["control_errors"] |= {"conv": error}
+    found, judged = kinds(make_measurement(launch=launch))
+    assert found == {K.PRECISION_UNPROVEN}
+    assert (judged.status, judged.findings[0].value) == (Status.OK, "conv under TF32")
+
+
+def test_a_recurrent_layer_under_tf32_must_err_more_than_its_own_limit(make_measurement):
+    launch = {"precision_errors": {"matmul": 5e-7, "rnn": 6e-6}, "control_errors": {"rnn": 4e-5}}
+    assert kinds(make_measurement(launch=launch))[0] == {K.PRECISION_UNPROVEN}
+
+
+@pytest.mark.parametrize(
+    ("came_s", "found"),
+    [(None, set()), (0.0, set()), (23.0, set()), (28.7, set()), (28.8, {K.CLOCK_DISAGREES})],
+)
+def test_rounds_must_fill_the_time_in_which_they_came_in(make_measurement, came_s, found):
+    """24 rounds of a second: 23 s after the first, which must be four fifths of it."""
+    row = make_measurement(launch={"rounds": rounds([1.0] * 24), "told_in_s": came_s})
+    seen, judged = kinds(row)
+    assert seen == found
+    assert judged.status is (Status.INVALID if found else Status.OK)
+
+
+def test_the_pauses_of_short_rounds_are_no_wrong_clock(make_measurement):
+    for came_s, found in ((1.2, set()), (1.3, {K.CLOCK_DISAGREES})):
+        row = make_measurement(launch={"rounds": rounds([0.01] * 24), "told_in_s": came_s})
+        assert kinds(row)[0] == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "share"),
+    [
+        ({"gemm_flops_per_s": 1e12}, set(), 1.0),
+        ({"gemm_flops_per_s": 0.5e12, "convolves": True}, set(), 2.0),
+        ({"gemm_flops_per_s": 0.5e12, "convolves": False}, {K.PRODUCT_IMPLAUSIBLE}, None),
+        ({"gemm_flops_per_s": 0.4e12}, {K.PRODUCT_IMPLAUSIBLE}, None),
+        ({"gemm_flops_per_s": 0.4e12, "peak_flops_per_s": 2e12}, {K.PRODUCT_IMPLAUSIBLE}, None),
+        ({"gemm_flops_per_s": 0.4e12, "peak_flops_per_s": 0.4e12}, {K.IMPLAUSIBLE}, None),
+    ],
+)
+def test_a_row_faster_than_the_best_product_is_wrong_or_the_product_is(
+    make_measurement, changes, found, share
+):
+    """On a busy CPU a row of 240 % of the product was seen; the row was right."""
+    plain = msgspec.structs.replace(make_measurement(), peak_flops_per_s=None)
+    row = msgspec.structs.replace(plain, flops_per_sample=1e12 / plain.samples_per_s, **changes)
+    seen, judged = kinds(row)
+    assert seen == found
+    assert judged.status is (Status.INVALID if K.IMPLAUSIBLE in found else Status.OK)
+    assert judged.mfu_of_gemm == (share if share is None else pytest.approx(share))
+
+
+def test_the_slope_over_two_calls_is_not_held_against_the_time_of_all_calls(make_measurement):
+    slopes = tuple(msgspec.structs.replace(done, call_s=0.5) for done in rounds([0.01] * 24))
+    assert kinds(make_measurement(launch={"rounds": slopes, "told_in_s": 20.0}))[0] == set()
+
+
+@pytest.mark.parametrize(
+    ("launch", "found"),
+    [
+        ({"host_load": 0.5, "host_steal": 0.02}, set()),
+        ({"host_load": 0.51}, {K.HOST_BUSY}),
+        ({"host_steal": 0.021}, {K.HOST_BUSY}),
+        ({}, set()),
+    ],
+)
+def test_a_busy_host_is_said_and_the_row_stays(make_measurement, launch, found):
+    seen, judged = kinds(make_measurement(launch=launch))
+    assert (seen, judged.status) == (found, Status.OK)
+
+
+def test_what_a_busy_host_or_no_proof_gave_leads_and_anchors_nothing():
+    assert {K.HOST_BUSY, K.PRECISION_UNPROVEN} == UNFOUNDED
+    assert not UNFOUNDED & INFORMATIVE
 
 
 def test_fp32_without_a_probe_is_unproven(make_measurement, make_case):

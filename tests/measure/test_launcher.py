@@ -570,6 +570,30 @@ def test_a_result_must_be_that_of_the_rounds_it_reported():
     assert " 1e+03 s within" in seen.contradiction(longer)
 
 
+def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
+    clock = iter([10.0, 12.0, 15.0])
+    monkeypatch.setattr("gpubench.measure.protocol.time.monotonic", lambda: next(clock))
+    seen = Progress(began_s=0.0)
+    seen.take(messages.RoundDone(timed=False, round=Round(steps=1, wall_s=1.0)))
+    seen.take(messages.RoundDone(timed=True, round=Round(steps=1, wall_s=1.0)))
+    assert seen.told_in_s() is None
+    for _ in range(2):
+        seen.take(messages.RoundDone(timed=True, round=Round(steps=1, wall_s=1.0)))
+    assert seen.told_in_s() == 5.0
+
+
+@pytest.mark.parametrize("slower", [1, 8])
+def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower):
+    act = (
+        "calls == 1 and (real := time.perf_counter_ns) and "
+        f"setattr(time, 'perf_counter_ns', lambda: real() // {slower})"
+    )
+    (measurement,) = run(make_plan(act, batches=(4096,)), cpu)
+    kinds = {finding.kind for finding in measurement.findings}
+    assert (FindingKind.CLOCK_DISAGREES in kinds) is (slower > 1), measurement.launches[0].told_in_s
+    assert measurement.status is (Status.OK if slower == 1 else Status.INVALID), measurement.reason
+
+
 def test_a_forged_result_of_a_real_child_is_no_figure_and_its_own_comes_out_of_step(make_plan, cpu):
     """8,000,000 samples a second, written by the model into the pipe that it found."""
     line = msgspec.json.encode(result(*[0.008] * 20)).decode()

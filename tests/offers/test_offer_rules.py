@@ -7,6 +7,7 @@ import json
 import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,14 @@ GOOD = {
     "ask_count": 5,
     "ask_median_usd_per_hour": "0.40",
     "seller": "secure",
+    "is_floor": False,
+    "host_id": "17",
+    "machine_id": "4711",
+    "reliability": 0.99,
+    "pcie_bytes_per_s": 12e9,
+    "download_bytes_per_s": 1e8,
+    "upload_bytes_per_s": 1e8,
+    "disk_bytes": 10**12,
 }
 CLAIM = {
     "provider": "acme",
@@ -84,6 +93,14 @@ BAD = {
     "ask_count": [count for count in COUNTS if count is not None],
     "ask_median_usd_per_hour": [*FIGURES, "0.001", "cheap", True, -1, 1e308],
     "seller": ["cloud", "owner", "", 5],
+    "is_floor": ["yes", 1, 0.0],
+    "host_id": ["=x", "x" * 700, 5],
+    "machine_id": ["=x", "a\x1bb", 5],
+    "reliability": [-1, 0, 1.5, "0.9"],
+    "pcie_bytes_per_s": [-1, 0, 1e308, "8"],
+    "download_bytes_per_s": [-1, 0, 1e308, "8"],
+    "upload_bytes_per_s": [-1, 0, 1e308, "8"],
+    "disk_bytes": [-1, 0, 2**64, 1e308, "8"],
 }
 """What each field must not say: absurd figures, other types, days that are none or far away."""
 
@@ -111,7 +128,8 @@ def lay(results: Path, document: object, name: str = "20261119T000000Z.json") ->
 
 def published(results: Path, document: object) -> object:
     body = json.dumps(document).encode()
-    return take_over("https://a.example/latest.json", lambda _url, **_: body, results=results, now=NOW)
+    url = f"https://a.example/latest.json#sha256={sha256(body).hexdigest()}"
+    return take_over(url, lambda _url, **_: body, results=results, now=NOW)
 
 
 def instances(table: object) -> set[str]:

@@ -109,7 +109,7 @@ def test_what_is_never_ranked_says_why(gpubench, listed):
 
 
 def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_table, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "220")
+    monkeypatch.setenv("COLUMNS", "240")
     path = write_table(
         {"instance": "mine"}, {"on_demand_usd_per_h": "0"}, {"provider": "a[b]c", "instance": "[/x]"}
     )
@@ -156,7 +156,7 @@ def test_a_price_that_nobody_bears_out_is_marked_unless_it_is_the_users_own(gpub
     for option in (("--provider", "feed"), ("--gpu", "b300")):
         done = gpubench("list", "--json", *option, "--results", tmp_path)
         (row,) = [o for o in json.loads(done.stdout)["offers"] if o["provider"] == "feed"]
-        assert " 5 other providers" in row["not_ranked_because"]
+        assert " 9 other providers" in row["not_ranked_because"]
         assert "--accept-outliers" in row["not_ranked_because"]
     shown = gpubench("list", "--gpu", "b300", "--results", tmp_path).stdout
     assert "feed [1]" in shown

@@ -132,7 +132,7 @@ def test_a_bid_floor_taken_for_a_price_is_set_aside(tmp_path):
         0.01, provider="runpod", instance="B200", region=None, gpu="NVIDIA B200", kind="marketplace"
     )
     done = run(tmp_path, 0, Fixed("runpod", floor))
-    assert price(tmp_path, provider="runpod", instance="B200") == [(5.98, "2026-10-04")]
+    assert price(tmp_path, provider="runpod", instance="B200") == [(5.98, "2026-10-10")]
     assert "times the $5.98" in done.set_aside[0].reason
     assert done.set_aside[0].reason.startswith("on demand price ")
 
@@ -188,7 +188,7 @@ def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_whatever_it_is_ca
     runpod = [
         o
         for o in load_offers(tmp_path).offers
-        if (o.provider, o.gpu_key) == ("runpod", "nvidia-a100-pcie-80gb")
+        if (o.provider, o.gpu_key, o.seller) == ("runpod", "nvidia-a100-pcie-80gb", "community")
     ]
     assert [(o.price_usd_per_hour, o.price_date) for o in runpod] == [(Decimal("1.25"), "2026-11-17")]
 
@@ -323,19 +323,29 @@ def test_a_failure_after_a_complete_answer_retires_no_more_and_brings_nothing_ba
 def _runpod(*gone, **change):
     """Everything that the shipped table has of RunPod, at its price, but these; as RunPod lists it."""
     shipped = [o for o in embedded_offers().offers if o.provider == "runpod" and o.gpu_key not in gone]
-    fields = {"provider": "runpod", "region": None, "kind": "marketplace"} | change
-    return [quote(str(o.price_usd_per_hour), instance=o.instance, gpu=o.gpu_key, **fields) for o in shipped]
+    return [
+        quote(
+            str(o.price_usd_per_hour),
+            **{"provider": "runpod", "region": o.region, "kind": o.kind, "seller": o.seller}
+            | {"instance": o.instance, "gpu": o.gpu_key}
+            | change,
+        )
+        for o in shipped
+    ]
 
 
 def test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others(tmp_path):
     done = run(tmp_path, 0, Fixed("runpod", *_runpod("nvidia-l4-24gb"), ALL))
-    assert done.sources["runpod"].retired == 1
+    assert done.sources["runpod"].retired == 2
     table = load_offers(tmp_path)
-    assert [o.gpu_key for o in table.retired] == ["nvidia-l4-24gb"]
+    assert [(o.gpu_key, o.seller) for o in table.retired] == [
+        ("nvidia-l4-24gb", "community"),
+        ("nvidia-l4-24gb", "secure"),
+    ]
     assert not any(o.provider == "runpod" and o.gpu_key == "nvidia-l4-24gb" for o in table.offers)
     others = {o.provider for o in embedded_offers().offers} - {"runpod"}
     assert {o.provider for o in table.offers} >= others
-    assert len(table.offers) == len(embedded_offers().offers) - 1
+    assert len(table.offers) == len(embedded_offers().offers) - 2
 
 
 def test_a_claim_for_one_gpu_or_pricing_leaves_the_others_alone(tmp_path):

@@ -111,10 +111,14 @@ def test_azure_pages_that_lead_back_are_a_failure_at_the_second_time():
 def test_vast_gives_the_cheapest_verified_host_of_each_count():
     replay = Replay("vast.json")
     table = offers(vast_of("RTX 4090"), replay)
-    assert short(table) == {("RTX 4090", "on_demand", None): 0.40, ("8x RTX 4090", "on_demand", None): 3.60}
+    assert {(o.instance, o.region): float(o.price_usd_per_hour) for o in table.offers} == {
+        ("RTX 4090", "NO"): 0.40,
+        ("RTX 4090", None): 0.50,
+        ("8x RTX 4090", None): 3.60,
+    }
     assert table.offers[0].kind == "marketplace"
     assert "2 verified hosts" in table.offers[0].note
-    assert table.offers[0].ask_count == 2
+    assert [o.ask_count for o in table.offers] == [1, None, 1]  # the other one is quoted itself
     assert table.offers[0].ask_median_usd_per_hour > table.offers[0].price_usd_per_hour
     assert "RTX 9999" in table.set_aside[0].row
     assert replay.asked[0]["body"]["verified"] == {"eq": True}
@@ -143,6 +147,137 @@ def test_two_sizes_under_one_name_are_two_instances_told_apart_by_memory():
     }
     alone = _vast(_vast_host("A100 SXM4", 80, 1.0))
     assert [o.instance for o in alone.offers] == ["A100 SXM4 80GB"]
+
+
+HOST = {
+    "host_id": 7,
+    "machine_id": 4711,
+    "geolocation": "Texas, US",
+    "hosting_type": 1,
+    "cpu_cores": 64,
+    "cpu_cores_effective": 16.0,
+    "cpu_ram": 512_000,
+    "disk_space": 800.5,
+    "inet_down": 900.0,
+    "inet_up": 100.0,
+    "reliability2": 0.995,
+    "pcie_bw": 24.0,
+}
+
+
+def test_a_vast_host_is_told_with_what_it_says_of_itself():
+    """A quarter of the cores goes with a quarter of the memory: 512 GB / 4 = 128 GB."""
+    (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST)).offers
+    assert (offer.host_id, offer.machine_id, offer.region, offer.seller) == ("7", "4711", "US", "secure")
+    assert (offer.vcpus, offer.ram_bytes, offer.disk_bytes) == (16.0, 128_000_000_000, 800_500_000_000)
+    assert (offer.reliability, offer.pcie_bytes_per_s) == (0.995, 24e9)
+    assert (offer.download_bytes_per_s, offer.upload_bytes_per_s) == (112.5e6, 12.5e6)
+
+
+def test_each_country_has_its_cheapest_vast_host_and_the_first_tells_of_the_others():
+    asks = [("Texas, US", 1.0), ("Ohio, US", 0.9), ("Finland, FI", 1.2), ("Finland, FI", 1.6), (None, 2.0)]
+    table = _vast(*(_vast_host("A100 SXM4", 80, usd, geolocation=where) for where, usd in asks))
+    told = [(o.region, float(o.price_usd_per_hour), o.ask_count) for o in table.offers]
+    assert told == [("US", 0.9, 3), ("FI", 1.2, None), (None, 2.0, None)]
+    assert float(table.offers[0].ask_median_usd_per_hour) == 1.2
+    assert {o.seller for o in table.offers} == {"community"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"disk_space": "much"},
+        {"cpu_ram": -1},
+        {"inet_down": [1]},
+        {"reliability2": "high"},
+        {"pcie_bw": {}},
+        {"host_id": 1.5},
+        {"geolocation": 7},
+        {"num_gpus": None},
+        {"dph_total": None},
+    ],
+    ids=str,
+)
+def test_a_vast_host_of_a_broken_shape_costs_no_other(broken):
+    table = _vast(_vast_host("A100 SXM4", 80, 0.5, **HOST | broken), _vast_host("A100 SXM4", 80, 1.0, **HOST))
+    assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
+    ((row, why),) = table.set_aside
+    assert row == "Vast A100 SXM4: row 1 of its answer"
+    assert why.startswith("not read: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"disk_space": 0}, "disk_bytes"),
+        ({"inet_up": 0.0}, "upload_bytes_per_s"),
+        ({"cpu_ram": 0}, "ram_bytes"),
+        ({"cpu_cores": None}, "ram_bytes"),
+        ({"geolocation": "somewhere"}, "region"),
+        ({"geolocation": ", "}, "region"),
+        ({"pcie_bw": None}, "pcie_bytes_per_s"),
+        ({"reliability2": None}, "reliability"),
+        ({"machine_id": None}, "machine_id"),
+    ],
+    ids=str,
+)
+def test_what_a_vast_host_does_not_say_is_unknown_and_never_0(said, field):
+    (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST | said)).offers
+    assert getattr(offer, field) is None
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [{"reliability2": 99.5}, {"disk_space": 1e12}, {"inet_down": 1e300}, {"machine_id": "=cmd"}],
+    ids=str,
+)
+def test_a_vast_host_that_says_what_cannot_be_is_set_aside_with_its_reason(absurd):
+    table = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST | absurd))
+    assert table.offers == ()
+    assert len(table.set_aside) == 1
+
+
+MACHINE = {"stockStatus": "High", "minVcpu": 16, "minMemory": 125, "minDisk": 500, "minDownload": 800,
+           "minUpload": 400, "countryCode": "SE"}  # fmt: skip
+L4 = {"id": "NVIDIA L4", "displayName": "L4", "memoryInGb": 24, "securePrice": 0.5, "communityPrice": 0.4}
+
+
+def _runpod(*answers):
+    """RunPod, of which each answer is a list of GPU types, or an error."""
+    bodies = [
+        {"errors": [{"message": a}]} if isinstance(a, str) else {"data": {"gpuTypes": a}} for a in answers
+    ]
+    replay = Replay(*(json.dumps(each).encode() for each in bodies))
+    return offers(runpod.SOURCE, replay), replay
+
+
+def test_each_cloud_of_runpod_is_told_with_the_least_machine_that_it_has_free():
+    table, _ = _runpod([L4 | {"secure": MACHINE, "community": {"stockStatus": None}}])
+    community, secure = table.offers
+    assert (secure.vcpus, secure.ram_bytes, secure.disk_bytes) == (16.0, 125_000_000_000, 500_000_000_000)
+    assert (secure.download_bytes_per_s, secure.upload_bytes_per_s) == (1e8, 5e7)
+    assert secure.note == "secure cloud; free in SE"
+    assert (secure.in_stock, community.in_stock) == (True, False)
+    assert (community.vcpus, community.ram_bytes, community.disk_bytes) == (None, None, None)
+
+
+def test_where_runpod_refuses_to_tell_of_machines_its_prices_are_asked_alone():
+    table, replay = _runpod("Cannot query field minDisk", [L4 | {"lowestPrice": {"stockStatus": "Low"}}])
+    assert [float(o.price_usd_per_hour) for o in table.offers] == [0.4, 0.5]
+    assert [("minDisk" in each["body"]["query"]) for each in replay.asked] == [True, False]
+    with pytest.raises(SourceError, match="error instead of prices"):
+        _runpod("no", "no")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"secure": {"minMemory": "125"}}, {"secure": {"minDisk": -5}}, {"community": []}, {"secure": "High"}],
+    ids=str,
+)  # fmt: skip
+def test_a_runpod_type_of_a_broken_shape_costs_no_other(broken):
+    other = L4 | {"id": "NVIDIA A40", "displayName": "A40", "memoryInGb": 48}
+    table, _ = _runpod([L4 | broken, other])
+    assert {o.gpu_key for o in table.offers} == {"nvidia-a40-48gb"}
+    assert [row for row, _ in table.set_aside] == ["RunPod: row 1 of its answer"]
 
 
 def test_a_host_on_a_riser_or_often_away_is_no_quote_and_no_ask():

@@ -10,6 +10,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
+from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -40,6 +41,17 @@ WITHOUT_END = json.dumps(
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder, and beside each file its hash where none is laid there."""
+
+    def do_GET(self):
+        path = Path(self.translate_path(self.path))
+        if path.suffix == ".sha256" and not path.exists() and path.with_suffix("").exists():
+            path.write_text(f"{sha256(path.with_suffix('').read_bytes()).hexdigest()}  latest.json")
+            super().do_GET()
+            path.unlink()
+        else:
+            super().do_GET()
+
     def log_message(self, *_args):
         pass
 
@@ -174,6 +186,35 @@ def test_what_is_no_snapshot_is_one_line_and_changes_nothing(site, tmp_path, rea
         read()
     assert "\n" not in str(caught.value)
     assert load_offers(tmp_path / "mine").offers == embedded_offers().offers
+
+
+def test_a_snapshot_that_is_not_what_its_hash_says_changes_nothing(site, tmp_path, read):
+    """Half a file can still be JSON: an older snapshot, or one whose prices somebody changed on the way."""
+    publish(site[0], 0, 0.5)
+    (site[0] / "latest.json.sha256").write_text(f"{'0' * 64}  latest.json")
+    with pytest.raises(SourceError, match="is not what its SHA-256 says"):
+        read()
+    assert load_offers(tmp_path / "mine").offers == embedded_offers().offers
+
+
+def test_a_hash_that_is_named_stands_for_the_one_beside_a_snapshot(site, tmp_path, gpubench):
+    publish(site[0], 0, 0.5)
+    (site[0] / "latest.json.sha256").write_text("none")
+    told = sha256((site[0] / "latest.json").read_bytes()).hexdigest()
+    for digest, code in ((told.upper(), 0), ("0" * 64, 1)):
+        url = f"{site[1]}/latest.json#sha256={digest}"
+        assert gpubench("refresh", "--from", url, "--results", tmp_path / digest).returncode == code
+
+
+def test_a_snapshot_without_a_hash_says_how_to_name_one(site, read):
+    class NotFound:
+        def __call__(self, url, **_):
+            if url.endswith(".sha256"):
+                raise SourceError("a.example refused the request: HTTP 404")
+            return b"{}"
+
+    with pytest.raises(SourceError, match=r"HTTP 404; without that hash, name one: --from URL#sha256=HASH"):
+        take_over("https://a.example/latest.json", NotFound(), results=site[0] / "results", now=DAYS[0])
 
 
 def test_a_missing_page_ends_with_one_line_and_exit_code_1(site, tmp_path, gpubench):

@@ -7,8 +7,8 @@ import re
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from command import gpubench
-from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.cli.verbs import predict as verb

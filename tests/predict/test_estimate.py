@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from gpubench.errors import MisuseError
+from gpubench.findings import UNFOUNDED
 from gpubench.interval import Interval
 from gpubench.models import (
     Case,
@@ -158,11 +159,19 @@ def test_a_cpu_measurement_never_anchors_a_gpu(vgg16, key):
     assert ask(vgg16, H100, T4, own=[run]) == ask(vgg16, H100, T4)
 
 
-@pytest.mark.parametrize("kind", [FindingKind.HOST_BOUND, FindingKind.SHARED_GPU])
+@pytest.mark.parametrize("kind", [FindingKind.HOST_BOUND, FindingKind.SHARED_GPU, *sorted(UNFOUNDED)])
 def test_a_disturbed_measurement_anchors_nothing(vgg16, kind):
     case = case_on(vgg16, T4)
     run = run_of(T4, (case, 10.0), findings=(Finding(kind=kind),))
     assert not ask(vgg16, H100, own=[run])[H100].anchored
+    basis = "measured" if kind is FindingKind.HOST_BOUND else "predicted"
+    assert ask(vgg16, T4, own=[run])[T4].basis == basis
+
+
+@pytest.mark.parametrize("kind", sorted(UNFOUNDED))
+def test_a_busy_host_does_not_hide_what_memory_a_case_took(vgg16, kind):
+    run = run_of(T4, (case_on(vgg16, T4), 10.0), findings=(Finding(kind=kind),), peak_memory_bytes=GIB)
+    assert [reading.peak_memory_bytes for reading in peaks_of(vgg16, [run])] == [GIB]
 
 
 @pytest.mark.parametrize(("kind", "cpu"), [(FindingKind.HOST_BOUND, "Some CPU"), (FindingKind.NOISY, None)])

@@ -15,18 +15,19 @@ MOST_WORDS, MOST_WORDS_OF_ANOTHER, MOST_WORDS_OF_HOW_SURE = 60, 24, 15
 
 
 def most_words(ranking: Ranking) -> int:
-    """Return how many words an answer may have: 60, and those of what stands beside it, 120 in all."""
+    """Return how many words an answer may have: 60, and those of what stands beside it, 112 in all."""
     others = [f"{term} {text}".split() for term, text in other_answers(ranking).items()]
     assert len(others) <= 4
     assert all(len(words) <= MOST_WORDS_OF_ANOTHER for words in others), others
     even = sum(len(f"{name} {chances}".split()) for name, chances in toss_ups(ranking.answers).items())
-    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 120)
+    before = sum(len(each.split()) for each in ranking.opening)
+    assert room_for(ranking) == min(MOST_WORDS + sum(map(len, others)) + even, 112 - before)
     return room_for(ranking)
 
 
 def card_of(ranking: Ranking) -> tuple[str, dict[str, Fact]]:
     """Return the headline of the card, and its facts by their terms."""
-    headline, facts = verdict.SECTION.render(of_ranking(ranking)).brief
+    *_, headline, facts = verdict.SECTION.render(of_ranking(ranking)).brief
     return headline.text, {fact.term: fact for fact in facts.rows}
 
 
@@ -47,7 +48,7 @@ def words_of(*parts: Paragraph | Facts) -> list[str]:
 def assert_card_is_whole(ranking: Ranking) -> None:
     """Hold the card to its words with every promised element in it, on a terminal and on a page."""
     block = verdict.SECTION.render(of_ranking(ranking))
-    for parts in (block.brief, block.parts):
+    for parts in (block.brief[len(ranking.opening) :], block.parts[len(ranking.opening) :]):
         assert len(words_of(*parts)) <= most_words(ranking), " ".join(words_of(*parts))
         assert all(fact.value for part in parts if isinstance(part, Facts) for fact in part.rows)
     headline, facts = card_of(ranking)

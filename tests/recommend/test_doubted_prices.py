@@ -80,17 +80,17 @@ def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
     old = [offer(H100, 3.0 + n / 10, provider="aws", instance=f"i{n}", price_date="2026") for n in range(3)]
     fresh = offer(L4, 0.8, price_date="2026-11-19")
     (note,) = [note for note in rank_of([*old, fresh], RATES).notes if "offers refresh" in note]
-    assert "3 of 4 prices" in note
+    assert note.startswith("The median age of 4 ranked prices is 323 days; 3 are over 30 days old")
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).notes)
 
 
 def test_asking_for_commitments_where_there_are_none_is_said_in_one_line():
     prices = [offer(H100, 3.0), offer(L4, 0.8)]
-    (note,) = [note for note in rank_of(prices, RATES, reserved=True).notes if "--reserved" in note]
+    (note,) = [note for note in rank_of(prices, RATES, commit="1y").notes if "--commit" in note]
     assert "adds none" in note
-    assert not any("--reserved" in note for note in rank_of(prices, RATES).notes)
+    assert not any("--commit" in note for note in rank_of(prices, RATES).notes)
     held = offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1, provider="b")
-    assert not any("--reserved" in note for note in rank_of([*prices, held], RATES, reserved=True).notes)
+    assert not any("--commit" in note for note in rank_of([*prices, held], RATES, commit="1y").notes)
 
 
 def test_a_part_of_the_world_is_every_region_in_it():

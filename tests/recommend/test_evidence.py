@@ -7,6 +7,7 @@ import re
 import msgspec
 import pytest
 
+from gpubench.findings import UNFOUNDED
 from gpubench.models import (
     Estimate,
     Execution,
@@ -131,6 +132,17 @@ def test_a_host_bound_row_of_an_unknown_device_names_its_cpu():
     calm = msgspec.structs.replace(run, measurements=(measurement(case_on(H100), 100.0),))
     (found,) = measured_by_the_user(question_of(), [calm], load_specs()).values()
     assert found.host_cpu is None
+
+
+@pytest.mark.parametrize("kind", sorted(UNFOUNDED))
+def test_what_is_unfounded_stands_for_no_device_and_for_no_job_of_several(kind):
+    case = case_on(H100)
+    four = msgspec.structs.replace(case, gpu_count=4)
+    flawed = msgspec.structs.replace(measurement(four, 7200), findings=(Finding(kind=kind),))
+    assert measured_efficiency([run_of(H100, measurement(case, 2000), flawed)], case, H100, 4) is None
+    alone = msgspec.structs.replace(measurement(case, 9), findings=(Finding(kind=kind),))
+    run = run_of("npu-of-mine", alone, backend="mps")
+    assert measured_by_the_user(question_of(), [run], load_specs()) == {}
 
 
 def test_the_nearest_case_of_an_unknown_device_is_taken():

@@ -195,7 +195,7 @@ JOBS = [
     Question("90 epochs of 1.2 million?", "90 x 1.2e6 = 108e6 samples",
              lambda: best(epochs=90, dataset_size=1.2e6).cost_usd.value, 15.0),
     Question("On an A100 reserved for a year?", "108e6 / 1000 / 3600 = 30 h x 1.50, on demand 75.00",
-             lambda: job(providers=("azure",), count=1, reserved=True), ("azure NC24", 30.0, 45.0)),
+             lambda: job(providers=("azure",), count=1, commit="1y"), ("azure NC24", 30.0, 45.0)),
 ]  # fmt: skip
 
 OWNING = [

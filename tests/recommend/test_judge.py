@@ -187,10 +187,11 @@ def test_historic_attached_spot_and_free_offers_stay_out():
 
 def test_a_stale_price_is_marked_or_left_out_when_asked():
     offers = [offer(H100, 2.0, price_date="2026-11-01"), offer(H100, 1.0, price_date="2026")]
-    rows = rank_of(offers, {H100: 3000.0}).rows
+    rows = rank_of(offers, {H100: 3000.0}, max_price_age_days=1_000).rows
     assert [[str(f.kind) for f in row.findings] for row in rows] == [[FindingKind.STALE_PRICE], []]
     assert [row.price_age_days for row in rows] == [323, 19]
-    assert len(rank_of(offers, {H100: 3000.0}, max_price_age_days=30).rows) == 1
+    for asked in ({}, {"max_price_age_days": 30}):
+        assert [row.price_age_days for row in rank_of(offers, {H100: 3000.0}, **asked).rows] == [19]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +393,7 @@ def test_what_cannot_run_these_workloads_says_why():
 
 def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
     offers = [offer(H100, 3.0), offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1)]
-    ranking = rank_of(offers, {H100: 3000.0}, reserved=True)
+    ranking = rank_of(offers, {H100: 3000.0}, commit="1y")
     assert [row.offer.pricing for row in ranking.rows] == [Pricing.RESERVED, Pricing.ON_DEMAND]
     assert any(" 2.0 times as much" in note for note in ranking.notes)
 
@@ -522,7 +523,9 @@ def notes_on_a_price_of(provider, price_date):
 
 def test_an_old_price_is_to_be_read_again_before_it_is_paid():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
-    assert note.startswith("1 of 2 prices are over 30 days old, the oldest of 2024-11-20")
+    assert note.startswith(
+        "The median age of 2 ranked prices is 366 days; 1 is over 30 days old, the oldest of 2024"
+    )
     assert "gpubench offers refresh reads today's of verda" in note
 
 

@@ -139,7 +139,7 @@ def test_the_table_says_up_to_which_round_it_goes() -> None:
 
 
 def test_the_verb_lists_them_and_json_holds_every_run() -> None:
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from gpubench.cli.app import app
 

@@ -23,15 +23,20 @@ from gpubench.recommend.trial import (
     carried,
     choose,
     clouds,
+    dstack_task,
     package_to_install,
     run_of,
-    task_of,
+    sky_task,
+    tasks_of,
     usd_of,
+    why_not,
+    work_of,
     write_trial,
 )
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, T4, estimate, offer, rank_of
+from .json_schema import faults
 
 yaml = pytest.importorskip("yaml")
 
@@ -62,7 +67,8 @@ def row_of(given, **asked) -> Row:
 
 
 def task(given, request=VGG16, minutes=5):
-    return task_of(row_of(given), request, NAMES, SOURCE, minutes)
+    row = row_of(given)
+    return sky_task(row, work_of(row, request, minutes), minutes)
 
 
 def ranking():
@@ -95,7 +101,8 @@ def written(folder: Path, ranking, request: RankRequest = VGG16, gpu: str | None
 
 def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
     task, script, (machine, passed_over) = written(tmp_path, ranking())
-    assert [each.partition(": ")[2] for each in passed_over] == ["SkyPilot does not rent from it"]
+    reason = "SkyPilot does not rent from it and dstack does not rent from it"
+    assert [each.partition(": ")[2] for each in passed_over] == [reason]
     assert machine.startswith("1x L4 at gcp g2-standard-4: about ")
     assert task["name"] == "gpubench-gcp-1x-l4"
     assert task["resources"]["infra"] == "gcp/us-central1"
@@ -119,7 +126,7 @@ def test_another_gpu_is_measured_where_it_is_named(tmp_path):
     assert not passed_over
 
 
-def test_what_skypilot_cannot_launch_is_refused_with_the_reasons(tmp_path):
+def test_what_neither_tool_can_launch_is_refused_with_the_reasons(tmp_path):
     for gpu, words in (
         ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from it"),
         ("t4", "it is measured already"),
@@ -139,20 +146,19 @@ def test_a_spot_price_where_skypilot_rents_none_is_passed_over():
     spot = offer(H100, 1.0, provider="lambda", instance="gpu_1x_h100_sxm5", pricing=Pricing.SPOT)
     rows = rows_of(rank_of([spot, offer(H100, 3.0, provider="aws")], {H100: 3000}, spot=True))
     row, passed_over = choose(rows, None)
-    assert row.provider == "aws"
-    assert passed_over == [
-        "1x H100 SXM5 80GB at lambda gpu_1x_h100_sxm5 (spot): SkyPilot rents no spot machine there"
-    ]
+    assert (row.provider, passed_over) == ("lambda", [])
+    assert why_not(row, "sky") == "SkyPilot rents no spot machine there"
+    assert [*tasks_of(row, work_of(row, VGG16, 5), 5)] == ["dstack"]
 
 
 def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     sxm = offer(H100, 3.0, provider="runpod", instance="H100 SXM")
     assert task(sxm)["resources"]["accelerators"] == "H100-SXM:1"
     pcie = "nvidia-tesla-v100-pcie-16gb"
-    offers = [offer(pcie, 0.2, provider="runpod"), sxm]
-    row, passed_over = choose(rows_of(rank_of(offers, {pcie: 400, H100: 3000}, gpus=("v100", "h100"))), None)
-    assert row.gpu_key == H100
-    assert "no name" in passed_over[0]
+    row = row_of(offer(pcie, 0.2, provider="runpod"))
+    assert why_not(row, "sky") == "SkyPilot has no name for this GPU there"
+    gpu = dstack_task(row, work_of(row, VGG16, 5), 5)["resources"]["gpu"]
+    assert gpu == {"name": "V100", "count": 1, "memory": "14GB.."}
 
 
 @pytest.mark.parametrize(
@@ -180,11 +186,13 @@ def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be()
 
 
 def test_our_names_are_known_gpus():
-    named = list(trial.data_rows("skypilot_gpus.csv"))
+    named = list(trial.data_rows("rented_gpus.csv"))
     assert {row["gpu_key"] for row in named} <= set(load_specs())
     assert {row["provider"] for row in named} <= {"", *clouds()}
     assert len({(row["provider"], row["gpu_key"]) for row in named}) == len(named) > 40
-    assert len({row["cloud"] for row in clouds().values()}) == len(clouds())
+    for tool in ("sky", "dstack"):
+        named_by_tool = [row[tool] for row in clouds().values() if row[tool]]
+        assert len({*named_by_tool}) == len(named_by_tool) >= 10
     for row in clouds().values():
         assert {row[name] for name in ("autostop", "spot", "instance_names", "regions")} <= {"yes", "no"}
 
@@ -215,7 +223,10 @@ def test_a_spot_machine_is_asked_for_as_one():
     spot = offer(
         T4, 0.15, provider="azure", instance="Standard_NC4as_T4_v3", region="eastus", pricing=Pricing.SPOT
     )
-    task = task_of(row_of(spot, spot=True), VGG16, NAMES, SOURCE, 5)
+    row = row_of(spot, spot=True)
+    work = work_of(row, VGG16, 5)
+    task = sky_task(row, work, 5)
+    assert dstack_task(row, work, 5)["spot_policy"] == "spot"
     assert task["resources"]["use_spot"] is True
     assert task["resources"]["infra"] == "azure/eastus"
     assert task["resources"]["instance_type"] == "Standard_NC4as_T4_v3"
@@ -251,14 +262,93 @@ def test_hostile_names_stay_data(tmp_path):
     assert "\n#'" not in script
 
 
+SCHEMAS = Path(__file__).parents[1] / "data" / "schemas"
+GIVEN = [
+    offer(H100, 3.0, provider="aws", instance="p5.4xlarge", region="us-east-1"),
+    offer(L4, 0.4, provider="gcp", instance="g2-standard-4"),
+    offer(T4, 0.15, provider="azure", pricing=Pricing.SPOT),
+    offer(H100, 24.0, provider="runpod", gpu_count=8),
+    offer(RTX5090, 0.4, provider="lium", instance="rtx 5090"),
+]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=lambda given: given.provider)
+@pytest.mark.parametrize("name", ["vgg16", "llama-3.1-8b"])
+def test_each_tool_accepts_its_task_by_its_own_schema(given, name):
+    """As skypilot 0.14.1 and dstack 0.22.5 state them; `tests/data/schemas` says where."""
+    row = row_of(given, spot=given.pricing is Pricing.SPOT)
+    work = work_of(row, RankRequest(workloads=(name,)), 5)
+    tasks = tasks_of(row, work, 5)
+    assert [*tasks] == (["dstack"] if given.provider == "lium" else ["sky", "dstack"])
+    sky, dstack = (json.loads((SCHEMAS / f"{tool}.json").read_text()) for tool in ("skypilot", "dstack"))
+    assert not [*faults(tasks["dstack"], dstack["schema"])]
+    if "sky" in tasks:
+        assert not [*faults(tasks["sky"], sky["task"])]
+        assert not [*faults(tasks["sky"]["resources"], sky["resources"])]
+
+
+def test_a_task_of_another_shape_is_no_task():
+    row = row_of(GIVEN[0])
+    schema = json.loads((SCHEMAS / "dstack.json").read_text())["schema"]
+    task = dstack_task(row, work_of(row, VGG16, 5), 5)
+    for field, value in (("max_hourly_cost", 3.0), ("max_price", "dear"), ("backends", ["amazon"])):
+        assert [*faults(task | {field: value}, schema)], field
+
+
 @pytest.mark.network
-def test_skypilot_accepts_the_task():
-    """Opt-in: needs SkyPilot (pip install skypilot), which is no dependency of ours."""
+def test_skypilot_and_dstack_accept_the_tasks_themselves():
+    """Opt-in: needs them (pip install skypilot dstack), which are no dependencies of ours."""
+    configurations = pytest.importorskip("dstack._internal.core.models.configurations")
+    row = row_of(GIVEN[0])
+    configurations.TaskConfiguration.model_validate(dstack_task(row, work_of(row, VGG16, 5), 5))
     jsonschema = pytest.importorskip("jsonschema")
     schemas = pytest.importorskip("sky.utils.schemas")
-    for given in (offer(H100, 3.0, provider="aws", instance="p5.4xlarge"), offer(L4, 0.4, provider="gcp")):
-        jsonschema.validate(task(given), schemas.get_task_schema())
-        jsonschema.validate(task(given)["resources"], schemas.get_resources_schema())
+    jsonschema.validate(task(GIVEN[0]), schemas.get_task_schema())
+    jsonschema.validate(task(GIVEN[0])["resources"], schemas.get_resources_schema())
+
+
+# --- a published language model ---------------------------------------------------------------------------
+
+
+def trained(**asked):
+    """Return the script that trains a published model, and the task that runs it."""
+    request = RankRequest(workloads=("llama-3.1-8b",), **asked)
+    row = msgspec.structs.replace(
+        row_of(offer(H100, 24.0, gpu_count=8, provider="aws")), batch_size=4, samples_per_s=20.0,
+        samples_per_s_low=14.0, samples_per_s_high=30.0,
+    )  # fmt: skip
+    work = work_of(row, request, 10)
+    return work.files["train.py"].decode(), work
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        ({"trainable": "lora"}, ["TRAINABLE = 'lora'", "CONTEXT = 2048", "CHECKPOINTING = True", "CHUNKED_LOSS = False", "SHARED_OUT = False"]),
+        ({"trainable": "qlora", "context_tokens": 512}, ["TRAINABLE = 'qlora'", "CONTEXT = 512"]),
+        ({"checkpointing": "none", "loss_chunks": 8}, ["TRAINABLE = 'full'", "CHECKPOINTING = False", "CHUNKED_LOSS = True", "SHARED_OUT = True"]),
+    ],
+)  # fmt: skip
+def test_a_published_model_is_trained_by_the_stack_that_was_assumed(asked, lines):
+    script, work = trained(**asked)
+    compile(script, "train.py", "exec")
+    for line in (*lines, "BATCH = 4", "told 20 (14 to 30)"):
+        assert line in script
+    assert "meta-llama/Meta-Llama-3.1-8B" in script
+    assert work.command.endswith("torchrun --nproc-per-node 8 train.py")
+    assert "peft" in work.setup[-1]
+    assert "trl" in work.setup[-1]
+
+
+def test_no_run_is_fetched_of_what_gpubench_does_not_measure(tmp_path):
+    task, script, _ = written(tmp_path, ranking(), RankRequest(workloads=("llama-3.1-8b",), trainable="lora"))
+    assert (tmp_path / "tasks" / "work" / "train.py").exists()
+    assert "train.py" in task["run"]
+    assert "results add" not in script
+    assert "rsync" not in script
+    assert script.rstrip().endswith("sky down --yes gpubench-gcp-1x-l4")
+    with pytest.raises(MisuseError, match="rank one workload"):
+        work_of(row_of(GIVEN[0]), RankRequest(workloads=("llama-3.1-8b", "vgg16")), 5)
 
 
 # --- the script -------------------------------------------------------------------------------------------
@@ -329,20 +419,17 @@ def test_the_script_asks_the_same_question_again(tmp_path):
 
 def parsed(words):
     """Return the request that the command line makes of words."""
-    import typer
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
-    from gpubench.cli.options import with_options
+    from gpubench.cli.options import Verb, command_of
 
     seen = []
-    app = typer.Typer()
 
     def verb(request: RankRequest, *, as_json: bool) -> None:
         assert not as_json
         seen.append(request)
 
-    app.command()(with_options(verb, {}))
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(command_of("verb", Verb(verb)), words)
     assert done.exit_code == 0, done.output
     return seen[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _ranked

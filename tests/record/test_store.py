@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError, StorageError

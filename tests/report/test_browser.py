@@ -25,23 +25,43 @@ CHROMIUM = next(
 REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
 
-def stored(*runs, own_offers: int = 0):
-    """What the page is made of where these runs are stored: the shipped offers ranked with them."""
+def written(*runs, own_offers: int = 0):
+    """Write the page of a folder with these runs, as the command does: the shipped offers ranked with them."""
+
+    def write(path: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for run in runs:
+                write_run(Path(folder), run)
+            table = samples.own_offers(Path(folder) / "prices.csv", own_offers) if own_offers else None
+            report(path, Path(folder), as_of=samples.TODAY, offers=table)
+
+    return write
+
+
+def gathered(*runs, own_offers: int):
+    """What a page is made of where these runs are stored."""
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             write_run(Path(folder), run)
-        table = samples.own_offers(Path(folder) / "prices.csv", own_offers) if own_offers else None
-        return gather(Path(folder), samples.TODAY, **({} if table is None else {"offers": table}))
+        table = samples.own_offers(Path(folder) / "prices.csv", own_offers)
+        return gather(Path(folder), samples.TODAY, offers=table)
+
+
+def rendered(*runs):
+    """Write the page of runs beside a ranking made for tests, which nothing can be asked about."""
+    return lambda path: report(path, data=samples.report_data(*runs))
 
 
 PAGES = {
-    "gpu": lambda: samples.report_data(samples.h200_run(), samples.cpu_run()),
-    "cpu": lambda: samples.report_data(samples.cpu_run()),
-    "ten": lambda: stored(*samples.ten_runs(), own_offers=700),
-    "shipped": lambda: stored(samples.cpu_run()),
-    "nothing": samples.report_data,
-    "hostile": samples.hostile_data,
+    "gpu": rendered(samples.h200_run(), samples.cpu_run()),
+    "cpu": rendered(samples.cpu_run()),
+    "ten": written(*samples.ten_runs(), own_offers=700),
+    "shipped": written(samples.cpu_run()),
+    "nothing": written(),
+    "hostile": lambda path: report(path, data=samples.hostile_data()),
 }
+ASKED = ("ten", "shipped", "nothing")
+"""Pages that answer."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +88,9 @@ class Files(dict):
         self.folder = folder
 
     def __missing__(self, name: str) -> str:
-        self[name] = report(self.folder / f"{name}.html", data=PAGES[name]())
+        path = self.folder / f"{name}.html"
+        PAGES[name](path)
+        self[name] = str(path)
         return self[name]
 
 
@@ -134,7 +156,7 @@ WORDS = """bottom => {
   while (seen.nextNode()) {
     const text = seen.currentNode;
     const holder = text.parentElement;
-    if (!text.textContent.trim() || holder.closest(".chart, script, style, noscript, .skip")) continue;
+    if (!text.textContent.trim() || holder.closest(".chart, svg, select, script, style, noscript, .skip")) continue;
     if (!holder.checkVisibility()) continue;  // a closed section keeps its layout
     range.selectNodeContents(text);
     const box = range.getBoundingClientRect();
@@ -144,56 +166,25 @@ WORDS = """bottom => {
 }"""
 
 
-LARGEST = """() => {
-  const sizes = [...document.querySelectorAll("body *")]
-    .filter((e) => e.checkVisibility() && e.getBoundingClientRect().width > 1 && !e.closest(".chart") && [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim()))
-    .map((e) => [parseFloat(getComputedStyle(e).fontSize), e.className]);
-  const largest = (is) => Math.max(...sizes.filter(([, name]) => (name === "headline") === is).map(([size]) => size));
-  return [largest(true), largest(false)];
-}"""
-
-
 BOX = "all => all.filter(e => e.checkVisibility()).map(e => e.scrollWidth - e.clientWidth)"
 """How much of each table is out of sight."""
 
 
 @pytest.mark.parametrize("name", list(PAGES))
 def test_opens_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(visit, name):
-    """Its first screen and its offers are looked at on the way: to open a page takes longer than to look."""
+    """Its first screen is looked at on the way: to open a page takes longer than to look."""
     one = visit(name, viewport={"width": 1280, "height": 800})
     assert all(is_drawn(one.page))  # of what is open, at once
-    assert_one_answer(one.page)
-    if name in {"gpu", "ten", "shipped"}:
-        assert_every_column_of_the_offers_is_seen(one.page)
+    assert one.page.evaluate(WORDS, 800) <= 120
+    assert one.page.locator("h2").count() <= 9
+    if name in ASKED:
+        assert one.page.locator("#three tbody tr").count() >= 1
     open_all(one.page)
     assert one.complaints == []
     address = one.page.url.partition("#")[0]
     assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [address]
     assert all(is_drawn(one.page))
     assert one.page.eval_on_selector_all(".chart a, .chart image, main img", "all => all.length") == 0
-
-
-def assert_one_answer(page) -> None:
-    """One screen gives one answer in few words, those in charts not counted, and nothing is as large as it."""
-    assert page.evaluate(WORDS, 800) <= 140
-    assert page.evaluate(WORDS, 1e9) <= 700
-    card = page.locator("#verdict > :not(h2)").all_inner_texts()
-    assert len(" ".join(card).split()) <= 120
-    for width in (390, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        answer_px, other_px = page.evaluate(LARGEST)
-        assert answer_px > 1.2 * other_px
-
-
-def assert_every_column_of_the_offers_is_seen(page) -> None:
-    """Without scrolling, on each width."""
-    page.click("nav a[href='#value']")
-    for width in (390, 768, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.eval_on_selector_all("#value .filters + .scroll", BOX) == [0]
-    named = page.locator("#value .filters + .scroll tbody tr").first.locator("td[data-t]")
-    rank, price, *_ = (cell.get_attribute("data-t") for cell in named.all())
-    assert (rank, price.partition(" ")[0]) == ("Rank", "Price")
 
 
 CUT_OFF = """() => [...document.querySelectorAll(".chart")].flatMap((chart) => {
@@ -237,54 +228,15 @@ def test_headings_sort_by_what_figures_are_worth(visit):
     assert table.locator("thead th[aria-sort=descending]").count() == 1
 
 
-def test_offers_can_be_narrowed_by_provider_and_budget(visit):
-    page = visit("gpu").page
-    open_all(page)
-    box = page.locator("#value .filters")
-    rows = page.locator("#value .filters + .scroll tbody tr")
-    whole = rows.count()
-    provider = box.locator("select option").nth(1).text_content()
-    box.locator("select").first.select_option(provider)
-    shown = page.locator("#value .filters + .scroll tbody tr:visible")
-    assert 0 < shown.count() < whole
-    assert all(provider in text for text in shown.all_inner_texts())
-    assert f"{shown.count()} of {whole}" in box.inner_text()
-    box.locator("input").nth(1).fill("0.0001")
-    assert shown.count() == 0
-
-
-def test_offers_can_be_narrowed_to_what_is_bought_and_to_spot(visit):
-    """What is for sale stands in the same table, and the count says where the table is cut."""
-    page = visit("ten").page
-    page.click("nav a[href='#value']")
-    box = page.locator("#value .filters")
-    shown = page.locator("#value .filters + .scroll tbody tr:visible")
-    choice = box.get_by_label("Rent or buy")
-    options = choice.locator("option").all_text_contents()
-    assert options == ["any", "buy", "rent on demand", "rent spot"]
-    assert "400 of the first 400" in box.inner_text()
-    for kind, mark in (("buy", "first; cost of a useful hour"), ("rent spot", "(spot)")):
-        choice.select_option(kind)
-        texts = shown.all_inner_texts()
-        assert texts
-        assert all(mark in text for text in texts)
-        assert f"{len(texts)} of the first 400" in box.inner_text()
-    choice.select_option("buy")
-    box.get_by_label("Memory").fill("24")
-    large = shown.count()
-    box.get_by_label("Budget").fill("9")
-    assert 0 < shown.count() < large
-
-
-def test_a_link_of_the_index_opens_its_section(visit):
+def test_an_address_opens_its_section(visit):
     page = visit("gpu").page
     assert page.locator("details.section[open]").count() == 0
-    page.click("nav a[href='#throughput']")
-    page.locator("details#throughput[open] svg.main-svg").first.wait_for()
+    page.evaluate("location.hash = 'throughput'")
+    page.locator("details.section[open] #throughput svg.main-svg").first.wait_for()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "scheme"), [("gpu", "light"), ("gpu", "dark")])
+@pytest.mark.parametrize(("name", "scheme"), [("gpu", "light"), ("shipped", "light"), ("shipped", "dark")])
 def test_axe_finds_nothing_serious(visit, name, scheme):
     from axe_playwright_python import __path__ as axe
 
@@ -304,7 +256,7 @@ def test_ten_devices_and_a_thousand_offers_are_rendered_in_two_and_a_half_second
 
     What they are made of, the stored runs and their ranking, was read and ranked before and is not counted.
     """
-    data = PAGES["ten"]()
+    data = gathered(*samples.ten_runs(), own_offers=700)
     assert (len(data.devices), len(data.ranking.rows) >= 1000) == (10, True)
     before_s = time.process_time()
     text = render(data, "html")
@@ -354,9 +306,7 @@ def _assert_readable(page) -> None:
         "body",
         ".subtitle",
         ".caption",
-        "nav a",
         "td",
-        "p.headline",
         "p.note",
         "summary",
         "td small",
@@ -371,7 +321,7 @@ def _assert_readable(page) -> None:
 
 def test_the_raw_data_can_be_saved(visit):
     page = visit("cpu").page
-    page.click("#raw summary")
+    page.click("#about-method > summary")
     with page.expect_download() as download:
         page.click("[data-save=json]")
     with Path(download.value.path()).open(encoding="utf-8") as file:
@@ -391,7 +341,7 @@ def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name):
         pdf = page.pdf(format=paper)  # sends the events of a print
         assert len(re.findall(rb"/Type */Page\b", pdf)) <= 5
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details.section[open]").count() == page.locator("details[data-printed]").count() > 0
+    assert page.locator("details[open]").count() == page.locator("details[data-printed]").count() > 1
     assert all(is_drawn(page))
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details[open]").count() == 0

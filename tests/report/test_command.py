@@ -44,7 +44,7 @@ def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
     assert path.parent == tmp_path / "reports"
     page = path.read_text(encoding="utf-8")
     assert "Nothing was measured" in page
-    assert "Dollars and hours of the" in page
+    assert "resnet50, 90 epochs of ImageNet" in page
 
 
 def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):
@@ -102,7 +102,6 @@ def test_an_own_model_is_never_said_to_fit_without_its_bound(tmp_path):
     for kind in ("md", "html"):
         words = page.render(data, kind).replace("\\_", "_")
         assert "Does it fit" in words
-        assert "fits (needs " in words
         assert why in words
         assert " spare" not in words
     (job,) = (fact for fact in card_of(data.ranking).facts if fact.term == "Job")

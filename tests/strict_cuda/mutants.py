@@ -699,7 +699,7 @@ MUTANTS = (
     Mutant(
         name="a trial leaves out the checks at the end of a measurement",
         file=CASE,
-        old="            work.edge_loss(advance(index), index)\n        _prove_again(seen, work, context.hardware)\n",
+        old="            work.edge_loss(advance(index), index)\n        _prove_again(seen, work, context)\n",
         new="            work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
@@ -724,8 +724,8 @@ MUTANTS = (
     Mutant(
         name="the convolution that proves a precision is computed on the host",
         file=PRECISION,
-        old="convolve(image.to(device), kernel.to(device)).cpu()",
-        new="convolve(image, kernel)",
+        old="convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu()",
+        new="convolve(image, kernel)[:HELD_IMAGES]",
         misleads="as above",
         killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
     ),
@@ -747,11 +747,84 @@ MUTANTS = (
     ),
     Mutant(
         name="recurrent layers of strict fp32 are not proven",
-        file=CASE,
-        old="        errors[RECURRENT] = recurrent_error(device)\n",
-        new="        pass\n",
+        file=PRECISION,
+        old=" | {RECURRENT: recurrent_error(device)} if recurrent else errors\n",
+        new="\n",
         misleads="an LSTM in TF32 is sold as fp32, with a proof",
         killer="test_every_case.py::test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows",
+    ),
+    # --- positive controls: what a proof of a precision is worth -----------------------------------------------
+    Mutant(
+        name="TF32 on purpose is fp32",
+        file=PRECISION,
+        old="    with switches_for(Precision.TF32):\n",
+        new="    with switches_for(Precision.FP32):\n",
+        misleads="no row of strict fp32 leads or anchors, on any card",
+        killer="test_controls.py::test_tf32_shows_in_the_operators_by_which_fp32_is_proven",
+    ),
+    Mutant(
+        name="the smallest convolution is the control, whether TF32 shows by it or not",
+        file=PRECISION,
+        old='            if control.errors["conv"] > limit:\n',
+        new="            if True:\n",
+        misleads="on an H100 the proof of convolutions cannot fail",
+        killer="test_controls.py::test_a_convolution_too_small_for_tf32_is_proven_by_a_larger_one",
+    ),
+    Mutant(
+        name="fp32 is proven by another convolution than its control",
+        file=CASE,
+        old="scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]\n",
+        new="scale = CONTROL_SCALES[0]\n",
+        misleads="a convolution that cannot fail stands as proven by one that can",
+        killer="test_controls.py::test_a_convolution_too_small_for_tf32_is_proven_by_a_larger_one",
+    ),
+    Mutant(
+        name="the control of a recurrent layer is left out",
+        file=PRECISION,
+        old="            control = Control(probe_errors(device, scale=scale) | recurrent, scale)\n",
+        new="            control = Control(probe_errors(device, scale=scale), scale)\n",
+        misleads="an LSTM that TF32 would not show in stands as proven",
+        killer="test_controls.py::test_tf32_shows_in_the_operators_by_which_fp32_is_proven",
+    ),
+    Mutant(
+        name="no control is stored",
+        file=CASE,
+        old="for name in seen.precision_errors if name in errors}\n",
+        new="for name in ()}\n",
+        misleads="a proof that cannot fail stands as one",
+        killer="test_controls.py::test_a_device_that_shows_no_tf32_proves_no_fp32",
+    ),
+    Mutant(
+        name="a control that TF32 does not show in is taken for one",
+        file=f"{MEASURE}checks.py",
+        old="if error is None or not error > precision.facts.error_limit(operator):\n",
+        new="if error is None:\n",
+        misleads="as above",
+        killer="test_controls.py::test_a_device_that_shows_no_tf32_proves_no_fp32",
+    ),
+    Mutant(
+        name="AMP is proven without autocast",
+        file=PRECISION,
+        old="    with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():\n",
+        new="    with nullcontext():\n",
+        misleads="the error of TF32 stands as that of AMP",
+        killer="test_controls.py::test_amp_is_proven_under_autocast",
+    ),
+    Mutant(
+        name="an operator that autocast left in float32 proves AMP",
+        file=PRECISION,
+        old=" if result.dtype is dtype else math.nan\n",
+        new="\n",
+        misleads="float32 is sold as AMP, with a proof",
+        killer="test_controls.py::test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp",
+    ),
+    Mutant(
+        name="AMP without a proof is not said",
+        file=f"{MEASURE}checks.py",
+        old="        if precision.is_amp and (",
+        new="        if False and (",
+        misleads="as above",
+        killer="test_controls.py::test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp",
     ),
     Mutant(
         name="a latency does not wait for the device",
@@ -807,4 +880,4 @@ MUTANTS = (
     ),
 )
 
-TABLE = Table(mutants=MUTANTS, folder="tests/strict_cuda", least_killed=82)
+TABLE = Table(mutants=MUTANTS, folder="tests/strict_cuda", least_killed=95)

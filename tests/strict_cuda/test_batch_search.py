@@ -41,7 +41,7 @@ def tried(make_gpu):
     """``tried(execution, total, batch)``: the status of one trial in a process of its own."""
 
     def trial(execution: Execution, total: int, batch: int):
-        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S))
+        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
         gpu.machine.memory.total = total
         case = gpu.case("own", wide(batch), execution=execution, batch_size=batch)
         return try_batch(TryBatch(reference="own", case=case), gpu.desk)
@@ -62,7 +62,7 @@ def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(m
     found = largest_that_fits(fits, 500, resolution=1 / 8)
     assert found > 200
     for batch, status in ((found, Status.OK), (2 * found, Status.OUT_OF_MEMORY)):
-        gpu = make_gpu()
+        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
         gpu.machine.memory.total = total
         assert gpu.measure("own", wide(batch), execution=execution, batch_size=batch).status is status
 

@@ -6,8 +6,8 @@ import csv
 import json
 
 import pytest
+from click.testing import CliRunner
 from csvs import write_csv
-from typer.testing import CliRunner
 
 from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
@@ -179,3 +179,31 @@ def test_each_refused_row_says_what_would_mend_it(change, tmp_path):
     assert document["mends"][reason]
     told = [item for part in scored(document) if isinstance(part, Bullets) for item in part.items]
     assert f"skipped: 1 x {reason}: {document['mends'][reason]}" in told
+
+
+OWN = """
+import torch
+
+
+def build(batch_size):
+    model = torch.nn.Sequential(torch.nn.Linear(512, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10))
+    return model, torch.randn(batch_size, 512), torch.randint(10, (batch_size,)), torch.nn.CrossEntropyLoss()
+"""
+
+
+def test_a_model_of_ones_own_is_scored_by_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("raise ValueError('no such data')")
+    rows = [
+        {"gpu": gpu, "model": "./net.py", "mode": "train", "precision": "fp32", "batch_size": 256,
+         "unit": "samples/s", "value": value}
+        for gpu, value in (("RTX 3090", 90_000), ("RTX A6000", 85_000), ("A100-PCIe-40GB", 110_000))
+    ]  # fmt: skip
+    rows += [rows[0] | {"model": "./broken.py"}, rows[0] | {"model": "./missing.py"}]
+    found = score(write_csv(tmp_path / "x.csv", rows))
+    assert found["rows"]["used"] == 3
+    assert found["pairs"] == 6
+    assert any("broken.py" in reason and "no such data" in reason for reason in found["skipped"])
+    assert any("missing.py" in reason and "no such file" in reason for reason in found["skipped"])
+    assert all("by its file" in found["mends"][reason] for reason in found["skipped"])

@@ -74,7 +74,7 @@ def overview() -> None:
         Paragraph(text=f"No GPU is in this machine. To train {POPULAR}, as an example:"),
         *brief(of_ranking(ranking, 0), "verdict"),
         Paragraph(
-            text="Ask for yours: gpubench llama_8b_lora --samples 20000, gpubench ./my_model.py, "
+            text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "
             "gpubench list; gpubench --help names every verb"
         ),
     )

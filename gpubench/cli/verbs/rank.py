@@ -75,6 +75,7 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     from gpubench.blocks.parts import Paragraph
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
+    from gpubench.sentences import texts
     from gpubench.units import count, plain
 
     gpus = count(len(ranking.decision.by_gpu), "GPU")
@@ -82,8 +83,10 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     rest = (
         f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    said = [plain(note, 1000) for note in notes] if notes_in_full else []
-    return [*brief(of_ranking(ranking, 0), "verdict"), *(Paragraph(text=each) for each in (*said, rest))]
+    below = [plain(note, 1000) for note in notes] if notes_in_full else []
+    toys = [] if notes_in_full else [Paragraph(text=note) for note in notes if note == texts()["toy_mix"]]
+    card = brief(of_ranking(ranking, 0), "verdict")
+    return [*toys, *card, *(Paragraph(text=each) for each in (*below, rest))]
 
 
 def ranking_parts(

@@ -24,7 +24,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verb(request: TryRequest, *, as_json: bool) -> None:
-    """Write a SkyPilot task that rents the recommended machine, measures there, and brings the run back."""
+    """Write a task of SkyPilot, and one of dstack, that rent the recommended machine and measure there."""
     from gpubench.recommend.trial import write_trial
 
     machine, passed_over = write_trial(request.answer, request.output, request.gpu, request.minutes)
@@ -39,4 +39,4 @@ def verb(request: TryRequest, *, as_json: bool) -> None:
     say(f"Next: sh {script} rents, measures, fetches the run, shuts down and ranks again. {machine}.")
 
 
-VERB = Verb(verb, place=125, also_called=("trial", "skypilot"))
+VERB = Verb(verb, place=125, also_called=("trial", "skypilot", "dstack"))

@@ -44,6 +44,18 @@ class SourceSkippedError(SourceError):
     """A price source was not asked, because something it needs (a key, a library) is not here."""
 
 
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of one host, by the names of the fields of an offer; None is not said."""
+
+    host_id: str | None = None
+    machine_id: str | None = None
+    reliability: float | None = None
+    pcie_bytes_per_s: float | None = None
+    download_bytes_per_s: float | None = None
+    upload_bytes_per_s: float | None = None
+    disk_bytes: int | None = None
+
+
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """One price as a source gives it, not yet believed.
 
@@ -56,6 +68,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
         ask_count: Hosts of a marketplace whose cheapest this is.
         ask_median: What the middle one of them asks [USD/h].
         seller: None is the usual one of the kind: a company, or any host of a marketplace.
+        host: What the source says of the host that asks: fields of ``HostFacts``.
     """
 
     provider: str
@@ -77,6 +90,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     ask_count: int | None = None
     ask_median: float | None = None
     seller: Seller | None = None
+    host: HostFacts = HostFacts()
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):

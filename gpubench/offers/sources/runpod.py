@@ -7,13 +7,14 @@ only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null where 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
+    HostFacts,
     Quote,
     Said,
     Source,
@@ -22,12 +23,18 @@ from gpubench.offers.sources import (
     decode,
     decode_rows,
 )
+from gpubench.units import GIB
 
 URL = "https://api.runpod.io/graphql"
+_PRICES = "id displayName memoryInGb securePrice communityPrice"
+_MACHINE = "stockStatus minVcpu minMemory minDisk minDownload minUpload countryCode"
 QUERY = (
-    "query { gpuTypes { id displayName memoryInGb securePrice communityPrice "
-    "lowestPrice(input: {gpuCount: 1}) { stockStatus } } }"
+    f"query {{ gpuTypes {{ {_PRICES} "
+    f"community: lowestPrice(input: {{gpuCount: 1, secureCloud: false}}) {{ {_MACHINE} }} "
+    f"secure: lowestPrice(input: {{gpuCount: 1, secureCloud: true}}) {{ {_MACHINE} }} }} }}"
 )
+PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
+"""Asked where the first is refused: it says nothing of machines."""
 
 
 class _Cloud(NamedTuple):
@@ -41,8 +48,34 @@ class _Cloud(NamedTuple):
 CLOUDS = (_Cloud("community", "marketplace", ""), _Cloud("secure", "vm", " (secure)"))
 
 
+_Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0)] | None
+
+
 class _Lowest(msgspec.Struct):
+    """The least of a machine that has one GPU free."""
+
     stockStatus: str | None = None  # noqa: N815 - the provider's spelling
+    minVcpu: _Figure = None  # noqa: N815
+    minMemory: _Figure = None  # noqa: N815 - GB
+    minDisk: _Figure = None  # noqa: N815 - GB
+    minDownload: _Figure = None  # noqa: N815 - Mbit/s
+    minUpload: _Figure = None  # noqa: N815
+    countryCode: str | None = None  # noqa: N815
+
+    @property
+    def country(self) -> str | None:
+        """Two letters; None where it does not say."""
+        code = self.countryCode or ""
+        return code if len(code) == 2 and code.isalpha() else None
+
+    @property
+    def facts(self) -> HostFacts:
+        """What is said of it, in the units of an offer; 0 is not said."""
+        return HostFacts(
+            download_bytes_per_s=(self.minDownload or 0.0) * 1e6 / 8 or None,
+            upload_bytes_per_s=(self.minUpload or 0.0) * 1e6 / 8 or None,
+            disk_bytes=round((self.minDisk or 0.0) * 1e9) or None,
+        )
 
 
 class _GpuType(msgspec.Struct):
@@ -52,6 +85,8 @@ class _GpuType(msgspec.Struct):
     securePrice: float | None = None  # noqa: N815
     communityPrice: float | None = None  # noqa: N815
     lowestPrice: _Lowest | None = None  # noqa: N815
+    community: _Lowest | None = None
+    secure: _Lowest | None = None
 
 
 class _GpuTypes(msgspec.Struct):
@@ -65,15 +100,20 @@ class _Answer(msgspec.Struct):
 
 def fetch(transport: Transport) -> Iterator[Said]:
     """Yield a quote per GPU type and cloud that has a price."""
-    answer = decode(transport(URL, body={"query": QUERY}), _Answer, "RunPod")
-    if answer.data is None:
+    answer = _asked(transport, QUERY) or _asked(transport, PLAIN_QUERY)
+    if answer is None or answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")
     gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
     yield from unread
     for gpu in gpus:
-        is_free = None if gpu.lowestPrice is None else gpu.lowestPrice.stockStatus is not None
         offered = [cloud for cloud in CLOUDS if getattr(gpu, f"{cloud.seller}Price")]
         for cloud in offered:
+            there: _Lowest | None = getattr(gpu, cloud.seller)
+            lowest = there or gpu.lowestPrice
+            is_free = None if lowest is None else lowest.stockStatus is not None
+            # Of which of two clouds one is free, the plain answer does not say.
+            in_stock = None if is_free and there is None and len(offered) > 1 else is_free
+            machine = there or _Lowest()
             yield Quote(
                 provider="runpod",
                 instance=gpu.displayName + cloud.suffix,
@@ -81,15 +121,29 @@ def fetch(transport: Transport) -> Iterator[Said]:
                 gpu=gpu.id,
                 gpu_memory_gib=gpu.memoryInGb,
                 gpu_count=1,
+                vcpus=machine.minVcpu or None,
+                ram_gib=(machine.minMemory or 0.0) * 1e9 / GIB or None,
                 price=getattr(gpu, f"{cloud.seller}Price"),
                 kind=cloud.kind,
                 seller=cloud.seller,
                 source="RunPod GraphQL API",
-                note=f"{cloud.seller} cloud",
-                in_stock=None if is_free and len(offered) > 1 else is_free,  # of which one, it does not say
+                note=f"{cloud.seller} cloud" + (f"; free in {code}" if (code := machine.country) else ""),
+                in_stock=in_stock,
+                host=machine.facts,
             )
     if not (answer.errors or unread):
         yield Complete(pricings=(Pricing.ON_DEMAND,))
+
+
+def _asked(transport: Transport, query: str) -> _Answer | None:
+    """Return what is answered to a query; None where it is refused."""
+    try:
+        answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
+    except SourceError:
+        if query == PLAIN_QUERY:
+            raise
+        return None
+    return answer if answer.data is not None else None
 
 
 SOURCE = Source("runpod", "runpod", fetch)

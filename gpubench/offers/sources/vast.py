@@ -1,4 +1,4 @@
-"""Vast.ai: the cheapest verified host of each GPU model and count; no key needed.
+"""Vast.ai: the cheapest verified host of each GPU model, count and country; no key needed.
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is cut at 64 rows, so each model is
 asked for by itself; an answer of 64 rows may be cut. A host is one machine at one moment: quotes carry the
@@ -16,7 +16,18 @@ import msgspec
 
 from gpubench.models import Pricing
 from gpubench.offers.plausible import MAX_USD_PER_HOUR, MIN_USD_PER_HOUR
-from gpubench.offers.sources import Complete, Quote, Said, Source, Transport, decode, decode_rows
+from gpubench.offers.sources import (
+    Complete,
+    HostFacts,
+    Quote,
+    Said,
+    Source,
+    Transport,
+    decode,
+    decode_rows,
+)
+from gpubench.offers.table import LEAST_PCIE_BYTES_PER_S
+from gpubench.units import GIB
 
 URL = "https://console.vast.ai/api/v0/bundles/"
 ROWS_PER_MODEL = 64
@@ -70,8 +81,9 @@ _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 
 LEAST_RELIABILITY = 0.98
 """Share of the time that a host is to be there: below it, a job of a day is likely to be cut."""
-LEAST_PCIE_GB_PER_S = 5.0
-"""Measured bandwidth to a GPU; a slot of eight lanes has 6 and more, a riser of one lane under 1."""
+_DATA_CENTER = (1, "datacenter")
+"""How a host that Vast has vetted as a data center says so."""
+_NOT_NEGATIVE = msgspec.Meta(ge=0)
 
 
 class _Host(msgspec.Struct):
@@ -79,10 +91,45 @@ class _Host(msgspec.Struct):
     num_gpus: int
     gpu_ram: float  # MiB of one GPU
     dph_total: Annotated[float, _PRICE]  # USD per hour of the whole machine with its default disk
-    cpu_cores_effective: float | None = None
+    host_id: int | str | None = None
+    machine_id: int | str | None = None
+    geolocation: str | None = None  # "Texas, US"
+    hosting_type: int | str | None = None
+    cpu_cores: float | None = None  # of the whole machine, as cpu_ram is
+    cpu_cores_effective: float | None = None  # of these GPUs
+    cpu_ram: Annotated[float, _NOT_NEGATIVE] | None = None  # MB
+    disk_space: Annotated[float, _NOT_NEGATIVE] | None = None  # GB
+    inet_down: Annotated[float, _NOT_NEGATIVE] | None = None  # Mbit/s
+    inet_up: Annotated[float, _NOT_NEGATIVE] | None = None
     verification: str | None = None
-    reliability2: float | None = None
-    pcie_bw: float | None = None  # GB/s
+    reliability2: Annotated[float, _NOT_NEGATIVE] | None = None
+    pcie_bw: Annotated[float, _NOT_NEGATIVE] | None = None  # GB/s
+
+    @property
+    def country(self) -> str | None:
+        """Two letters; None where it does not say."""
+        code = (self.geolocation or "").rpartition(",")[2].strip()
+        return code if len(code) == 2 and code.isalpha() else None
+
+    @property
+    def ram_gib(self) -> float | None:
+        """These GPUs' share of the machine's memory, which goes with its cores."""
+        if not (self.cpu_ram and self.cpu_cores and self.cpu_cores_effective):
+            return None
+        return self.cpu_ram * 1e6 / GIB * min(1.0, self.cpu_cores_effective / self.cpu_cores)
+
+    @property
+    def facts(self) -> HostFacts:
+        """What it says of itself, in the units of an offer; 0 is not said."""
+        return HostFacts(
+            host_id=None if self.host_id is None else str(self.host_id),
+            machine_id=None if self.machine_id is None else str(self.machine_id),
+            reliability=self.reliability2 or None,
+            pcie_bytes_per_s=(self.pcie_bw or 0.0) * 1e9 or None,
+            download_bytes_per_s=(self.inet_down or 0.0) * 1e6 / 8 or None,
+            upload_bytes_per_s=(self.inet_up or 0.0) * 1e6 / 8 or None,
+            disk_bytes=round((self.disk_space or 0.0) * 1e9) or None,
+        )
 
 
 class _Answer(msgspec.Struct):
@@ -96,7 +143,10 @@ def fetch(transport: Transport) -> Iterator[Said]:
 
 
 def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
-    """Yield one quote per GPU memory and count of a model: the cheapest verified host."""
+    """Yield one quote per GPU memory, count and country of a model: the cheapest verified host there.
+
+    The first of them stands for the hosts that are not quoted: with their number, and the median of all.
+    """
     query = {
         "gpu_name": {"eq": model},
         "verified": {"eq": True},
@@ -114,24 +164,30 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
         if _passes(host):
             alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
     for (name, count, memory_gib), group in alike.items():
-        cheapest = min(group, key=lambda host: host.dph_total)
-        middle = median(host.dph_total for host in group)
-        yield Quote(
-            provider="vast",
-            instance=name if count == 1 else f"{count}x {name}",
-            region=None,
-            gpu=name,
-            gpu_memory_gib=memory_gib,
-            gpu_count=count,
-            vcpus=cheapest.cpu_cores_effective or None,
-            price=cheapest.dph_total,
-            kind="marketplace",
-            source="Vast search API, cheapest verified host",
-            note=f"cheapest of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
-            ask_count=len(group),
-            ask_median=middle,
-            in_stock=True,  # asked for: rentable and not rented
-        )
+        middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
+        there: dict[str | None, _Host] = {}
+        for host in sorted(group, key=lambda host: host.dph_total):
+            there.setdefault(host.country, host)
+        for country, host in there.items():
+            yield Quote(
+                provider="vast",
+                instance=name if count == 1 else f"{count}x {name}",
+                region=country,
+                gpu=name,
+                gpu_memory_gib=memory_gib,
+                gpu_count=count,
+                vcpus=host.cpu_cores_effective or None,
+                ram_gib=host.ram_gib,
+                price=host.dph_total,
+                kind="marketplace",
+                source="Vast search API, cheapest verified host of a country",
+                note=f"one of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
+                ask_count=len(group) - len(there) + 1 if host is first else None,
+                ask_median=middle if host is first else None,
+                in_stock=True,  # asked for: rentable and not rented
+                seller="secure" if host.hosting_type in _DATA_CENTER else "community",
+                host=host.facts,
+            )
     if len(answer.offers) < ROWS_PER_MODEL and not unread:
         yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
 
@@ -141,7 +197,7 @@ def _passes(host: _Host) -> bool:
     return (
         host.verification in {None, "verified"}
         and (host.reliability2 is None or host.reliability2 >= LEAST_RELIABILITY)
-        and (host.pcie_bw is None or host.pcie_bw >= LEAST_PCIE_GB_PER_S)
+        and (host.pcie_bw is None or host.pcie_bw * 1e9 >= LEAST_PCIE_BYTES_PER_S)
     )
 
 

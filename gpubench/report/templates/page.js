@@ -1,5 +1,5 @@
 "use strict";
-// Draws the embedded figures in the colors of the moment (light, dark, print), sorts and narrows tables,
+// Draws the embedded figures in the colors of the moment (light, dark, print), sorts tables,
 // and saves the raw data.
 (async () => {
   const at = (id) => document.getElementById(id);
@@ -9,7 +9,7 @@
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   };
   const palette = JSON.parse(at("palette").textContent);
-  const figures = JSON.parse(await unpacked("figures"));
+  const figures = at("figures") ? JSON.parse(await unpacked("figures")) : {};
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, responsive: true, showTips: false };
   const NARROW_PX = 560;
@@ -70,8 +70,9 @@
   const sections = all("details.section");
   sections.forEach((section) => section.addEventListener("toggle", drawOpen));
   const reveal = () => {
-    const target = location.hash.length > 1 ? at(decodeURIComponent(location.hash.slice(1))) : null;
-    if (target?.matches("details.section")) target.open = true;
+    const target = location.hash.length > 1 && !location.hash.includes("=") ? at(decodeURIComponent(location.hash.slice(1))) : null;
+    const section = target?.closest("details.section");
+    if (section) section.open = true;
     target?.scrollIntoView();
   };
   window.addEventListener("hashchange", reveal);
@@ -86,7 +87,7 @@
   // A print shows the first screen, what a reader of paper needs, and whatever has been opened.
   let opened = [];
   window.addEventListener("beforeprint", () => {
-    opened = sections.filter((section) => !section.open && "printed" in section.dataset);
+    opened = all("details").filter((section) => !section.open && "printed" in section.dataset);
     opened.forEach((section) => { section.open = true; });
     all(".chart").filter((chart) => !closed(chart)).forEach((chart) => draw(chart.id, true));
   });
@@ -131,31 +132,6 @@
     });
   });
 
-  // Filters narrow the table below them; what is unknown of a row never passes one that is set.
-  const passes = {
-    "choice": (value, wanted) => value === wanted,
-    "at least": (value, wanted) => value !== null && value >= Number(wanted),
-    "at most": (value, wanted) => value !== null && value <= Number(wanted),
-  };
-  all(".filters").forEach((box) => {
-    const rows = [...box.nextElementSibling.querySelector("tbody").rows].map((row) => [JSON.parse(row.dataset.is), row]);
-    const controls = all("[data-kind]", box);
-    const apply = () => {
-      const shown = rows.filter(([values, row]) => {
-        row.hidden = !controls.every((c, i) => c.value === "" || passes[c.dataset.kind](values[i], c.value));
-        return !row.hidden;
-      });
-      const counted = box.querySelector("output");
-      counted.textContent = `${shown.length} of ${counted.dataset.of}`;
-    };
-    // Where a narrow page shows a row as a card, each cell says what it is.
-    const titles = [...box.nextElementSibling.querySelector("thead tr").cells].map((head) => head.textContent);
-    rows.forEach(([, row]) => [...row.cells].slice(1).forEach((cell, i) => { cell.dataset.t = titles[i + 1]; }));
-    controls.forEach((control) => control.addEventListener("input", apply));
-    box.hidden = false;
-    apply();
-  });
-
   const save = async (kind, name) => {
     const raw = JSON.parse(await unpacked("raw-data"));
     const [text, type] = kind === "csv" ? [raw.csv, "text/csv"] : [JSON.stringify(raw.data, null, 1), "application/json"];
@@ -168,10 +144,12 @@
   all("[data-save]").forEach((button) =>
     button.addEventListener("click", () => save(button.dataset.save, button.dataset.name)));
 
-  const library = document.createElement("script");
-  library.textContent = await unpacked("plotly");
-  document.head.append(library);
-  drawOpen();
+  if (at("plotly")) {
+    const library = document.createElement("script");
+    library.textContent = await unpacked("plotly");
+    document.head.append(library);
+    drawOpen();
+  }
   reveal();
   document.documentElement.dataset.ready = "yes";
 })();

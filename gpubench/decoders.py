@@ -1,0 +1,237 @@
+"""The one reader of data/decoders.csv: the shapes of published decoder language models, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpubench.folders import data_table
+
+_HUGGING_FACE = "hf:"
+_BREAKS = re.compile(r"[\s_-]+")
+_TUNED = re.compile(r"(?:instruct|chat|it)$")
+"""Ends the name of a model that was tuned to answer, without breaks."""
+
+
+class Linear(msgspec.Struct, frozen=True, kw_only=True):
+    """One linear layer: a product with a matrix of ``inputs`` by ``outputs``."""
+
+    inputs: int
+    outputs: int
+
+    @property
+    def weights(self) -> int:
+        """Elements of its matrix."""
+        return self.inputs * self.outputs
+
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table: the shape of one published model, and where it was read.
+
+    A width is in elements of one token. What a model does not have is 0.
+
+    Attributes:
+        hub_name: As the model hub has it, with its owner.
+        aliases: Other names that people type, and models of the very same shape.
+        head_width: Channels of one head; of latent attention, those of its values.
+        forward_width: Inside of the feed-forward network of a dense layer.
+        activation: swiglu, geglu and gegelu have a gate, and so three matrices; gelu_new is no one kernel.
+        vocabulary: Rows of the embedding, with padding.
+        context: Tokens that it was made for.
+        tied: Whether the head is the embedding again.
+        norm: rms has a weight, layer a bias too, none neither.
+        layer_norms: Norms of the residual stream in each layer.
+        query_key_norm: Whether queries and keys are normed, each head by itself or all at once.
+        attention_bias: Which layers of attention have a bias.
+        fused_attention: Whether transformers has it; else the square of scores is held.
+        position_rows: Of a learned embedding of positions.
+        embedding_width: Of the word embedding where it is narrower than the model.
+        experts: Of each sparse layer, ``active_experts`` of which a token passes, ``expert_width`` wide.
+        shared_width: Of the expert that every token passes.
+        dense_layers: At the start of a model with experts.
+        query_rank, key_value_rank, rotary_width: Of latent attention.
+        parameters: As counted from the shape where the row was compiled.
+    """
+
+    hub_name: str
+    aliases: tuple[str, ...]
+    family: str
+    layers: int
+    width: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    forward_width: int
+    activation: Literal["swiglu", "geglu", "gegelu", "gelu", "gelu_new", "relu"]
+    vocabulary: int
+    context: int
+    tied: bool
+    norm: Literal["rms", "layer", "none"]
+    layer_norms: int
+    query_key_norm: Literal["none", "head", "all"]
+    attention_bias: Literal["none", "qkv", "output", "all"]
+    forward_bias: bool
+    head_bias: bool
+    rotary: bool
+    fused_attention: bool
+    position_rows: int
+    embedding_width: int
+    experts: int
+    active_experts: int
+    expert_width: int
+    shared_width: int
+    dense_layers: int
+    query_rank: int
+    key_value_rank: int
+    rotary_width: int
+    parameters: int
+    source: str
+    licence: str
+    note: str | None
+
+    @property
+    def gated(self) -> bool:
+        """Whether its feed-forward networks have a gate."""
+        return self.activation in {"swiglu", "geglu", "gegelu"}
+
+    @property
+    def query_width(self) -> int:
+        """Of the queries of a token, all heads together."""
+        return self.heads * (self.head_width + self.rotary_width)
+
+    @property
+    def key_width(self) -> int:
+        """Of its keys."""
+        heads = self.heads if self.key_value_rank else self.key_value_heads
+        return heads * (self.head_width + self.rotary_width)
+
+    @property
+    def value_width(self) -> int:
+        """Of its values."""
+        return (self.heads if self.key_value_rank else self.key_value_heads) * self.head_width
+
+    @property
+    def attention(self) -> tuple[Linear, ...]:
+        """The linear layers of attention, those of the queries first and the output last."""
+        width, joined = self.width, self.heads * self.head_width
+        if not self.key_value_rank:
+            read = [(width, self.query_width), (width, self.key_width), (width, self.value_width)]
+        else:
+            queries = [(width, self.query_rank), (self.query_rank, self.query_width)]
+            latent = self.key_value_rank, self.heads * 2 * self.head_width
+            keys = [(width, self.key_value_rank + self.rotary_width), latent]
+            read = [*(queries if self.query_rank else [(width, self.query_width)]), *keys]
+        return tuple(Linear(inputs=i, outputs=o) for i, o in (*read, (joined, width)))
+
+    def network(self, width: int) -> tuple[Linear, ...]:
+        """The linear layers of a feed-forward network so wide, the one that leaves it last."""
+        enter = Linear(inputs=self.width, outputs=width)
+        return (*[enter] * (2 if self.gated else 1), Linear(inputs=width, outputs=self.width))
+
+    @property
+    def norm_parameters(self) -> int:
+        """Of one norm of the residual stream."""
+        return {"none": 0, "rms": 1, "layer": 2}[self.norm] * self.width
+
+    @property
+    def dense_layer_parameters(self) -> int:
+        """Of a layer whose feed-forward network every token passes."""
+        return self._attention_parameters + self._network_parameters(self.forward_width)
+
+    @property
+    def sparse_layer_parameters(self) -> int:
+        """Of a layer with experts, and the router that chooses among them."""
+        shared = self._network_parameters(self.shared_width) if self.shared_width else 0
+        experts = self.experts * (self._network_parameters(self.expert_width) + self.width)
+        return self._attention_parameters + experts + shared
+
+    @property
+    def sparse_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the word embedding."""
+        return self.vocabulary * (self.embedding_width or self.width)
+
+    @property
+    def outside_parameters(self) -> int:
+        """Of all that lies outside of the layers: embeddings, last norm, head."""
+        head = 0 if self.tied else self.embedding_parameters
+        bias = self.vocabulary if self.head_bias else 0
+        projections = 2 * self.embedding_width * self.width
+        positions = self.position_rows * self.width
+        return self.embedding_parameters + head + bias + projections + positions + self.norm_parameters
+
+    @property
+    def counted_parameters(self) -> int:
+        """All of them, from the shape."""
+        dense = (self.layers - self.sparse_layers) * self.dense_layer_parameters
+        return dense + self.sparse_layers * self.sparse_layer_parameters + self.outside_parameters
+
+    @property
+    def _attention_parameters(self) -> int:
+        queries, keys = self.query_width, self.key_width
+        read = queries + keys + self.value_width
+        bias = {"none": 0, "qkv": read, "output": self.width, "all": read + self.width}
+        normed = {"none": 0, "head": 2 * self.head_width, "all": queries + keys}
+        weights = sum(layer.weights for layer in self.attention) + self.query_rank + self.key_value_rank
+        norms = self.layer_norms * self.norm_parameters
+        return weights + bias[self.attention_bias] + normed[self.query_key_norm] + norms
+
+    def _network_parameters(self, width: int) -> int:
+        layers = self.network(width)
+        bias = sum(layer.outputs for layer in layers) if self.forward_bias else 0
+        return sum(layer.weights for layer in layers) + bias
+
+
+@cache
+def load_decoders() -> tuple[Decoder, ...]:
+    """Return every decoder of the table, in its order.
+
+    Raises:
+        MisuseError: If a cell of the table does not parse; the message names its line and column.
+    """
+    return tuple(data_table("decoders.csv", Decoder))
+
+
+def find_decoder(reference: str) -> Decoder | None:
+    """Return the decoder that a person means: by its hub name, with ``hf:`` or without, or as they type it.
+
+    A folder or file of that name is the person's own model, and none of the table.
+
+    >>> [found.hub_name for name in ("hf:Qwen/Qwen2.5-7B", "Llama 3.1 8B") if (found := find_decoder(name))]
+    ['Qwen/Qwen2.5-7B', 'meta-llama/Meta-Llama-3.1-8B']
+    >>> find_decoder("resnet50") is None
+    True
+    """
+    name = reference.removeprefix(_HUGGING_FACE)
+    found = _by_name().get(_spelled(name))
+    return None if found is not None and "/" in name and Path(name).exists() else found
+
+
+def decoder_names() -> tuple[str, ...]:
+    """Return every name of the table but the hub's, as people type them."""
+    return tuple(alias for decoder in load_decoders() for alias in decoder.aliases)
+
+
+@cache
+def _by_name() -> Mapping[str, Decoder]:
+    known = {
+        _spelled(name): decoder
+        for decoder in load_decoders()
+        for name in (*decoder.aliases, decoder.hub_name, decoder.hub_name.partition("/")[2])
+    }
+    tuned = {_TUNED.sub("", name): decoder for name, decoder in known.items()}
+    return {**tuned, **known}  # where there is no base model of that name
+
+
+def _spelled(name: str) -> str:
+    """Fold case, and what people write as hyphen, space or nothing; a point parts version and size."""
+    return _BREAKS.sub("", name.casefold())

@@ -1,0 +1,519 @@
+"""What one training step of a published decoder computes, moves and holds, from its shape alone.
+
+The closed form of what a trace of the plain model reads, operator by operator: attention that is fused, all
+else a kernel of its own, as eager PyTorch and PEFT run it. No model is built and torch is not needed; tests
+hold it against traces of models that are.
+
+Sizes are in elements of one token until an operator or a moment is made of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TypeAlias
+
+import msgspec
+
+from gpubench.decoders import Decoder, Linear
+from gpubench.errors import MisuseError
+from gpubench.models import (
+    BlockSizes,
+    Checkpointing,
+    MemoryLine,
+    Operator,
+    OperatorKind,
+    ParallelMode,
+    Recipe,
+    StepMemory,
+    TaskKind,
+    Trainable,
+    WeightType,
+    WorkloadProfile,
+)
+from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
+
+ADAPTER_RANK = 16
+"""Of adapters, which stand beside every linear layer of attention."""
+USUAL_CONTEXT = 2048
+USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL)
+"""As TRL trains unless it is told otherwise: blocks are computed again, and the loss is computed at once."""
+SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens")
+_BATCHES = (1, 2, 4)
+_COUNTED = 4
+"""Bytes of an element as operators count them, whatever its type."""
+_HALF = 2
+_FLOAT = 4
+_LONG = 8
+_PREBUILT = 4
+"""Batches of tokens and targets that lie ready."""
+_MOVED_BY_ADAMW = 14
+"""Bytes for each trained weight in 16 bits: weight, gradient and two states are read, all but one written."""
+_UNPACKED = 14 + 1 / 32
+"""Bytes alive for each weight in 4 bits at the worst moment of its unpacking."""
+_UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
+"""How many kernels unpack a layer, and the elements that each moves for a weight."""
+_NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
+
+_Passes: TypeAlias = tuple[int, ...]
+_NORM = {"rms": (2, 2, 1, 2, 2, 2), "layer": (2,), "none": (2,)}
+_NORM_BACKWARD = {"rms": (2, 2, 3, 2, 1, 1, 2, 2, 3, 3, 2), "layer": (3,), "none": (3,)}
+_NORM_WEIGHT: Mapping[str, _Passes] = {"rms": (3, 1), "layer": (), "none": ()}
+_ROTARY = (2, 1, 2, 2, 2, 3, 2)
+_ROTARY_BACKWARD = (2, 2, 2, 2, 1, 2, 2, 3)
+_SCORES, _SCORES_BACKWARD = (2, 2, 2, 2, 2), (2, 3, 2, 2)
+_GELU_NEW, _GELU_NEW_BACKWARD = (2, 2, 3, 2, 2, 2, 2, 3), (3, 3, 3, 2, 2, 3, 2, 2, 3)
+"""Elements that each kernel reads and writes over those of its input: of a norm, the gradient of its weight,
+the rotary embedding, scores that are held, and an activation that is no one kernel."""
+_ROOTS, _ROOTS_BACKWARD = 2, 3
+"""Kernels of a norm that work on one number a token."""
+_ADD = 3
+"""Of a sum: two are read, one is written."""
+
+
+def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
+    """Return the profile of a decoder by a recipe; no torch, no weights, some milliseconds.
+
+    Args:
+        decoder: Its shape.
+        name: As the person typed it.
+        recipe: What is trained and how; tokens of a sequence that it leaves open are ``USUAL_CONTEXT``, or
+            the model's context where that is shorter.
+
+    Raises:
+        MisuseError: If a sequence is longer than the model was made for.
+    """
+    if recipe.context_tokens > decoder.context:
+        raise MisuseError(
+            f"{name}: sequences of {recipe.context_tokens:,} tokens: the context of the model is "
+            f"{decoder.context:,} tokens"
+        )
+    step = _Step(decoder, recipe)
+    once = _Step(decoder, msgspec.structs.replace(recipe, checkpointing=Checkpointing.NONE, loss_chunks=1))
+    forward, train = step.operators()
+    return WorkloadProfile(
+        name=name,
+        version=zlib.crc32(msgspec.json.encode(msgspec.structs.replace(decoder, aliases=(), note=None))),
+        summary=f"{decoder.hub_name}, from its published shape",
+        sample_unit="sequence",
+        sample_shape=(step.tokens,),
+        is_image=False,
+        source=decoder.source,
+        optimizer="AdamW",
+        parameters=decoder.counted_parameters + step.adapters,
+        trainable_parameters=step.trained,
+        batches=_BATCHES,
+        forward_flops_per_sample=_flops(forward),
+        train_flops_per_sample=_flops(once.operators()[1]),
+        saved_bytes_per_sample=step.saved_bytes,
+        optimizer_bytes_per_parameter=2.0 * _HALF,
+        train=train,
+        infer=forward,
+        tasks=(TaskKind.TRAIN,),
+        memory=tuple(_Step(decoder, other).memory() for other in _alike(recipe)),
+        blocks=BlockSizes(
+            count=decoder.layers,
+            largest_parameters=max(step.layer_parameters),
+            outside_parameters=decoder.outside_parameters,
+        ),
+        recipe=recipe,
+        settings=SETTINGS,
+        precisions=("bf16",),
+        parallel_mode=ParallelMode.FSDP if recipe.trainable is Trainable.FULL else ParallelMode.DDP,
+        is_classic=False,
+        is_run=False,
+        tokens_per_sample=step.tokens,
+    )
+
+
+def _alike(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe, and others whose memory may be asked about: that which needs less is offered."""
+    yield recipe
+    ways = {Trainable.FULL: WeightType.BFLOAT16, **ADAPTER_BASES}
+    for (how, base), again, chunks in product(ways.items(), Checkpointing, (1, LOSS_CHUNKS)):
+        other = msgspec.structs.replace(
+            recipe, trainable=how, weight_type=base, checkpointing=again, loss_chunks=chunks
+        )
+        if other != recipe:
+            yield other
+
+
+def _flops(operators: tuple[Operator, ...]) -> float:
+    return sum(each.count * each.flops_per_sample for each in operators)
+
+
+@dataclass
+class _Tally:
+    """Operators by what one of them computes and moves; ``tokens`` of a sample pass each."""
+
+    tokens: float
+    found: Counter[tuple[OperatorKind, float, float, float]] = field(default_factory=Counter)
+
+    def moves(self, elements: float, times: float = 1, fixed: float = 0.0) -> None:
+        """Add a kernel that reads and writes so many elements a token, and so many once."""
+        kind, moved = OperatorKind.MEMORY, _COUNTED * elements * self.tokens
+        self.found[kind, 0.0, moved, _COUNTED * fixed] += round(times)
+
+    def each(self, passes: _Passes, elements: float, times: float = 1) -> None:
+        """Add the kernels of a norm or a rotary embedding."""
+        for width in passes:
+            self.moves(width * elements, times)
+
+    def multiplies(self, layer: Linear, times: float = 1, share: float = 1.0) -> None:
+        """Add a product with a matrix, of a share of the tokens."""
+        rows = share * self.tokens
+        moved = _COUNTED * rows * (layer.inputs + layer.outputs)
+        self.found[OperatorKind.MATMUL, 2.0 * rows * layer.weights, moved, _COUNTED * layer.weights] += round(
+            times
+        )
+
+    def attends(self, decoder: Decoder, times: float = 1, passes: int = 1) -> None:
+        """Add attention over the whole square of scores, or its backward pass in two passes."""
+        wide = decoder.query_width + decoder.heads * decoder.head_width
+        flops = 2.0 * passes * self.tokens**2 * wide
+        elements = passes * (wide + decoder.key_width + decoder.value_width)
+        scores = round(decoder.heads * self.tokens)
+        if decoder.fused_attention:
+            products = 1
+        else:
+            products = 2 * passes
+            elements += products * scores
+            self.each(_SCORES if passes == 1 else _SCORES_BACKWARD, scores, times)
+        moved = _COUNTED * elements * self.tokens
+        self.found[OperatorKind.MATMUL, flops / products, moved / products, 0.0] += round(times * products)
+
+    def __add__(self, other: _Tally) -> _Tally:
+        return _Tally(self.tokens, self.found + other.found)
+
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators, alike ones together."""
+        return tuple(
+            Operator(
+                kind=kind, count=count, flops_per_sample=flops, bytes_per_sample=moved, bytes_fixed=fixed
+            )
+            for (kind, flops, moved, fixed), count in self.found.items()
+        )
+
+
+class _Step:
+    """One training step of a decoder by a recipe."""
+
+    def __init__(self, decoder: Decoder, recipe: Recipe) -> None:
+        self.decoder, self.recipe = decoder, recipe
+        self.tokens = recipe.context_tokens or min(USUAL_CONTEXT, decoder.context)
+        self.is_full = recipe.trainable is Trainable.FULL
+        self.is_slow = decoder.activation == "gelu_new"
+        self.head = Linear(inputs=decoder.embedding_width or decoder.width, outputs=decoder.vocabulary)
+        self.adapters = 0 if self.is_full else decoder.layers * self._layer_adapters
+
+    @property
+    def trained(self) -> int:
+        """Parameters that take a gradient."""
+        return self.decoder.counted_parameters if self.is_full else self.adapters
+
+    @property
+    def layer_parameters(self) -> tuple[int, ...]:
+        """Of each kind of layer that the model has, with its adapters."""
+        dense, sparse = self.decoder.dense_layer_parameters, self.decoder.sparse_layer_parameters
+        found = [dense] if self.decoder.sparse_layers < self.decoder.layers else []
+        found += [sparse] if self.decoder.sparse_layers else []
+        return tuple(each + (0 if self.is_full else self._layer_adapters) for each in found)
+
+    @property
+    def _layer_adapters(self) -> int:
+        return sum(ADAPTER_RANK * (each.inputs + each.outputs) for each in self.decoder.attention)
+
+    # --- arithmetic ------------------------------------------------------------------------------------
+
+    def operators(self) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+        """Those of a forward pass, and those of a whole training step."""
+        forward, again, backward = (_Tally(self.tokens) for _ in range(3))
+        layers, how = self.decoder.layers, self.recipe.checkpointing
+        self._forward(forward, layers)
+        if how is not Checkpointing.NONE:
+            self._forward(again, layers, is_again=True)
+        self._backward(backward, layers)
+        forward.moves(self.decoder.width, fixed=self.decoder.embedding_parameters)
+        self._norm(forward, 1)
+        loss, loss_again = self._loss()
+        train = forward + again + loss + loss_again + backward
+        train.found[OperatorKind.OPTIMIZER, 0.0, 0.0, float(_MOVED_BY_ADAMW * self.trained)] += 1
+        return (forward + loss).operators(), train.operators()
+
+    def _forward(self, into: _Tally, layers: int, *, is_again: bool = False) -> None:
+        """Add the forward pass of the layers, or what of it is computed again.
+
+        Once all is there that the backward pass asks for, the rest is not computed again: of a network in 16
+        bits the product that leaves it. What is selected is attention, and every second product.
+        """
+        decoder, width = self.decoder, self.decoder.width
+        selective = is_again and self.recipe.checkpointing is Checkpointing.SELECTIVE
+        share = 0.5 if selective else 1.0
+        self._norm(into, layers * decoder.layer_norms)
+        for layer in decoder.attention:
+            self._linear(into, layer, layers * share, adapters=layers)
+        self._turned(into, layers, _ROTARY, _NORM)
+        if not selective:
+            into.attends(decoder, layers)
+        into.moves(2 * decoder.heads * decoder.head_width, layers)
+        into.moves(_ADD * width, layers * (1 if is_again else 2))
+        for times, networks in self._networks(layers):
+            for inner, copies, tokens in networks:
+                *enter, leave = decoder.network(inner)
+                for layer in enter:
+                    self._linear(into, layer, times * copies * share, share=tokens)
+                into.each(_GELU_NEW if self.is_slow else (2,), inner * tokens, times * copies)
+                if decoder.gated:
+                    into.moves(_ADD * inner * tokens, times * copies)
+                if not is_again or self.recipe.weight_type is WeightType.NF4:
+                    self._linear(into, leave, times * copies, share=tokens)
+
+    def _turned(self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]) -> None:
+        """Add what is done to queries and keys before they meet."""
+        for width in (self.decoder.query_width, self.decoder.key_width):
+            if self.decoder.rotary:
+                into.each(rotary, width, layers)
+            if self.decoder.query_key_norm != "none":
+                into.each(norm["rms"], width, layers)
+
+    def _norm(self, into: _Tally, times: int) -> None:
+        into.each(_NORM[self.decoder.norm], self.decoder.width, times)
+        if self.decoder.norm == "rms":
+            into.moves(2, _ROOTS * times)
+
+    def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
+        """How many layers have which feed-forward networks: width, how many, share of tokens in each."""
+        decoder = self.decoder
+        sparse = decoder.sparse_layers
+        if layers > sparse:
+            yield layers - sparse, [(decoder.forward_width, 1, 1.0)]
+        if sparse:
+            shared = [(decoder.shared_width, 1, 1.0)] if decoder.shared_width else []
+            passed = decoder.active_experts / decoder.experts
+            yield sparse, [(decoder.expert_width, decoder.experts, passed), *shared]
+
+    def _backward(self, into: _Tally, layers: int) -> None:
+        decoder, width = self.decoder, self.decoder.width
+        norms = layers * decoder.layer_norms + 1
+        into.each(_NORM_BACKWARD[decoder.norm], width, norms)
+        if decoder.norm == "rms":
+            into.moves(2, _ROOTS_BACKWARD * norms)
+        if self.is_full:
+            into.each(_NORM_WEIGHT[decoder.norm], width, norms)
+        for layer in decoder.attention:
+            self._linear(into, layer, layers, adapters=layers, is_backward=True)
+        self._turned(into, layers, _ROTARY_BACKWARD, _NORM_BACKWARD)
+        into.attends(decoder, layers, passes=2)
+        into.moves(_ADD * width, 5 * layers)
+        for times, networks in self._networks(layers):
+            for inner, copies, tokens in networks:
+                for layer in decoder.network(inner):
+                    self._linear(into, layer, times * copies, share=tokens, is_backward=True)
+                slow = _GELU_NEW_BACKWARD if self.is_slow else (_ADD,)
+                into.each(slow * (3 if decoder.gated else 1), inner * tokens, times * copies)
+        if self.is_full:
+            into.moves(width, fixed=decoder.embedding_parameters)
+
+    def _linear(
+        self,
+        into: _Tally,
+        layer: Linear,
+        times: float,
+        *,
+        adapters: int = 0,
+        share: float = 1.0,
+        is_backward: bool = False,
+    ) -> None:
+        """Add a linear layer of a block: forward, or the gradient of its input and of what is trained."""
+        into.multiplies(layer, times * (2 if is_backward and self.is_full else 1), share)
+        if self.recipe.weight_type is WeightType.NF4:
+            for kernels, elements in _UNPACKING:
+                into.moves(0.0, times * kernels, fixed=elements * layer.weights)
+        if not adapters or self.is_full:
+            return
+        down = Linear(inputs=layer.inputs, outputs=ADAPTER_RANK)
+        up = Linear(inputs=ADAPTER_RANK, outputs=layer.outputs)
+        for narrow in (down, up):
+            into.multiplies(narrow, adapters * (2 if is_backward else 1))
+        into.moves(2 * layer.outputs, adapters)
+        into.moves(_ADD * (layer.inputs if is_backward else layer.outputs), adapters)
+
+    def _loss(self) -> tuple[_Tally, _Tally]:
+        """The head and the loss of the forward pass, and what follows on them; in chunks once more."""
+        chunks, vocabulary = self.recipe.loss_chunks, self.decoder.vocabulary
+        first, rest = _Tally(self.tokens / chunks), _Tally(self.tokens / chunks)
+        for tally, times in ((first, chunks), (rest, chunks if chunks > 1 else 0)):
+            tally.multiplies(self.head, times)
+            tally.moves(2 * vocabulary, 2 * times)
+            tally.moves(vocabulary, times)
+        rest.multiplies(self.head, chunks * (2 if self.is_full else 1))
+        for elements in (2, 3, 2):
+            rest.moves(elements * vocabulary, chunks)
+        if self.is_full:  # gradients of the head are summed, over chunks and with those of a tied embedding
+            rest.moves(0.0, chunks - 1 + self.decoder.tied, fixed=_ADD * self.head.weights)
+        return first, rest
+
+    # --- memory ----------------------------------------------------------------------------------------
+
+    def memory(self) -> StepMemory:
+        """Return the moments of which one is the highest, whatever the batch."""
+        decoder, is_full = self.decoder, self.is_full
+        weights = self._weights_bytes
+        trained = float(_HALF * self.trained)
+        optimizer = 2 * trained
+        turned = 2.0 * _FLOAT * self.tokens * (decoder.rotary_width or decoder.head_width) * decoder.rotary
+        base = weights + optimizer + turned
+        head = float(_HALF * self.head.weights)
+        head_gradient = head if is_full else 0.0
+        held = self._held(self.recipe.checkpointing)
+        stream = self._bytes(decoder.width)
+        saved = self.saved_bytes
+        scores = 3.0 * _FLOAT * self.tokens * decoder.vocabulary / self.recipe.loss_chunks
+        leaving = max(layer.weights for layer in self._widest_network) * _HALF
+        last = decoder.layers - 1
+        at_work = self._at_work
+        kept_scores = scores / 3 if self.recipe.loss_chunks == 1 else 0.0  # which are among both
+        moments = [_line(base, saved - kept_scores + stream + scores)]
+        if self.recipe.loss_chunks > 1 and is_full:
+            moments.append(_line(base + head, saved + stream + scores))
+            moments.append(_line(base + 3 * head, saved + stream))
+        moments.append(
+            _line(base + head_gradient + (leaving if is_full else 0.0), held * last + stream + at_work)
+        )
+        if is_full:
+            untouched = _HALF * (decoder.embedding_parameters + min(self.layer_parameters))
+            done = max(0.0, trained - untouched)
+            moments.append(_line(base + done + leaving, stream + at_work, done))
+            tied = 3 * head if decoder.tied else head
+            rest = max(0.0, trained - head)
+            moments += [_line(base + rest + tied, stream, rest), _line(base + trained, 0.0, trained)]
+        if self.recipe.weight_type is WeightType.NF4:
+            unpacked = _UNPACKED * max(layer.weights for layer in self._widest_network)
+            moments.append(_line(base + unpacked, held * last + stream + self._unpacking))
+        moments = [
+            msgspec.structs.replace(line, bytes_per_sample=line.bytes_per_sample + self._tokens_bytes)
+            for line in moments
+        ]
+        return StepMemory(
+            task=TaskKind.TRAIN,
+            is_amp=False,
+            lines=tuple(sorted(moments, key=lambda line: (line.bytes_per_sample, line.fixed_bytes))),
+            weights_bytes=weights,
+            trained_bytes=trained,
+            optimizer_bytes=optimizer,
+            saved=_line(turned, saved + self._tokens_bytes),
+            recipe=self.recipe,
+        )
+
+    def _bytes(self, elements: float) -> float:
+        """Of activations, so many elements a token."""
+        return _HALF * elements * self.tokens
+
+    @property
+    def _tokens_bytes(self) -> float:
+        return 2.0 * _PREBUILT * _LONG * self.tokens
+
+    @property
+    def _weights_bytes(self) -> float:
+        decoder = self.decoder
+        whole = _HALF * (decoder.counted_parameters + self.adapters)
+        if self.recipe.weight_type is not WeightType.NF4:
+            return float(whole)
+        narrow = sum(layer.weights for layer in decoder.attention) * decoder.layers
+        for times, networks in self._networks(decoder.layers):
+            for inner, copies, _ in networks:
+                narrow += times * copies * sum(layer.weights for layer in decoder.network(inner))
+        return whole - (_HALF - _NF4_BYTES) * narrow
+
+    @property
+    def _widest_network(self) -> tuple[Linear, ...]:
+        inner = max(width for _, networks in self._networks(self.decoder.layers) for width, _, _ in networks)
+        return self.decoder.network(inner)
+
+    @property
+    def _inner(self) -> float:
+        """Elements inside of the feed-forward networks of one layer, over all that a token passes."""
+        return max(
+            sum(width * copies * share for width, copies, share in networks)
+            for _, networks in self._networks(self.decoder.layers)
+        )
+
+    @property
+    def _attended(self) -> float:
+        """Bytes that attention keeps: queries, keys, values, its output and the sums of its scores."""
+        decoder = self.decoder
+        kept = decoder.query_width + decoder.key_width + decoder.value_width
+        middles = 0 if self.is_full else ADAPTER_RANK * len(decoder.attention)
+        normed = 0.0
+        if decoder.query_key_norm != "none":
+            normed = self._normed(decoder.query_width + decoder.key_width, "rms")
+        held = self._scores if not decoder.fused_attention else _FLOAT * self.tokens * decoder.heads
+        return self._bytes(kept + decoder.heads * decoder.head_width + middles) + normed + held
+
+    @property
+    def _scores(self) -> float:
+        """Bytes of the scores of one layer where they are held: in float32 and in 16 bits."""
+        return (_FLOAT + _HALF) * self.tokens**2 * self.decoder.heads
+
+    def _held(self, how: Checkpointing) -> float:
+        """Bytes that one layer keeps for the backward pass."""
+        decoder = self.decoder
+        stream = self._bytes(decoder.width)
+        if how is Checkpointing.FULL:
+            return stream
+        if how is Checkpointing.SELECTIVE:
+            joined = decoder.heads * decoder.head_width
+            kept = 2 * decoder.width + joined + decoder.key_width + self._inner
+            return self._bytes(kept) + _FLOAT * self.tokens * decoder.heads
+        kept = self._bytes(self._inner_kept * self._inner) + self._attended
+        return kept + decoder.layer_norms * self._normed(decoder.width, decoder.norm) - self._unread
+
+    def _normed(self, width: int, norm: str) -> float:
+        """Bytes that a norm keeps: of its input, in float32 where it is no one kernel, and of its output."""
+        if norm != "rms":
+            return self._bytes(2 * width)
+        return self._bytes((4 if self.is_full else 3) * width) + _FLOAT * self.tokens
+
+    @property
+    def _unread(self) -> float:
+        """Bytes of the norm before the feed-forward network, which frozen layers do not keep."""
+        return 0.0 if self.is_full or self.decoder.layer_norms == 1 else self._bytes(self.decoder.width)
+
+    @property
+    def _inner_kept(self) -> int:
+        """How many times as much the feed-forward network keeps as it is wide."""
+        return (3 if self.decoder.gated else 4 if self.is_slow else 1) + self.is_full
+
+    @property
+    def _at_work(self) -> float:
+        """Bytes of one layer at the worst moment of its backward pass, its kept ones among them."""
+        decoder = self.decoder
+        wide = 6 if decoder.gated else 8 if self.is_slow else 3
+        inside = self._bytes((wide - self._inner_kept) * self._inner)
+        if not decoder.fused_attention:
+            inside = max(inside, 10 / 6 * self._scores)  # gradients in 16 bits, and twice in float32
+        whole = self._held(Checkpointing.NONE)
+        turning = self._bytes(2 * decoder.width + 11 * decoder.query_width + 2 * decoder.value_width)
+        return max(whole + inside, turning if decoder.rotary else 0.0)
+
+    @property
+    def _unpacking(self) -> float:
+        """Bytes of one layer while the matrix that leaves its feed-forward network is unpacked."""
+        decoder = self.decoder
+        inside = (self._inner_kept + 1) * self._inner
+        return self._bytes(4 * decoder.width + inside) + self._attended - self._bytes(decoder.width)
+
+    @property
+    def saved_bytes(self) -> float:
+        """Of activations between forward and backward pass; the prebuilt batches are apart."""
+        stream = self._bytes(self.decoder.width)
+        last = 2 * stream + _FLOAT * self.tokens  # the last norm: what it takes and gives, and its roots
+        scores = 0.0 if self.recipe.loss_chunks > 1 else _FLOAT * self.tokens * self.decoder.vocabulary
+        return self.decoder.layers * self._held(self.recipe.checkpointing) + last + scores
+
+
+def _line(fixed: float, per_sample: float, gradients: float = 0.0) -> MemoryLine:
+    return MemoryLine(fixed_bytes=fixed, bytes_per_sample=per_sample, gradient_bytes=gradients)

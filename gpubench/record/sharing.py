@@ -1,0 +1,121 @@
+"""Runs that people share: what a file may hold, and what it is held to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.measure.privacy import private_part
+from gpubench.models import Case, Run, Status
+from gpubench.profile import load_profiles
+from gpubench.record.rules import beyond_belief
+from gpubench.record.run_check import check_run
+from gpubench.record.run_file import is_safe_name
+from gpubench.record.shared import SHARED
+from gpubench.units import plain
+
+FACTOR = 1.5
+"""Beyond this, either way, of what others read of a case on the same GPU, a reading is doubted."""
+_OF_THE_DEVICE = ("uuid", "device_id", "pci_bus_id", "index")
+"""Fields that tell one card, or one machine, from others of its kind."""
+
+
+def place_of(run: Run, by: str) -> Path:
+    """Return where a run is shared, below the repository.
+
+    Raises:
+        MisuseError: If the name is not a plain file name.
+    """
+    if not is_safe_name(by):
+        raise MisuseError(f"--by {plain(by, 80)!r}: give small letters, digits, dots and dashes")
+    return SHARED / by / f"{run.run_id.casefold()}.json"
+
+
+def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
+    """Return a run as it can be shared, and a line for each row that is left out of it.
+
+    It tells of no card in particular. Left out are models of the user's own, and rows that are doubted.
+    """
+    known = load_profiles()
+    doubted = {issue.case: issue.kind for issue in check_run(run).issues if issue.weight == "problem"}
+
+    def why_not(case: Case) -> str | None:
+        return doubted.get(case, None if case.workload in known else "a model of your own")
+
+    kept = tuple(each for each in run.measurements if why_not(each.case) is None)
+    left = tuple(
+        f"{each.case.label}: {why_not(each.case)}" for each in run.measurements if why_not(each.case)
+    )
+    return msgspec.structs.replace(
+        run,
+        device=msgspec.structs.replace(run.device, **dict.fromkeys(_OF_THE_DEVICE)),
+        planned=tuple(each.case for each in kept),
+        measurements=kept,
+        quality=tuple(row for row in run.quality if row.case.workload in known),
+    ), left
+
+
+def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
+    """Yield a line for each reason not to take a shared run in: what CI says of it, and ``share`` before.
+
+    Args:
+        run: As it is to be shared.
+        others: Runs that are there already; those of the same GPU are what its figures are held against.
+    """
+    yield from (f"it holds {field} of the device" for field in _OF_THE_DEVICE if _held(run, field))
+    yield from _private(msgspec.to_builtins(run), "")
+    if run.device.gpu_key is None:
+        yield "its device is no GPU of the table"
+    if not run.measured_count:
+        yield "it holds no figure of a workload that others have"
+    if broken := beyond_belief(run):
+        yield f"it cannot be true: {broken}"
+    for issue in check_run(run).issues:
+        if issue.weight == "problem":
+            where = "" if issue.case is None else f"{issue.case.label}: "
+            yield f"{where}{issue.text}"
+    yield from _unlike(run, others)
+
+
+def _held(run: Run, field: str) -> bool:
+    return getattr(run.device, field) is not None
+
+
+def _private(value: Any, where: str) -> Iterator[str]:
+    """Yield each text that names a path, an address or a serial number, wherever it stands."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _private(inner, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _private(inner, where)
+    elif isinstance(value, str) and (found := private_part(value)):
+        yield f"{plain(where, 80)} names {plain(found, 80)}"
+
+
+def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
+    theirs = [other for other in others if other.run_id != run.run_id]
+    for measurement in run.measurements:
+        rate = measurement.samples_per_s or math.nan
+        far = (
+            known
+            for known in _rates(theirs, run.device.gpu_key, measurement.case)
+            if not 1 / FACTOR <= rate / known <= FACTOR
+        )
+        for known in itertools.islice(far, 1):
+            yield f"{measurement.case.label}: {rate:.4g} a second; others read {known:.4g} on this GPU"
+
+
+def _rates(runs: Iterable[Run], gpu_key: str | None, case: Case) -> Iterator[float]:
+    """What runs of this GPU read of a case."""
+    for run in runs:
+        if run.device.gpu_key == gpu_key:
+            for other in run.measurements:
+                if other.case == case and other.status is Status.OK and other.samples_per_s:
+                    yield other.samples_per_s

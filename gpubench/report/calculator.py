@@ -1,0 +1,378 @@
+"""What the page's script answers with as ``rank`` does, whatever it is asked: figures, names and words.
+
+The script draws the same numbers (``gpubench.draws``) over the same factors. What it may not judge by itself
+(which machines run a job, whose prices count, who sells where) is worked out here and handed to it as data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpubench.errors import MisuseError
+from gpubench.labels import gpu_name, offer_name
+from gpubench.models import Estimate, Offer, Pricing, TaskKind
+from gpubench.offers.columns import Offers
+from gpubench.offers.dates import age_days, drift_of
+from gpubench.offers.listing import is_in
+from gpubench.options import RecipeRequest, options_of
+from gpubench.predict.answers import log_deviation, most_of, start_of
+from gpubench.predict.calibration import load_calibration
+from gpubench.profile import load_profiles, traced_once
+from gpubench.recommend import candidates
+from gpubench.recommend.contradictions import check
+from gpubench.recommend.economics import HOURS_PER_MONTH, MINUTES_PER_HOUR
+from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_of, sift, unit_of
+from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
+from gpubench.recommend.owning import Ownership, offer_of, ownerships
+from gpubench.recommend.prices import prices_of
+from gpubench.recommend.rank import runs_of
+from gpubench.recommend.request import RankRequest
+from gpubench.sentences import texts
+from gpubench.specs import find_spec, load_specs
+from gpubench.units import format_bytes, plain
+
+HAVE_COUNTS = (1, 2, 4, 8)
+"""So many of a GPU may be asked about as one's own."""
+
+MOST_OFFERS = 1000
+"""Offers that the script chooses from; of more, those that could be the best of their kind."""
+
+MOST_ALIKE = 3
+"""Offers of one kind behind which none is hardly ever the best: as many as the library draws."""
+
+REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
+
+DIGITS = 6
+"""Digits of a figure: P(best) and dollars come out as the library's do, to a part in a hundred thousand."""
+
+FIRST = "resnet50"
+"""The model that the page begins with where none is asked about: the one that most buyers know."""
+
+
+SELLERS = {"cloud": "cloud companies", "secure": "vetted hosts", "community": "private hosts"}
+
+SENTENCES = (
+    *("title", "one_answer", "exchange", "exchange_next", "fastest_is_sensible", "toss_up", "one_gpu_left"),
+    *("private_host_short", "nothing_meets", "relax_budget", "relax_deadline"),
+    *("pair", "pair_how", "price_age_short", "few_offers"),
+)
+
+WORDS: dict[str, dict[str, str]] = {
+    "titles": {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"},
+    "objectives": {"cheapest": "cheapest", "sensible": "sensible choice", "fastest": "fastest"},
+    "bases": {
+        "measured": "measured here",
+        "reference": "measured",
+        "predicted": "predicted",
+        "guess": "guess beyond the fit",
+    },
+    "labels": {
+        "nothing": "nothing",
+        "anybody": "anybody",
+        "anywhere": "anywhere",
+        "hours": "time of the job",
+        "usd": "US dollars of the job",
+        "copied": "Copied.",
+    },
+}
+"""Names of what is chosen, of the columns and of the axes."""
+
+
+@traced_once()
+def calculator(asked: RankRequest) -> dict[str, Any]:
+    """Return what the script answers with, as plain JSON values.
+
+    Args:
+        asked: The question of the page: its filters hold whatever else is asked; its model, job and limits
+            are where the page begins.
+
+    Raises:
+        MisuseError: If the question is wrong, or no machine runs any of its workloads.
+    """
+    from gpubench.offers.snapshot import load_dated
+
+    table, today, _ = load_dated(asked.results, asked.offers, asked.as_of)
+    runs, _ = runs_of(asked)
+    market = msgspec.structs.replace(
+        asked,
+        spot=True,
+        sellers=(),
+        regions=(),
+        budget_usd=None,
+        deadline_hours=None,
+        rent_or_buy="buy" if asked.buys else None,
+    )
+    every = Offers.of(table.offers)
+    owned = {offer_of(each): each for each in _owned(market, every, runs, today)}
+    offers = Offers.joined(every, Offers.of(owned))
+    filtered = sift(market, offers, today=today, owned=owned, drift=drift_of(table.changes))
+    starts: dict[str, int] = {}
+    found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
+    if not found:
+        raise MisuseError("no machine that is left runs any of the models")
+    cases = [case for case, _ in found]
+    return {
+        "seed": asked.seed,
+        "draws": asked.draws,
+        "as_of": today.isoformat(),
+        "common_share": load_calibration().common_share,
+        "gpus": {key: _card(key) for key in sorted(filtered.kept.gpu_key.present)},
+        "filters": _filters(asked),
+        "sentences": {name: texts()[name] for name in SENTENCES},
+        "sellers": SELLERS,
+        **WORDS,
+        "costs": _costs(asked),
+        "regions": REGIONS,
+        "offers": _few(_offers(market, filtered, found)),
+        "offer_count": len(filtered.kept),
+        "starts": list(starts),
+        "cases": cases,
+        "begin": _begin(asked, cases),
+    }
+
+
+def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
+    """Return what the buyer has or may buy, and every GPU of the offers as if one had it."""
+    known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # not where its form is not stated
+    keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
+    mine = tuple(f"{count}x {key}" for key in keys for count in HAVE_COUNTS)
+    own_keys = {key for run in runs.own if (key := device_key(run))}
+    having = msgspec.structs.replace(market, own=(*market.own, *mine))
+    return ownerships(having, mean_power_w(runs), today, own_keys)
+
+
+def _questions(market: RankRequest) -> Iterator[RankRequest]:
+    """Yield what is asked, then every shipped model at each precision that it is offered at."""
+    plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
+    if not _is_shipped(market):
+        yield market
+    for name, profile in load_profiles().items():
+        if TaskKind.TRAIN not in profile.tasks and profile.decode is None:  # an input pipeline
+            continue
+        for precision in profile.precisions or ("amp", "fp32"):
+            yield msgspec.structs.replace(
+                market, **plain_recipe, workloads=(name,), mix={}, precision=precision, batch_size=None,
+                task="train", max_latency_ms=None, samples=None, epochs=None, dataset_size=None,
+            )  # fmt: skip
+
+
+def _is_shipped(market: RankRequest) -> bool:
+    """Whether the page has the case anyway: a shipped model by itself, as it comes."""
+    names = market.workload_names
+    given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
+    alone = not market.workloads or (len(names) == 1 and names[0] in load_profiles())
+    return alone and not market.mix and market.batch_size is None and market.task == "train" and not given
+
+
+def _case(
+    asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
+) -> tuple[dict[str, Any], Offers] | None:
+    """Return the figures of one model at one precision, and what runs it; None where no machine does."""
+    try:
+        asked = check(asked)
+        finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
+    except MisuseError:
+        return None
+    pool = finder.pool_of(kept)
+    work = candidates.work_of(asked, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
+    if work is None:
+        return None
+    of_one = work.drawn is not None  # a job in hours of one GPU: on the page it is a round number of samples
+    samples = float(f"{work.samples:.2g}") if of_one else work.samples
+    certain = dict(
+        zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)
+    )
+    hosts = pool.offers.kind.equals("marketplace").tolist()
+    machines: dict[int, list[Any]] = {}
+    for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):
+        known = machines.setdefault(
+            machine,
+            [pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None],
+        )
+        known[3 + is_host] = _short(pool.spread[row])
+    case = finder.speeds.parts[0][0].case
+    names = [part.case.workload for part in finder.speeds.parts[0]]
+    figures = {
+        "workloads": names,
+        "label": plain(" + ".join(names), 60),
+        "precision": case.precision.value,
+        "asked_precision": asked.precision,
+        "task": asked.task,
+        "unit": unit_of(finder.speeds),
+        "samples": samples,
+        "words": None if of_one else work.job.words,
+        "photographs": finder.photograph_share,
+        "shares": [asked.mix[name] for name in asked.workload_names] if asked.mix else None,
+        "gpus": {
+            key: _gpu(finder, row, certain.get(row), starts) for row, key in enumerate(finder.speeds.keys)
+        },
+        "machines": list(machines.values()),
+    }
+    return figures, kept
+
+
+def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[str, int]) -> dict[str, Any]:
+    speeds = finder.speeds
+    estimate = speeds.estimates[row]
+    figures = {name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")}
+    return {
+        **figures,
+        "parts": [_part(part, starts) for part in speeds.parts[row]],
+        "certain": certain,
+        "basis": estimate.basis,
+        "is_guess": estimate.is_extrapolated,
+        "need_bytes": estimate.device_bytes.value,
+    }
+
+
+def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
+    """Return rate, deviation of its logarithm, what no draw exceeds, and the place of its start."""
+    start = start_of(estimate)
+    place = None if start is None else starts.setdefault("\0".join(start), len(starts))
+    most = most_of(estimate)
+    return [
+        _short(estimate.samples_per_s),
+        _short(log_deviation(estimate)),
+        None if math.isinf(most) else _short(most),
+        place,
+    ]
+
+
+def _offers(
+    market: RankRequest, filtered: FilterResult, found: list[tuple[dict[str, Any], Offers]]
+) -> list[dict[str, Any]]:
+    """Return what the script knows of each offer, whatever it runs."""
+    names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
+    kept = filtered.kept.take(
+        sorted(range(len(names)), key=names.__getitem__)
+    )  # what is equal stands by name
+    today = filtered.market.today
+    prices, delivered = prices_of(kept, filtered.market), candidates.delivered_by(market, kept)
+    of_rows = zip(
+        prices.expected.tolist(),
+        prices.sigma.tolist(),
+        prices.group.tolist(),
+        delivered.tolist(),
+        strict=True,
+    )
+    barred: list[list[int]] = [[] for _ in range(len(kept))]  # by its host, though its GPUs would do
+    for at, (case, runs_it) in enumerate(found):
+        machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
+        for place in np.flatnonzero(~kept.places(runs_it)).tolist():
+            if (kept[place].gpu_key, kept[place].gpu_count) in machines:
+                barred[place].append(at)
+    given = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
+    return [
+        {
+            "provider": plain(offer.provider, 40),
+            "name": offer_name(offer),
+            "gpu": offer.gpu_key,
+            "count": offer.gpu_count,
+            "vcpus": offer.vcpus,
+            "usd": _short(usd),
+            "sigma": _short(sigma),
+            "group": "\0".join(prices.names(group)) if sigma else None,
+            "delivered": _short(share),
+            "pricing": offer.pricing.value,
+            "seller": offer.seller,
+            "is_host": offer.kind == "marketplace",
+            "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
+            "region": plain(offer.region or "", 40),
+            "age_days": age_days(offer.price_date, today),
+            "have": f"{offer.gpu_count}x {offer.gpu_key}" if _is_to_choose(offer, given) else None,
+            "doubt": filtered.doubt(offer),
+            "barred": cases,
+        }
+        for offer, (usd, sigma, group, share), cases in zip(kept, of_rows, barred, strict=True)
+    ]
+
+
+def _few(offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most ``MOST_OFFERS``: the cheapest of each kind, as far as the page can tell kinds apart."""
+    if len(offers) <= MOST_OFFERS:
+        return offers
+    seen: Counter[str] = Counter()
+    first: list[int] = []
+    for place in sorted(range(len(offers)), key=lambda at: offers[at]["usd"] / offers[at]["count"]):
+        kind = repr(
+            [offers[place][name] for name in ("gpu", "count", "pricing", "seller", "regions", "have")]
+        )
+        seen[kind] += 1
+        if seen[kind] <= MOST_ALIKE:
+            first.append(place)
+    return [offers[place] for place in sorted(first[:MOST_OFFERS])]
+
+
+def _card(key: str) -> dict[str, str]:
+    spec = load_specs().get(key)
+    memory = None if spec is None else spec.memory_bytes
+    return {"name": gpu_name(key), "memory": format_bytes(memory)}
+
+
+def _filters(asked: RankRequest) -> list[str]:
+    """Return the options of a command that the page does not ask about, as they were given."""
+    asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
+    asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
+    found: list[str] = []
+    for name, value in asked.question.items():
+        if name in asked_here:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, tuple) else (value,):
+            found += [option] if each is True else [option, str(each)]
+    return found
+
+
+def _is_to_choose(offer: Offer, given: set[Offer]) -> bool:
+    """Whether the page asks if one has it: a GPU without a sum, which costs its energy alone."""
+    return offer.pricing is Pricing.OWNED and offer.provider == candidates.QUOTED and offer not in given
+
+
+def _costs(asked: RankRequest) -> dict[str, Any]:
+    """Return what turns a rate into hours and dollars, and how far the assumptions of it may be off."""
+    return {
+        "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
+        "startup_factor": asked.startup_factor,
+        "farthest_startup": candidates.farthest_startup(asked),
+        "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
+        "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
+        "egress_usd": asked.egress_usd,
+        "tax": asked.tax,
+        "images_per_vcpu_s": candidates.IMAGES_PER_VCPU_S,
+        "feed_sigma": candidates.FEED_SIGMA,
+        "feed_factor": candidates.FEED_FACTOR,
+        "shares_work": asked.jobs != "independent",
+    }
+
+
+def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the page is asked before anybody asks it, as its address has it."""
+    first = cases[0]
+    if _is_shipped(asked):
+        name = asked.workloads[0] if asked.workloads else FIRST
+        of_name = [case for case in cases if case["workloads"] == [name]]
+        at = [case for case in of_name if asked.precision in {case["precision"], case["asked_precision"]}]
+        first = next(iter(at or of_name), first)
+    return {
+        "model": first["label"],
+        "precision": first["precision"],
+        "samples": asked.job_samples or first["samples"],
+        "worth": asked.hour_worth_usd,
+        "budget": asked.budget_usd,
+        "deadline": asked.deadline_hours,
+        "have": next((text for text in asked.own if "," not in text), None),
+        "seller": asked.sellers[0] if len(asked.sellers) == 1 else None,
+        "spot": asked.spot,
+        "region": next((name for name in asked.regions if name in REGIONS), None),
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,163 @@
+"""The shipped prices as one cleaned market: what may rank, which day counts, and what is said of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from gpubench.folders import data_rows, data_table
+from gpubench.models import Offer, Pricing
+from gpubench.offers.columns import BY_USER, Offers
+from gpubench.offers.dates import asks_of, is_of_asks
+from gpubench.offers.listing import outdated
+from gpubench.offers.outliers import AskedPrices
+from gpubench.offers.snapshot import embedded_offers, load_offers
+from gpubench.offers.table import NOT_RANKED, offer_key
+from gpubench.recommend.rank import rank
+
+TODAY = date(2026, 11, 28)
+
+
+def dated(day, price, **changes):
+    fields = {"provider": "acme", "instance": "x", "region": None, "gpu_key": "nvidia-h100-sxm-80gb"}
+    fields |= {"gpu_count": 1, "vcpus": None, "ram_bytes": None, "pricing": Pricing.ON_DEMAND, "kind": "vm"}
+    fields |= {"price_usd_per_hour": Decimal(str(price)), "price_date": day, "source": "test"}
+    return Offer(**fields | changes)
+
+
+def shipped(**wanted):
+    return [
+        offer
+        for offer in embedded_offers().offers
+        if all(getattr(offer, field) == value for field, value in wanted.items())
+    ]
+
+
+def test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts():
+    rows = list(data_table("offers.csv", Offer))
+    assert len(rows) == len(list(data_rows("offers.csv"))) > 1_200
+    newest = {}
+    for row in rows:
+        newest[offer_key(row)] = max(newest.get(offer_key(row), row), row, key=lambda each: each.price_date)
+    assert {offer_key(o): o.price_date for o in embedded_offers().offers} == {
+        key: row.price_date for key, row in newest.items()
+    }
+
+
+def test_an_earlier_price_counts_as_of_its_day_and_tells_how_prices_move():
+    """CoreWeave's list stood still; JarvisLabs raised its H100 from 2.69 to 3.49 in nine days."""
+    now = shipped(provider="jarvislabs", instance="H100 SXM", region=None)
+    then = [o for o in load_offers(as_of=date(2026, 10, 5)).offers if o.provider == "jarvislabs"]
+    assert [o.price_date for o in then if o.instance == "H100 SXM"] == ["2026-09-27"]
+    assert [o.price_date for o in now] in ([], ["2026-09-27"])
+    aws = {o.price_date for o in load_offers(as_of=date(2026, 9, 1)).offers if o.instance == "p5.48xlarge"}
+    assert "2026-07-20" in aws
+    assert len(embedded_offers().changes) > 50
+
+
+def test_aws_rows_that_had_no_day_have_that_of_its_generated_list():
+    rows = shipped(provider="aws", region="us-east-1", pricing=Pricing.ON_DEMAND)
+    of_that_day = [o for o in rows if o.price_date == "2026-07-20"]
+    assert len(of_that_day) >= 37
+    assert all("karpenter" in o.source for o in of_that_day)
+    assert {len(o.price_date) for o in rows if o.kind == "vm"} == {10}
+    assert {o.price_date for o in rows} > {"2026-07-20", "2026-10-10"}
+
+
+def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
+    kinds = Counter(o.kind for o in embedded_offers().offers)
+    assert {"index", "not-orderable", "capacity-block", "cluster"} <= kinds.keys()
+    ranking = rank("vgg16", accept_outliers=True, spot=True, reserved=True, max_price_age=10_000)
+    assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
+
+
+def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
+    medians = [o for o in embedded_offers().offers if o.kind == "index" and o.ask_count is not None]
+    assert len(medians) == 8
+    assert all(o.ask_median_usd_per_hour == o.price_usd_per_hour for o in medians)
+    h100 = next(o for o in medians if o.gpu_key == "nvidia-h100-sxm-80gb")
+    assert (h100.ask_count, h100.price_usd_per_hour) == (7, Decimal("4.0002"))
+    key = (h100.gpu_key, Pricing.ON_DEMAND)
+    asks = [o for o in embedded_offers().offers if is_of_asks(o) and o.gpu_key == h100.gpu_key]
+    with_it, without = asks_of(asks)[key], asks_of(o for o in asks if o is not h100)[key]
+    assert with_it.ask_count == without.ask_count + 7
+    assert with_it.median_usd_per_hour > without.median_usd_per_hour
+
+
+def test_an_ask_is_held_to_the_median_that_its_own_marketplace_had():
+    """At a quarter of the clouds' price it could be believed; at a tenth of its neighbors it is not."""
+    middle = dated("2026-10-10", 1.0, provider="vast", kind="index", ask_count=20,
+                   ask_median_usd_per_hour=Decimal(1), instance="median")  # fmt: skip
+    ask = dated("2026-10-12", 0.1, provider="vast", kind="marketplace", instance="host")
+    believed = [dated("2026-10-12", 0.12, provider=name) for name in ("a", "b", "c")]
+    assert "the median of the 20 hosts there" in (AskedPrices([middle, ask, *believed]).doubt(ask) or "")
+    assert AskedPrices([ask, *believed]).doubt(ask) is None
+    fair = msgspec.structs.replace(ask, price_usd_per_hour=Decimal("0.5"))
+    assert AskedPrices([middle, fair, *believed]).doubt(fair) is None
+
+
+def test_a_floor_is_marked_and_said_where_it_decides():
+    floors = [o for o in embedded_offers().offers if o.is_floor]
+    assert {"vast", "runpod", "nebius", "tensorwave", "voltagepark", "latitude"} <= {
+        o.provider for o in floors
+    }
+    ranking = rank("vgg16", gpu=["h100"], provider=["voltagepark"])
+    assert 'H100 SXM5 80GB at a "starting at" price' in ranking.verdict
+
+
+def test_what_rivals_an_old_price_is_a_newer_one_of_the_same_gpu_paid_alike():
+    old = dated("2026-01-15", 1.0, instance="old")
+    spot = dated("2026-11-01", 1.0, provider="b", pricing=Pricing.SPOT)
+    historic = dated("2026-11-01", 1.0, provider="c", kind="historic")
+    assert outdated(Offers.of([old, spot, historic]), TODAY) == {}
+    newer = dated("2026-11-01", 9.0, provider="d")
+    assert list(outdated(Offers.of([old, spot, historic, newer]), TODAY)) == [offer_key(old)]
+    assert outdated(Offers.of([old, newer], [BY_USER, ""]), TODAY) == {}  # the user's own counts as given
+    assert outdated(Offers.of([old, newer], ["", BY_USER]), TODAY) == {}  # and rivals nothing that is shipped
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks"),
+    [
+        ({}, False),
+        ({"provider": "b"}, True),
+        ({"region": "moon-1"}, True),
+        ({"gpu_count": 2}, True),
+        ({"gpu_key": "nvidia-l4-24gb"}, True),
+        ({"pricing": Pricing.SPOT}, True),
+        ({"instance": "z"}, False),
+    ],
+)
+def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ranks):
+    without = dated("2026-10", 1.0, instance="x")
+    other = dated("2026-11-01", 1.0, **{"instance": "y"} | change)
+    assert (offer_key(without) not in outdated(Offers.of([without, other]), TODAY)) == ranks
+
+
+def test_old_prices_are_left_out_with_the_option_that_ranks_them():
+    ranking = rank("vgg16", gpu=["v100"], as_of="2026-11-28", accept_outliers=True)
+    assert all(row.price_age_days <= 180 for row in ranking.rows if row.price_age_days is not None)
+    left = [each for each in ranking.excluded if "--max-price-age" in each.rule]
+    assert left
+    assert {each.reason for each in left} <= {
+        "its price is over 180 days old, and there are newer ones of this GPU",
+        "its price has no day, and there is one of this GPU there that has",
+    }
+    asked = rank("vgg16", gpu=["v100"], as_of="2026-11-28", accept_outliers=True, max_price_age=10_000)
+    assert len(asked.rows) > len(ranking.rows)
+
+
+def test_an_old_price_that_nothing_newer_replaces_is_said_in_the_answer():
+    """On that day one seller had the card, at a price of which no more than the year is known."""
+    ranking = rank("vgg16", gpu=["quadro rtx 6000"], as_of="2026-10-01")
+    said = next(s.text for s in ranking.sentences if s.text.startswith("Caution"))
+    assert "at a price of 2026, up to 273 days old" in said
+
+
+def test_the_ranking_says_how_old_its_prices_are():
+    (note,) = [note for note in rank("vgg16", as_of="2026-11-28").notes if "median age" in note]
+    assert note.startswith("The median age of ")

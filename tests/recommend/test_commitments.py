@@ -1,0 +1,46 @@
+"""Commitments: what a term costs against on demand, and from which use on it pays."""
+
+from __future__ import annotations
+
+from gpubench.models import Pricing
+
+from .builders import H100, L4, offer, rank_of
+
+RATES = {H100: 3000.0, L4: 300.0}
+YEAR = {"pricing": Pricing.RESERVED, "term_years": 1, "provider": "gcp"}
+THREE = YEAR | {"term_years": 3}
+
+
+def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
+    """2.00 against 3.20 is 62.5 %, and 1.28 of three years 40 %; the other seller has no such price."""
+    prices = [
+        offer(H100, 3.2, provider="gcp"),
+        offer(H100, 2.0, **YEAR),
+        offer(H100, 1.28, **THREE),
+        offer(L4, 0.4, provider="aws"),
+    ]
+    found = rank_of(prices, RATES, commit="1y")
+    text = " ".join(found.opening)
+    assert "costs $2.00 for 1 year, paid day and night, against $3.20 on demand at gcp" in text
+    assert "A commitment of 1 year pays from 62 % use on; below that, rent on demand." in text
+    assert "A commitment of 3 years pays from 40 % use on" in text
+    assert "No price for 1 year is known of aws." in text
+    assert {row.offer.term_years for row in found.rows} == {None, 1}
+    assert rank_of(prices, RATES).opening == ()
+
+
+def test_a_commitment_that_is_dearer_than_anybody_on_demand_never_pays():
+    prices = [
+        offer(H100, 3.2, provider="gcp"),
+        offer(H100, 2.0, **YEAR),
+        offer(H100, 1.9, provider="lambda"),
+    ]
+    found = rank_of(prices, RATES, commit="1y").opening
+    assert found[1].startswith("A commitment of 1 year pays from 62 %")
+    assert "against $1.90 on demand at lambda" in found[2]
+    assert found[3] == "A commitment of 1 year never pays against that; rent on demand."
+
+
+def test_where_no_term_is_known_that_is_said_and_nothing_else():
+    found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
+    assert found.opening == ("No price for 3 years is known of gcp.",)

@@ -1,0 +1,143 @@
+"""A sum to spend: sets of cards with a host that holds them, whole computers, or what to do where it buys none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import gpubench
+from gpubench.errors import MisuseError
+from gpubench.offers.hardware import PLANNING_VALUE, card_prices, hosts
+from gpubench.recommend.owning import host_for, ownerships
+from gpubench.recommend.rank import document
+from gpubench.recommend.request import RankRequest
+from gpubench.sections.verdict import card_of, headline
+from gpubench.specs import load_specs
+
+from .builders import TODAY
+
+RTX3090, L40 = "nvidia-geforce-rtx-3090-24gb", "nvidia-l40-48gb"
+
+
+def spend(usd, *names, **options):
+    return gpubench.rank(*names, max_purchase_usd=usd, as_of="2026-11-20", draws=100, **options)
+
+
+def facts(ranking):
+    return {fact.term: fact.words for fact in card_of(ranking).facts}
+
+
+def host_of(gpu_key, count, **options):
+    spec = load_specs()[gpu_key]
+    return host_for(RankRequest(**options), spec, count, spec.board_power_w).name
+
+
+def test_the_host_is_the_cheapest_that_holds_the_cards():
+    """Three RTX 3090 of 350 W and 3 slots are 9 slots and 1,050 W: no desktop and no workstation has them."""
+    assert [host_of(RTX3090, n) for n in (1, 2, 3, 5)] == [
+        "desktop PC",
+        "desktop PC",
+        "GPU server",
+        "GPU server",
+    ]
+    assert host_of("nvidia-rtx-6000-ada-48gb", 4) == "workstation"  # 4 x 300 + 300 W, 8 slots
+    assert host_of(L40, 1) == "GPU server"  # it has no fan of its own
+    assert host_of(RTX3090, 3, psu_watts=2000, slots=9) == "desktop PC"
+
+
+def test_a_lab_with_thirty_thousand_dollars_gets_a_set_for_it():
+    found = spend(30000, "resnet50")
+    said = facts(found)
+    assert headline(found).startswith("For $30,000: own ")
+    most, best = found.answers["fastest"], found.answers["cheapest"]
+    assert most.row.offer.gpu_count >= 4
+    assert best.purchase_usd < most.purchase_usd <= 30000
+    assert f"{most.row.offer.gpu_count}x " in said["Most for it"]
+    assert "with a host for $" in said["Best per dollar"]
+    bought = {(each.gpu_key, each.gpu_count): each for each in found.buy_or_rent}
+    for (key, count), each in bought.items():
+        spec = load_specs()[key]
+        host = next((host for host in hosts() if host.price_usd == each.host_usd), None)
+        if host is not None:
+            assert spec.board_power_w * count + host.power_w <= 0.8 * host.psu_watts
+            assert (spec.slot_count or 3) * count <= host.slots
+
+
+def test_the_most_work_for_the_sum_is_the_fastest_set_and_the_best_per_dollar_the_cheapest_job():
+    found = spend(30000, "resnet50")
+    rows = [row for row in found.rows if not row.estimate.is_extrapolated]
+    assert found.answers["fastest"].row.hours.value == min(row.hours.value for row in rows)
+    assert found.answers["cheapest"].row.cost_usd.value == min(row.cost_usd.value for row in rows)
+
+
+def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
+    """With a PC a card, and else so many jobs at the price of the cheapest to rent."""
+    found = spend(500, "resnet50")
+    none, with_pc, rent = found.opening
+    assert none == "$500 buys no card with a PC; $1,000 for the PC is assumed."
+    assert with_pc.startswith("With a PC of your own (`--have pc`), $4")
+    jobs = math.floor(500 / found.answers["cheapest"].row.cost_usd.value)
+    assert f"does {jobs} of these jobs for the same money." in rent
+    assert headline(found).startswith("Rent ")
+    assert [each["text"] for each in document(found)["sentences"][:3]] == list(found.opening)
+    at_hand = spend(500, "resnet50", have=["pc"])
+    assert headline(at_hand).startswith("For $500: own ")
+    assert at_hand.opening == ()
+
+
+def test_what_buys_nothing_with_a_host_at_hand_is_said_so():
+    found = spend(20, "resnet50", have=["pc"])
+    assert found.opening[0] == "$20 buys no card that does this job."
+    with pytest.raises(MisuseError, match="no offer is left"):
+        spend(20, "resnet50", buy=True)
+
+
+@pytest.mark.parametrize("condition", ["new", "used"])
+def test_a_condition_is_kept_to(condition):
+    found = spend(30000, "resnet50", condition=condition)
+    assert {each.condition for each in found.buy_or_rent} == {condition}
+    left_out = [each for each in found.excluded if each.rule == "--condition"]
+    assert {each.reason for each in left_out} == {f"it is not sold {condition}"}
+
+
+def test_a_computer_is_bought_whole():
+    (node,) = [
+        each
+        for each in ownerships(RankRequest(max_purchase_usd=1e6), {}, TODAY)
+        if (each.gpu_key, each.gpu_count) == ("nvidia-b200-sxm-180gb", 8) and not each.is_planned
+    ]
+    assert (node.purchase_usd, node.host_usd, node.host) == (450000, 0, None)
+    assert node.host_w == hosts()[-1].power_w
+    found = spend(1_000_000, "resnet50")
+    assert found.answers["fastest"].row.offer.gpu_key == "nvidia-b200-sxm-180gb"
+
+
+def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_is_named():
+    found = spend(1_000_000, "resnet50")
+    reasons = {(each.gpu_key, each.rule): each.reason for each in found.excluded if each.provider == "buy"}
+    old = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
+    assert "days old" in reasons["nvidia-rtx-a6000-48gb", old]
+    assert "plans with" in reasons["nvidia-rtx-pro-5000-blackwell-48gb", old]
+    named = spend(50000, "resnet50", gpu=["rtx a6000"])
+    assert named.answers["fastest"].row.offer.gpu_key == "nvidia-rtx-a6000-48gb"
+    module = gpubench.rank("resnet50", max_purchase_usd=50000, gpu=["h100-sxm"], as_of="2026-11-20", draws=50)
+    assert {each.reason for each in module.excluded if "module" in each.rule} <= {
+        "it is a module (SXM5), which no host for cards takes"
+    }
+    assert headline(module).startswith("Rent ")
+
+
+def test_each_price_stands_once_with_its_statistic_and_no_series_of_a_source_is_shipped():
+    prices = card_prices()
+    kinds = [(each.gpu_key, each.gpu_count, each.is_computer, each.condition) for each in prices]
+    assert len(set(kinds)) == len(kinds)
+    assert PLANNING_VALUE in {each.statistic for each in prices}
+    for each in prices:
+        low, high = each.price_low_usd, each.price_high_usd
+        assert (low or each.price_usd) <= each.price_usd <= (high or each.price_usd)
+
+
+def test_where_nothing_was_named_the_answer_says_how():
+    assert "name your model for a real answer" in gpubench.rank(draws=50).notes[0]
+    assert "name your model" not in gpubench.rank("vgg16", draws=50).notes[0]

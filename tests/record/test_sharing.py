@@ -1,0 +1,161 @@
+"""Sharing a run: what a file may hold, what it is held to, and what is counted beside a figure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench import predict
+from gpubench.cli.app import main
+from gpubench.measure.privacy import private_part
+from gpubench.models import DeviceProfile, Run, Status
+from gpubench.predict.answers import as_records
+from gpubench.record import shared
+from gpubench.record.run_file import read_run
+from gpubench.record.shared import Shared, readings_by, shared_files
+from gpubench.record.sharing import doubts, place_of, shareable
+from gpubench.record.store import reference_runs
+
+H100 = "nvidia-h100-sxm-80gb"
+REFERENCE = next(run for run in reference_runs() if run.run_id.endswith("7514fa86"))
+
+
+@pytest.fixture
+def run() -> Run:
+    """A run as it can be shared."""
+    return shareable(REFERENCE)[0]
+
+
+def test_the_shared_files_of_the_repository_hold_what_they_may() -> None:
+    found = {path: read_run(path) for path in shared_files()}
+    for path, run in found.items():
+        others = [*reference_runs(), *(other for other in found.values() if other is not run)]
+        assert not [*doubts(run, others)], path
+        assert path.match(str(place_of(run, path.parent.name)))
+
+
+def test_what_tells_one_card_from_another_is_not_shared(run: Run) -> None:
+    assert REFERENCE.device.device_id is not None
+    assert run.device == msgspec.structs.replace(
+        REFERENCE.device, uuid=None, device_id=None, pci_bus_id=None, index=None
+    )
+    assert not [*doubts(run, reference_runs())]
+
+
+def test_rows_that_are_doubted_or_of_ones_own_are_left_out() -> None:
+    first = REFERENCE.measurements[1]
+    own = msgspec.structs.replace(first, case=msgspec.structs.replace(first.case, workload="net.py"))
+    run, left_out = shareable(msgspec.structs.replace(REFERENCE, measurements=(*REFERENCE.measurements, own)))
+    assert len(run.measurements) + len(left_out) == len(REFERENCE.measurements) + 1
+    assert any("net.py" in line and "a model of your own" in line for line in left_out)
+    assert any("HOST_BOUND" in line or "NOT_CONVERGED" in line for line in left_out)
+    assert {each.case for each in run.measurements} == {*run.planned}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("cannot open /home/ann/data.bin", "/home/ann/data.bin"),
+        (r"cannot open C:\Users\ann\x.py", r"C:\Users\ann\x.py"),
+        ("GPU-01234567-89ab-cdef-0123-456789abcdef fell off", "GPU-01234567-89ab-cdef-0123-456789abcdef"),
+        ("no answer of 10.0.0.7", "10.0.0.7"),
+        ("at 3000 images/s, torch 2.11.0+cu130, 20261122t163414z-7514fa86", None),
+    ],
+)
+def test_a_text_that_names_a_path_a_serial_number_or_an_address_is_found(
+    text: str, found: str | None
+) -> None:
+    assert private_part(text) == found
+
+
+def _spoiled(run: Run, what: str) -> Run:
+    device, first = run.device, run.measurements[0]
+    rounds = first.launches[0].rounds
+    quick = tuple(msgspec.structs.replace(each, wall_s=each.wall_s / 2) for each in rounds)
+    launch = msgspec.structs.replace(first.launches[0], rounds=quick)
+    changes: dict[str, dict[str, Any]] = {
+        "uuid": {"device": msgspec.structs.replace(device, uuid="GPU-01234567-89ab-cdef-0123-456789abcdef")},
+        "path": {"notes": ("cannot open /home/ann/data.bin",)},
+        "no GPU": {"device": DeviceProfile(backend="cpu")},
+        "no figure": {"measurements": ()},
+        "twice as fast": {"measurements": (msgspec.structs.replace(first, launches=(launch,)),)},
+        "interrupted": {"interrupted": True},
+    }
+    return msgspec.structs.replace(run, **changes[what])
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("uuid", "it holds uuid of the device"),
+        ("path", "notes names /home/ann/data.bin"),
+        ("no GPU", "its device is no GPU of the table"),
+        ("no figure", "it holds no figure"),
+        ("twice as fast", "on this GPU"),
+        ("interrupted", "the run was interrupted"),
+    ],
+)
+def test_a_file_that_holds_more_or_cannot_be_is_refused(run: Run, what: str, words: str) -> None:
+    other = msgspec.structs.replace(run, run_id="another")
+    assert any(words in line for line in doubts(_spoiled(run, what), [other]))
+
+
+def _share(*arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(sys, "argv", ["gpubench", "share", *arguments])
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_run_is_shown_first_and_written_as_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "run.json"
+    source.write_bytes(msgspec.json.encode(REFERENCE))
+    place = Path("results/shared/ann") / f"{REFERENCE.run_id}.json"
+    assert _share(str(source), "--by", "ann") == 0
+    said = capsys.readouterr().out
+    assert "not in it: names of host and user" in said
+    assert f"Adds `{place.as_posix()}`" in said
+    assert "| vgg16 amp-bf16 graph batch 64 |" in said
+    assert said.index("not in it") < said.index("Adds ")
+    written = read_run(tmp_path / place)
+    assert not [*doubts(written, reference_runs())]
+    assert REFERENCE.device.device_id not in (tmp_path / place).read_text()
+    assert _share(str(source), "--json", "-o", str(tmp_path / "one.json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["place"] == f"results/shared/anonymous/{REFERENCE.run_id}.json"
+    assert told["refused"] == []
+
+
+def test_what_ci_would_refuse_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "run.json"
+    source.write_bytes(msgspec.json.encode(msgspec.structs.replace(REFERENCE, interrupted=True)))
+    assert _share(str(source)) == 1
+    assert "not shared: the run was interrupted" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+    assert _share(str(source), "--by", "../ann") == 2
+
+
+def test_readings_and_people_are_counted_beside_a_figure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = msgspec.structs.replace(run, run_id="again")
+    case = next(m.case for m in run.measurements if m.status is Status.OK and m.case.workload == "vgg16")
+    of_case = sum(
+        (m.case.workload, m.case.precision) == (case.workload, case.precision) for m in run.measurements
+    )
+    by_two = [Shared(by="ann", run=run), Shared(by="bob", run=again)]
+    assert readings_by(H100, case, by_two) == f"{2 * of_case} readings by 2 people"
+    assert readings_by(H100, case, by_two[:1]) == f"{of_case} readings by 1 person"
+    assert readings_by("nvidia-l4-24gb", case, by_two) is None
+    monkeypatch.setattr(shared, "shared_runs", lambda: tuple(by_two))
+    told = as_records(predict("vgg16", gpu="H100", precision=str(case.precision)))["estimates"][0]
+    assert told["shared"] == f"{2 * of_case} readings by 2 people"

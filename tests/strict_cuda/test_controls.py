@@ -1,0 +1,131 @@
+"""Positive controls: a proof of a precision that could not fail on this device proves nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from gpubench.measure import checks, precision
+from gpubench.measure.precision import control_on, switches_for
+from gpubench.models import FindingKind, Measurement, Precision, Status
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Machine
+
+K = FindingKind
+
+
+@pytest.fixture
+def gpu(make_gpu):
+    return make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
+
+
+def found(done, case) -> set[FindingKind]:
+    """Return what the parent finds of the proofs of a launch."""
+    row = Measurement(case=case, status=Status.OK, launches=(done.launch,))
+    kinds = {finding.kind for finding in checks.judge_measurement(row, 1).findings}
+    return kinds & {K.PRECISION_UNPROVEN, K.TF32_IN_FORCE, K.SWITCHES_CHANGED}
+
+
+def test_tf32_shows_in_the_operators_by_which_fp32_is_proven(gpu):
+    for name, operators in (("cnn", {"matmul", "conv"}), ("lstm", {"matmul", "conv", "rnn"})):
+        done = gpu.measure(name, precision=Precision.FP32, batch_size=2)
+        assert done.launch.control_errors.keys() == done.launch.precision_errors.keys() == operators
+        assert min(done.launch.control_errors.values()) > 1e-4
+        assert found(done, gpu.case(name, precision=Precision.FP32, batch_size=2)) == set()
+
+
+def test_a_device_that_shows_no_tf32_proves_no_fp32(make_gpu):
+    gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never"))
+    done = gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
+    assert found(done, gpu.case("cnn", precision=Precision.FP32, batch_size=2)) == {K.PRECISION_UNPROVEN}
+
+
+def test_other_precisions_need_no_control(gpu):
+    done = gpu.measure("cnn", precision=Precision.TF32, batch_size=2)
+    assert done.launch.control_errors == {}
+
+
+def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
+    made = []
+    real = precision.probe_errors
+
+    def counted(*args, **kwargs):
+        made.append(torch.backends.cuda.matmul.allow_tf32)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(precision, "probe_errors", counted)
+    for _ in range(2):
+        gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
+    assert made.count(True) == 1
+    assert made.count(False) == 4  # before and after the rounds of each
+
+
+def test_controls_of_every_size_take_the_host_well_under_a_second(make_gpu):
+    """Where TF32 shows in none all are computed, and again by the proofs; float64 once, and for few images."""
+    device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device
+    took_s = []
+    for _ in range(2):
+        precision._proof.cache_clear()
+        began_s = time.process_time()
+        control = control_on(device)
+        took_s.append(time.process_time() - began_s)
+    assert control.scale == precision.CONTROL_SCALES[-1]
+    assert min(took_s) < 0.6
+
+
+@pytest.fixture
+def small_in_fp32(monkeypatch):
+    """As cuDNN on an H100: small convolutions are in fp32 whatever the switch says; gives their channels."""
+    real, seen = precision._convolve, []
+
+    def convolve(image, kernel):
+        small = image.is_cuda and image.shape[1] <= precision.PROOF_CHANNELS
+        if image.is_cuda:
+            seen.append((image.shape[1] // precision.PROOF_CHANNELS, torch.backends.cudnn.allow_tf32))
+        with switches_for(Precision.FP32) if small else nullcontext():
+            return real(image, kernel)
+
+    monkeypatch.setattr(precision, "_convolve", convolve)
+    return seen
+
+
+def test_a_convolution_too_small_for_tf32_is_proven_by_a_larger_one(gpu, small_in_fp32):
+    control = control_on(gpu.desk.hardware.device)
+    assert control.scale == precision.CONTROL_SCALES[1]
+    assert control.errors["conv"] > 1e-4
+    small_in_fp32.clear()
+    done = gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
+    assert {scale for scale, tf32 in small_in_fp32 if not tf32} == {control.scale}
+    assert found(done, gpu.case("cnn", precision=Precision.FP32, batch_size=2)) == set()
+
+
+@pytest.mark.parametrize(("amp", "least"), [(Precision.AMP_BF16, 1e-3), (Precision.AMP_FP16, 1e-4)])
+def test_amp_is_proven_under_autocast(gpu, amp, least):
+    done = gpu.measure("cnn", precision=amp, batch_size=2)
+    errors = done.launch.precision_errors
+    assert least < min(errors.values()) <= max(errors.values()) < amp.facts.product_error
+    assert found(done, gpu.case("cnn", precision=amp, batch_size=2)) == set()
+
+
+def test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp(gpu, monkeypatch):
+    real = precision._convolve
+
+    def apart(image, kernel):
+        with torch.autocast("cuda", enabled=False):
+            return real(image, kernel)
+
+    monkeypatch.setattr(precision, "_convolve", apart)
+    done = gpu.measure("cnn", precision=Precision.AMP_BF16, batch_size=2)
+    assert done.launch.precision_errors["conv"] is None
+    assert done.launch.precision_errors["matmul"] is not None
+    case = gpu.case("cnn", precision=Precision.AMP_BF16, batch_size=2)
+    assert found(done, case) == {K.PRECISION_UNPROVEN}
+
+
+def test_the_switches_are_as_before_after_a_control(gpu):
+    with switches_for(Precision.FP32) as strict:
+        control_on(gpu.desk.hardware.device)
+        assert precision.read_switches() == strict

@@ -1,0 +1,65 @@
+"""The page of what choosing by a prediction costs: its figures are made again, and worked out by hand for three GPUs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tools.make_regret import BEGIN, END, PAGE, Settings, disappointments, page_of, regrets, ways_of
+
+
+@pytest.fixture
+def three() -> Settings:
+    """1 $/h and 10 s a sample, 3 $/h and 2 s, 4 $/h and 3 s: the second costs least, 6 against 10 and 12."""
+    table = SimpleNamespace(
+        gpu_key=np.array(["a-slow", "b-fast", "nvidia-h100-x"]),
+        log_seconds=np.log([10.0, 2.0, 3.0]),
+        batch=np.ones(3),
+        level_known=np.array([True, True, True]),
+        chips=SimpleNamespace(peaks=np.array([[1.0], [4.0], [8.0]]), bandwidth=np.array([1.0, 4.0, 8.0])),
+        work=None,
+        arithmetic=None,
+    )
+    return Settings(
+        table=table,  # type: ignore[arg-type]
+        predicted_s=np.array([10.0, 2.5, 2.0]),
+        usd_per_s=np.array([1.0, 3.0, 4.0]) / 3600,
+        worth_usd_per_s=0.0,
+        rows=(np.arange(3),),
+    )
+
+
+@pytest.fixture(autouse=True)
+def one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.make_regret.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int))
+
+
+def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> None:
+    """By the prediction 10, 7.5 and 8: the second, which is the best. The H100 costs 12 for 6, the slow one 10."""
+    found = {name: regrets(three, way).tolist() for name, way in ways_of(three).items()}
+    assert found["gpubench"] == [0.0]
+    assert found["always the H100"] == [pytest.approx(100.0)]
+    assert found["lowest price an hour"] == [pytest.approx(100 * (10 / 6 - 1))]
+    assert found["peak FLOPS per dollar"] == [pytest.approx(100.0)]
+
+
+def test_disappointment_is_the_speed_that_was_read_against_the_one_told(three: Settings) -> None:
+    named, every = disappointments(three)
+    assert np.exp(named).tolist() == [pytest.approx(2.0 / 2.5)]
+    assert np.exp(every).tolist() == [pytest.approx(x) for x in (1.0, 0.8, 1.5)]
+
+
+@pytest.mark.usefixtures("monkeypatch")
+def test_the_page_has_the_figures_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    here, again = (
+        [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| ")]
+        for text in (rest.partition(END)[0], page_of())
+    )
+    assert [row[:2] for row in here] == [row[:2] for row in again]
+    for (*_, shown), (*_, made) in zip(here, again, strict=True):
+        if "mean" not in shown:
+            assert float(shown) == pytest.approx(float(made), rel=0.2, abs=3.0)

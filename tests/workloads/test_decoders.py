@@ -1,0 +1,321 @@
+"""Published decoders by their names: shapes, the closed form of their steps, and what a person is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench.cli.app import main
+from gpubench.decoders import Decoder, find_decoder, load_decoders
+from gpubench.discovery import load_workload, workload_names
+from gpubench.models import (
+    Checkpointing,
+    OperatorKind,
+    Recipe,
+    StepMemory,
+    Trainable,
+    WeightType,
+    WorkloadProfile,
+)
+from gpubench.profile import load_profiles
+from gpubench.profile.decoder_step import USUAL, profile_at
+from gpubench.profile.trace import trace_workload
+from gpubench.recipes import ADAPTER_BASES
+
+COUNTED_WITHIN = 5e-4
+"""The table rounds to 0.1 million; of GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or norms."""
+BATCHES = (1, 2, 4, 16, 64)
+OF_A_TRACE = {
+    "llama_8b_lora": "llama-3-8b",
+    "llama_8b_qlora": "llama-3-8b",
+    "llama_8b_fsdp": "llama-3-8b",
+    "llama_1b": "llama-3.2-1b",
+    "llama_70b": "llama-3-70b",
+}
+
+
+def decoder(name: str, **changes: Any) -> Decoder:
+    found = find_decoder(name)
+    assert found is not None
+    return msgspec.structs.replace(found, **changes)
+
+
+# --- the table -------------------------------------------------------------------------------------------
+
+
+def test_the_parameters_of_each_row_follow_from_its_shape() -> None:
+    off = {row.hub_name: row.counted_parameters / row.parameters - 1 for row in load_decoders()}
+    assert not {name: error for name, error in off.items() if abs(error) > COUNTED_WITHIN}
+    assert all(row.source and row.licence for row in load_decoders())
+
+
+def test_each_name_means_one_model_and_no_workload() -> None:
+    meant: dict[str, set[str]] = {}
+    for row in load_decoders():
+        for name in (*row.aliases, row.hub_name, row.hub_name.partition("/")[2], f"hf:{row.hub_name}"):
+            meant.setdefault(name.casefold(), set()).add(row.hub_name)
+            found = find_decoder(name)
+            assert found is not None
+            assert found.hub_name == row.hub_name
+    assert all(len(models) == 1 for models in meant.values())
+    assert len(load_decoders()) >= 150
+    assert not [name for name in workload_names() if find_decoder(name)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hub_name"),
+    [
+        ("Llama 3.1 8B", "meta-llama/Meta-Llama-3.1-8B"),
+        ("llama3.1-8b", "meta-llama/Meta-Llama-3.1-8B"),
+        ("qwen2.5-7b", "Qwen/Qwen2.5-7B"),
+        ("qwen2-57b", "Qwen/Qwen2-57B-A14B"),  # not Qwen2.5 7B, whose point is all that parts them
+        ("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),  # there is no base model of that name
+        ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct"),
+    ],
+)
+def test_a_name_is_read_as_people_type_it(typed: str, hub_name: str) -> None:
+    assert decoder(typed).hub_name == hub_name
+
+
+def test_a_folder_of_that_name_is_the_persons_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_decoder("hf:Qwen/Qwen2.5-7B") is not None
+    (tmp_path / "Qwen" / "Qwen2.5-7B").mkdir(parents=True)
+    assert find_decoder("hf:Qwen/Qwen2.5-7B") is None
+    assert find_decoder("Qwen/Qwen2.5-7B") is None
+    assert find_decoder("qwen2.5-7b") is not None
+
+
+# --- the closed form against traces ------------------------------------------------------------------------
+
+
+def _totals(profile: WorkloadProfile) -> dict[OperatorKind, tuple[float, float]]:
+    count: Counter[OperatorKind] = Counter()
+    moved: Counter[OperatorKind] = Counter()
+    for each in profile.train:
+        count[each.kind] += each.count
+        moved[each.kind] += each.count * (each.bytes_fixed + 2 * each.bytes_per_sample)
+    return {kind: (count[kind], moved[kind]) for kind in count}
+
+
+def _peaks(step: StepMemory) -> list[float]:
+    return [step.peak(batch).at(batch) for batch in BATCHES]
+
+
+def _shipped() -> Iterator[Any]:
+    for name, alias in OF_A_TRACE.items():
+        for traced in (load_profiles()[name], *load_profiles()[name].variants):
+            recipe = traced.recipe
+            if recipe.checkpointing is Checkpointing.FULL and recipe.weight_type is not WeightType.FLOAT32:
+                yield pytest.param(traced, alias, id=f"{name}, {recipe.words}")
+
+
+@pytest.mark.parametrize(("traced", "alias"), [*_shipped()])
+def test_the_closed_form_is_what_a_trace_of_the_model_reads(traced: WorkloadProfile, alias: str) -> None:
+    recipe = msgspec.structs.replace(traced.recipe, context_tokens=traced.sample_shape[0])
+    told = profile_at(decoder(alias), alias, recipe)
+    assert told.parameters == traced.parameters
+    assert told.trainable_parameters == traced.trainable_parameters
+    assert told.blocks == traced.blocks
+    assert told.forward_flops_per_sample == pytest.approx(traced.forward_flops_per_sample, rel=1e-9)
+    assert told.train_flops_per_sample == pytest.approx(traced.train_flops_per_sample, rel=0.002)
+    assert told.hardware_flops_per_sample == pytest.approx(traced.hardware_flops_per_sample, rel=0.002)
+    for kind, (count, moved) in _totals(traced).items():
+        assert _totals(told)[kind][0] == pytest.approx(count, rel=0.03)
+        assert _totals(told)[kind][1] == pytest.approx(moved, rel=0.01)
+    mine, theirs = told.memory[0], traced.memory[0]
+    for field in ("weights_bytes", "trained_bytes", "optimizer_bytes"):
+        assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-4)
+    # its norms are one kernel each, those of transformers are not and keep more
+    for told_bytes, traced_bytes in zip(_peaks(mine), _peaks(theirs), strict=True):
+        assert -0.01 <= told_bytes / traced_bytes - 1 <= 0.06
+
+
+def _small(name: str, **changes: Any) -> Decoder:
+    row = decoder(name)
+    shared = 2 if row.key_value_heads < row.heads else 8
+    sizes: dict[str, Any] = {
+        "layers": 4, "width": 128, "heads": 8, "key_value_heads": shared, "head_width": 16,
+        "forward_width": 320 if row.gated else 512, "vocabulary": 2000, "context": 256,
+    }  # fmt: skip
+    return msgspec.structs.replace(row, **sizes | changes)
+
+
+_OF_ALL = {"num_hidden_layers": 4, "vocab_size": 2000, "max_position_embeddings": 256, "hidden_size": 128}
+_OF_LLAMA = _OF_ALL | {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 320,
+}
+_OF_GPT2 = {"n_embd": 128, "n_layer": 4, "n_head": 8, "vocab_size": 2000, "n_positions": 256}
+_OF_NEOX = _OF_ALL | {"num_attention_heads": 8, "intermediate_size": 512}
+_MIXED = _OF_LLAMA | {"intermediate_size": 96, "num_local_experts": 8, "num_experts_per_tok": 2}
+_LATENT = _OF_ALL | {
+    "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 320, "moe_intermediate_size": 96,
+    "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "kv_lora_rank": 32, "q_lora_rank": None,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "first_k_dense_replace": 1,
+}  # fmt: skip
+_SPARSE = {"experts": 8, "active_experts": 2, "expert_width": 96}
+HUB = {
+    "llama": ("LlamaForCausalLM", _OF_LLAMA, _small("llama-3.1-8b"), 0.05),
+    "qwen2": ("Qwen2ForCausalLM", _OF_LLAMA, _small("qwen2.5-7b"), 0.05),
+    "qwen3": ("Qwen3ForCausalLM", _OF_LLAMA, _small("qwen3-8b"), 0.10),
+    "gemma3_text": ("Gemma3ForCausalLM", _OF_LLAMA, _small("gemma-3-1b"), 0.10),
+    "gpt2": ("GPT2LMHeadModel", _OF_GPT2, _small("gpt2", position_rows=256), 0.05),
+    "gpt_neox": ("GPTNeoXForCausalLM", _OF_NEOX, _small("pythia-1b"), 0.05),
+    "mixtral": ("MixtralForCausalLM", _MIXED, _small("mixtral-8x7b", **_SPARSE), 0.15),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        _LATENT,
+        _small("deepseek-v2-lite", key_value_rank=32, rotary_width=8, shared_width=96, **_SPARSE),
+        0.15,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "trainable"),
+    [*((kind, Trainable.FULL) for kind in HUB), ("llama", Trainable.LORA), ("gpt_neox", Trainable.LORA)],
+)
+def test_a_family_is_counted_as_transformers_builds_it(
+    kind: str, trainable: Trainable, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    architecture, fields, shape, within = HUB[kind]
+    fields = {
+        "model_type": kind,
+        "architectures": [architecture],
+        "tie_word_embeddings": shape.tied,
+        **fields,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    recipe = Recipe(weight_type=WeightType.BFLOAT16, trainable=trainable, context_tokens=200)
+    traced = trace_workload(load_workload(f"hf:{tmp_path}").at(recipe), 0).profile
+    told = profile_at(shape, kind, recipe)
+    one_product = kind in {"gpt2", "gpt_neox"}  # for queries, keys and values: fewer adapters
+    if trainable is Trainable.FULL or not one_product:
+        assert told.parameters == traced.parameters
+        assert told.trainable_parameters == traced.trainable_parameters
+    if not shape.experts:  # a trace does not see into the products of all experts at once
+        assert told.forward_flops_per_sample == pytest.approx(traced.forward_flops_per_sample, rel=0.02)
+    for told_bytes, traced_bytes in zip(_peaks(told.memory[0]), _peaks(traced.memory[0]), strict=True):
+        assert told_bytes == pytest.approx(traced_bytes, rel=within)
+
+
+def test_the_arithmetic_of_experts_is_that_of_those_that_a_token_passes() -> None:
+    sparse = decoder("mixtral-8x7b")
+    dense = msgspec.structs.replace(sparse, experts=0, forward_width=2 * sparse.expert_width)
+    one, two = (profile_at(each, "x", USUAL) for each in (sparse, dense))
+    assert one.forward_flops_per_sample == pytest.approx(two.forward_flops_per_sample, rel=1e-9)
+    assert one.parameters > 3 * two.parameters
+
+
+def test_the_loss_at_once_in_4_bits_is_traced_alike() -> None:
+    load_workload("llama_1b")
+    from gpubench_workloads import _llama
+    from gpubench_workloads._decoder_blocks import Sizes
+
+    sizes = Sizes(vocabulary=2000, width=128, layers=4, heads=8, key_value_heads=2, forward=320)
+    recipe = Recipe(
+        weight_type=WeightType.NF4,
+        trainable=Trainable.QLORA,
+        checkpointing=Checkpointing.FULL,
+        context_tokens=200,
+    )
+    build = partial(_llama.build, sizes=sizes, recipe=recipe)
+    traced = trace_workload(replace(_llama.EIGHT_QLORA, recipe=recipe, build=build), 0).profile
+    told = profile_at(_small("llama-3.1-8b"), "x", recipe)
+    assert told.hardware_flops_per_sample == pytest.approx(traced.hardware_flops_per_sample, rel=0.03)
+    for told_bytes, traced_bytes in zip(_peaks(told.memory[0]), _peaks(traced.memory[0]), strict=True):
+        assert told_bytes == pytest.approx(traced_bytes, rel=0.03)
+
+
+def test_every_model_is_told_in_each_way() -> None:
+    for row in load_decoders():
+        _is_told_in_each_way(row)
+
+
+def _is_told_in_each_way(row: Decoder) -> None:
+    ways = {Trainable.FULL: WeightType.BFLOAT16, **ADAPTER_BASES}
+    told = [
+        profile_at(row, "x", msgspec.structs.replace(USUAL, trainable=how, weight_type=base))
+        for how, base in ways.items()
+    ]
+    full, lora, qlora = (each.memory[0] for each in told)
+    assert full.peak(1).at(1) > lora.peak(1).at(1)
+    assert lora.weights_bytes > qlora.weights_bytes
+    assert full.weights_bytes == 2 * row.counted_parameters
+    assert 2 * row.counted_parameters < lora.weights_bytes < 2.1 * row.counted_parameters
+    by_way = {step.recipe.checkpointing: step for step in told[1].memory if step.recipe.trainable == "lora"}
+    none, some, all_again = (by_way[how].peak(64).at(64) for how in Checkpointing)
+    assert none > some > all_again
+    dense = 6 * (row.counted_parameters - row.embedding_parameters) * told[0].sample_shape[0]
+    if not row.experts:
+        assert told[0].train_flops_per_sample > 0.9 * dense
+
+
+# --- what a person is answered ------------------------------------------------------------------------------
+
+_ASK = """
+import json, sys, time
+from gpubench import memory, predict, rank
+answers, times = [], []
+for name in ("qwen2.5-7b", "hf:Qwen/Qwen2.5-7B", "Llama 3.1 8B"):
+    for way in (None, "lora", "qlora"):
+        before = time.process_time()
+        how = {way: True} if way else {}
+        fit = memory(name, gpu="H200", **how)[0]
+        speed = predict(name, gpu="H200", **how)["nvidia-h200-sxm-141gb"]
+        ranking = rank(name, limit=3, samples=20_000, **how)
+        answers.append([name, way, fit.case.workload, speed.case.workload, ranking.rows[0].estimate.case.workload])
+        times.append(time.process_time() - before)
+print(json.dumps({"answers": answers, "times": times, "torch": "torch" in sys.modules}))
+"""
+
+
+def test_a_name_is_answered_at_once_and_without_torch() -> None:
+    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=True)
+    said = json.loads(asked.stdout)
+    assert not said["torch"]
+    assert max(said["times"]) < 3.0  # of CPU, for three questions
+    for name, way, *told in said["answers"]:
+        assert told == [name] * 3, way
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["memory", "qwen2.5-9b", "--gpu", "L4"], "nearest known: .*qwen2.5-3b"),
+        (["rank", "mistral-8b"], "give its config.json|hf:PATH/config.json"),
+        (
+            ["memory", "hf:Qwen/Qwen2.5-9B", "--gpu", "L4"],
+            "^gpubench: hf:Qwen2.5-9B: .*known without a file are .*qwen2.5-3b",
+        ),
+        (["gemma4-12b"], "Did you mean 'gemma-3-12b'"),
+        (["run", "qwen2.5-7b"], "ask `gpubench memory qwen2.5-7b`"),
+        (
+            ["memory", "qwen2.5-7b", "--gpu", "L4", "--context", "200000"],
+            "the context of the model is 131,072",
+        ),
+    ],
+)
+def test_a_name_that_is_not_there_says_what_is_near_and_what_to_bring(
+    asked: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpubench", *asked])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert re.search(words, capsys.readouterr().err)

@@ -1,0 +1,211 @@
+"""Make docs/decision.md: `python -m tools.make_regret` says what choosing by a prediction costs.
+
+A setting is one model of one source at one precision that was read on four priced GPUs or more. Each way of
+choosing names one of them; its regret is what the job costs there above what it costs on the best, where it
+costs $100. Nothing of a setting's harness teaches the prediction that it is judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from gpubench.arrays import Floats, Indices
+from gpubench.models import Pricing, TaskKind
+from gpubench.offers.columns import Offers
+from gpubench.offers.dates import asks_of
+from gpubench.offers.outliers import AskedPrices
+from gpubench.offers.snapshot import load_offers
+from gpubench.offers.table import NOT_RANKED
+from gpubench.predict.question import FITTED_VENDOR
+from gpubench.predict.roofline import deviations_of, leading_mode
+from gpubench.recommend.filters import leave_out_doubted
+from gpubench.recommend.prices import Market, prices_of
+from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
+from tools.fit import (
+    LEVEL,
+    Judged,
+    coefficients_of,
+    fit_table,
+    host_prior_s,
+    predict_rows,
+    without_each,
+)
+from tools.published import Table, fitted_on
+
+PAGE = Path(__file__).parents[1] / "docs" / "decision.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+DAY = date(2026, 11, 20)
+FEWEST_GPUS = 4
+JOB_USD = 100.0
+H100 = "nvidia-h100"
+
+Way = Callable[[Indices], int | None]
+"""Rows of a setting, one a GPU, to the place of the one that is chosen; None where it names none of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Rows of the shipped table, the predicted and the measured cost of each, and which make up a setting."""
+
+    table: Table
+    predicted_s: Floats
+    usd_per_s: Floats
+    worth_usd_per_s: float
+    rows: tuple[Indices, ...]
+
+    @property
+    def cost(self) -> Floats:
+        """What a second on each GPU costs, with what the wait is worth [USD]."""
+        return self.usd_per_s + self.worth_usd_per_s
+
+
+def usd_per_gpu_hour(today: date) -> Mapping[str, float]:
+    """Return what the cheapest believed offer on demand of each GPU is expected to cost for one of them."""
+    request, every = RankRequest(), Offers.of(load_offers().offers)
+    every = every.where(every.kind.is_in(lambda kind: kind not in NOT_RANKED) & (every.price > 0))
+    believed = leave_out_doubted(request, AskedPrices(every), every).kept
+    hosts = believed.where(believed.kind.equals("marketplace"))
+    on_demand = believed.where(believed.pricing.equals(Pricing.ON_DEMAND))
+    usd = prices_of(on_demand, Market(today, asks_of(hosts))).expected / on_demand.gpu_count.figures(float)
+    found: dict[str, float] = {}
+    for key, each in zip(on_demand.gpu_key.cells(), usd.tolist(), strict=True):
+        found[key] = min(each, found.get(key, each))
+    return found
+
+
+def without_its_harness(table: Table) -> Judged:
+    """Yield the rows of each harness, and their times by a fit that saw none of its rows."""
+    fit = fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL)
+    for harness in sorted(set(table.harness)):
+        mine = table.harness == harness
+        z = fit.without(mine)
+        own = deviations_of(fit.deviations(z), list(table.gpu_key))
+        yield mine, predict_rows(table, coefficients_of(z), host_prior_s(table), own)
+
+
+def settings_of(
+    table: Table, judged: Judged, usd: Mapping[str, float], hour_worth_usd: float = 0.0
+) -> Settings:
+    """Return every setting with so many priced GPUs that a choice is one."""
+    error = np.full(len(table), np.nan)
+    for targets, times in judged:
+        error[targets] = (np.log(times.step_s) - table.log_seconds)[targets]
+    per_gpu = np.array([usd.get(key, np.nan) for key in table.gpu_key]) / 3600
+    usable = np.isfinite(error) & np.isfinite(per_gpu)
+    rows = []
+    for cell in np.unique(table.cell[usable]).tolist():
+        mine = np.flatnonzero(usable & (table.cell == cell))
+        usual = float(np.median(table.batch[mine]))  # of a GPU with several batches the one next to it
+        nearest = mine[np.lexsort((np.abs(np.log(table.batch[mine] / usual)), table.gpu_key[mine]))]
+        _, first = np.unique(table.gpu_key[nearest], return_index=True)
+        if len(first) >= FEWEST_GPUS:
+            rows.append(nearest[first])
+    seconds = np.exp(table.log_seconds + error) / table.batch
+    return Settings(
+        table=table,
+        predicted_s=seconds,
+        usd_per_s=per_gpu,
+        worth_usd_per_s=hour_worth_usd / 3600,
+        rows=tuple(rows),
+    )
+
+
+def ways_of(settings: Settings) -> Mapping[str, Way]:
+    """Return the ways of choosing a GPU, by the name that they have on the page."""
+    table, usd = settings.table, settings.usd_per_s
+    peak = table.chips.peaks[np.arange(len(table.batch)), leading_mode(table.work, table.arithmetic)]
+
+    def least(cost: Floats) -> Way:
+        return lambda rows: int(np.argmin(cost[rows]))
+
+    def always_h100(rows: Indices) -> int | None:
+        found = [place for place, row in enumerate(rows) if table.gpu_key[row].startswith(H100)]
+        return min(found, key=lambda place: usd[rows[place]], default=None)
+
+    return {
+        "gpubench": least(settings.predicted_s * settings.cost),
+        "always the H100": always_h100,
+        "lowest price an hour": least(usd),
+        "peak FLOPS per dollar": least(settings.cost / peak),
+        "geometric mean of the ratios of peak and bandwidth": least(
+            settings.cost / np.sqrt(peak * table.chips.bandwidth)
+        ),
+    }
+
+
+def regrets(settings: Settings, way: Way) -> Floats:
+    """Return what each choice costs above the best, where a job costs $100 [USD]; none where none is made."""
+    table, found = settings.table, []
+    cost = np.exp(table.log_seconds) / table.batch * settings.cost
+    for rows in settings.rows:
+        chosen = way(rows)
+        if chosen is not None:
+            found.append(JOB_USD * (cost[rows[chosen]] / cost[rows].min() - 1))
+    return np.array(found)
+
+
+def disappointments(settings: Settings) -> tuple[Floats, Floats]:
+    """Return the log of what a GPU costs, at the speed that was read, over what was told of it.
+
+    Of the named GPU of each setting, and of all GPUs of the settings; of a score nobody knows the seconds.
+    """
+    table, way = settings.table, ways_of(settings)["gpubench"]
+    read = np.exp(table.log_seconds) / table.batch
+    off = np.log(read / settings.predicted_s)
+    named = np.array([rows[way(rows) or 0] for rows in settings.rows])
+    every = np.concatenate(settings.rows)
+    of_named, of_every = (off[rows[table.level_known[rows]]] for rows in (named, every))
+    return of_named, of_every
+
+
+def figures(settings: Settings) -> list[str]:
+    """Return the rows of the table: the way, in how many settings, mean, median and 90th percentile."""
+    rows = []
+    for name, way in ways_of(settings).items():
+        usd = regrets(settings, way)
+        ends = usd.mean(), np.median(usd), np.quantile(usd, 0.9)
+        rows.append(f"| {name} | {len(usd)} | {' | '.join(f'{each:,.2f}' for each in ends)} |")
+    return rows
+
+
+def page_of(task: TaskKind = TaskKind.TRAIN) -> str:
+    """Return what stands between the markers of the page."""
+    table, usd = fitted_on(task), usd_per_gpu_hour(DAY)
+    ways = {
+        "its harness left out": list(without_its_harness(table)),
+        "its harness and its GPU left out": list(
+            without_each(fit_table(table, table.vendor == FITTED_VENDOR, aim=LEVEL), "harness")
+        ),
+    }
+    lines = []
+    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, HOUR_WORTH_USD)):
+        settings = settings_of(table, judged, usd, worth)
+        named, every = (f"{np.expm1(each.mean()):+.1%}" for each in disappointments(settings))
+        models = len({*table.model[np.concatenate(settings.rows)]})
+        by = f"dollars and ${worth:g} an hour" if worth else "dollars alone"
+        lines += [
+            f"**With {words}, by {by}**: {len(settings.rows)} settings of {models} models.",
+            f"Disappointment is {named} in the mean; of all GPUs of the settings it is {every}.",
+            "",
+            "| choose by | settings | mean, USD | median, USD | 90th percentile, USD |",
+            "|---|---:|---:|---:|---:|",
+            *figures(settings),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the page's figures between its markers."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(f"{head}{BEGIN}\n{page_of()}{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
