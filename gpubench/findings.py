@@ -15,6 +15,8 @@ class FindingKind(StrEnum):
 
     HOST_BOUND = "HOST_BOUND"
     HOST_BUSY = "HOST_BUSY"
+    ON_BATTERY = "ON_BATTERY"
+    MEMORY_SPILLED = "MEMORY_SPILLED"
     NOISY = "NOISY"
     NOT_STEADY = "NOT_STEADY"
     NOT_CONVERGED = "NOT_CONVERGED"
@@ -136,6 +138,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BUSY: (
         "other programs, or other guests of this machine, used its processors while rounds were timed",
         "end them and measure again: such a row neither leads a ranking nor anchors a prediction",
+    ),
+    FindingKind.ON_BATTERY: (
+        "the laptop ran on its battery, on which processor and GPU are held back",
+        "plug it in and measure again",
+    ),
+    FindingKind.MEMORY_SPILLED: (
+        "torch held more memory than the card has: the driver lent some of the host's, which is slow",
+        "lower the batch, or forbid it (Windows: NVIDIA Control Panel, CUDA - Sysmem Fallback Policy)",
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),

@@ -82,6 +82,42 @@ def with_memory(
     )
 
 
+_SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")
+_PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
+_WORDS = re.compile(r"[a-z\d.]+")
+_SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
+_SAY_NOTHING = frozenset(
+    ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core", "nvl72"]
+)
+"""Words beside the name of a GPU that tell it from no other."""
+
+
+def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
+    """Return the words of a name that tell a GPU, in any order, and the size of its memory beside them [GiB].
+
+    None where it is a part of a GPU, or no word is left.
+
+    >>> sorted(loose_words("NVIDIA H100 80GB (SXM5)")[0]), loose_words("NVIDIA H100 80GB (SXM5)")[1]
+    (['h100', 'sxm'], 80.0)
+    >>> loose_words("A100-SXM4-40GB-MIG-1g.5gb") is None
+    True
+    """
+    text = re.sub(r"[-(),:]", " ", normalize(name))
+    if _PART_OF_A_GPU.search(text):
+        return None
+    size = _SIZE.search(text)
+    words = set[str]()
+    for word in _WORDS.findall(_SIZE.sub(" ", text)):
+        if word.startswith("sxm") or word == "hgx":
+            words.add("sxm")
+        elif (joined := _SUFFIX.fullmatch(word)) is not None:
+            words.update(joined.groups())
+        else:
+            words.add(word)
+    words -= _SAY_NOTHING
+    return (frozenset(words), float(size[1]) if size else None) if words else None
+
+
 _TPU_SLICE = re.compile(r"(?:tpu-)?(v\d\w*)-(\d{1,4})", re.ASCII)
 _TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, "v6e": 1.0}
 """Google counts older slices in cores, two a chip, and the e-class in chips."""

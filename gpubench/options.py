@@ -53,7 +53,7 @@ class Option(msgspec.Struct, frozen=True):
         help: One sentence.
         panel: Heading of the help that it stands under.
         name: On the command line and in Python, with ``_``; empty is the field's own.
-        old: Earlier spellings: still accepted, no longer shown.
+        old: Earlier spellings: Python takes them still, and shows them no longer.
         place: May be given without its name too, in the order of the fields that may.
         bare: On the command line it is given by its place alone, without a name.
         choices: Every value that it may have.
@@ -67,7 +67,8 @@ class Option(msgspec.Struct, frozen=True):
         default: The default in words, where the field's value does not say it.
         sets: The value that it sets its field to, as a switch: ``--quick`` is budget "quick". A field may
             have several such options, of which one may be given.
-        python_only: No option of the command line.
+        way: How it is given: by an option of the command line, as a key of ``--recipe``, by a file of
+            settings, or in Python alone, which takes each of them by name.
         field: The field of the request.
         base: The type of one value; ``Any`` where the option reads its values itself.
         meta: Its limits.
@@ -91,7 +92,7 @@ class Option(msgspec.Struct, frozen=True):
     commas: bool = False
     default: str | None = None
     sets: str | None = None
-    python_only: bool = False
+    way: Literal["option", "recipe", "setting", "python"] = "option"
     field: str = ""
     base: Any = None
     meta: msgspec.Meta = msgspec.Meta()
@@ -126,7 +127,18 @@ def with_help(option: Option, **changes: Any) -> Option:
 
 def spelled(name: str) -> str:
     """Return a name as on the command line: ``budget_usd`` is ``--budget-usd``."""
-    return "--" + name.replace("_", "-")
+    return "--" + typed(name)
+
+
+def typed(name: str) -> str:
+    """Return a name as a person types it: ``budget-usd``."""
+    return name.replace("_", "-")
+
+
+def named(each: Option) -> str:
+    """Return what a person calls an option: ``--gpu``, ``--recipe loss-chunks``, ``the setting tax``."""
+    prefix = {"recipe": "--recipe ", "setting": "the setting "}.get(each.way, "--")
+    return prefix + typed(each.name)
 
 
 @functools.cache
@@ -178,13 +190,19 @@ def _parts_of(annotation: Any) -> list[Any]:
 # --- from what is given to a request ----------------------------------------------------------------------
 
 
-def request_from(request_type: type[R], given: Mapping[str, Any], call: str | None = None) -> R:
+def request_from(
+    request_type: type[R],
+    given: Mapping[str, Any],
+    call: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> R:
     """Make a request of what is given by name.
 
     Args:
         request_type: The struct.
         given: Values by the option's name or an earlier one. A lone value stands for several.
         call: The Python function that a message names; None is the command line, whose values are text.
+        settings: What a file sets, as ``settings_for`` read it; what is given counts before it.
 
     Raises:
         WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.
@@ -193,8 +211,8 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     """
     parameters = options_of(request_type)
     known = {name: each for each in parameters for name in (each.name, *each.old)}
-    label, prefix = (spelled, "") if call is None else (str, f"{call}(): ")
-    values: dict[str, Any] = {}
+    prefix = "" if call is None else f"{call}(): "
+    values: dict[str, Any] = {known[name].field: value for name, value in (settings or {}).items()}
     names: dict[str, str] = {}
     for name, value in given.items():
         if name not in known:
@@ -203,19 +221,47 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         each = known[name]
-        found = _read(each, value, f"{prefix}{label(name)}", text=call is None)
+        shown = f"{prefix}{name}" if call else named(each)
+        found = _read(each, value, shown, text=call is None)
         if each.sets and not found:
             continue
         first = names.setdefault(each.field, name)
         if first != name:
-            raise MisuseError(f"{prefix}{label(first)} contradicts {label(name)}: give one of them")
+            other = first if call else named(known[first])
+            raise MisuseError(f"{prefix}{other} contradicts {shown.removeprefix(prefix)}: give one of them")
         values[each.field] = each.sets or found
     for each in parameters:
         if each.initial is msgspec.NODEFAULT and each.field not in values:
-            raise WrongArgumentError(f"{prefix}{label(each.name)} is missing: give {each.takes}")
+            missing = f"{prefix}{each.name}" if call else named(each)
+            raise WrongArgumentError(f"{missing} is missing: give {each.takes}")
     if "asked" in request_type.__struct_fields__:
         values["asked"] = tuple(known[name].name for name in names.values() if given[name] is not None)
+    if settings and "settings" in request_type.__struct_fields__:
+        values["settings"] = settings_in_words(request_type, settings, given)
+        values["asked"] += tuple(settings)
     return request_type(**values)
+
+
+def settings_for(request_type: type[msgspec.Struct], values: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """Return the settings of a request that a file has, read.
+
+    Raises:
+        MisuseError: As ``request_from``, naming the file.
+    """
+    return {
+        each.name: _read(each, values[each.name], f"{file}: {typed(each.name)}", text=False)
+        for each in options_of(request_type)
+        if each.way == "setting" and each.name in values
+    }
+
+
+def settings_in_words(
+    request_type: type[msgspec.Struct], settings: Mapping[str, Any], given: Mapping[str, Any] = {}
+) -> tuple[str, ...]:
+    """Return the settings that count beside what was given, as a file states them: ``tax = 0.19``."""
+    of_file = [each for each in options_of(request_type) if each.name in settings and each.name not in given]
+    words = {each.name: settings[each.name] if each.many else [settings[each.name]] for each in of_file}
+    return tuple(f"{typed(each.name)} = {', '.join(map(_word, words[each.name]))}" for each in of_file)
 
 
 def check_fields(request: R) -> R:
@@ -226,7 +272,7 @@ def check_fields(request: R) -> R:
     """
     for each in options_of(type(request)):
         if not each.sets:
-            _read(each, getattr(request, each.field), spelled(each.name), text=False)
+            _read(each, getattr(request, each.field), named(each), text=False)
     return request
 
 
@@ -321,25 +367,31 @@ def help_of(each: Option) -> str:
 def words_of(request: msgspec.Struct) -> tuple[str, ...]:
     """Return the words of a command line that ask for this request again; an unasked default stays unsaid.
 
-    Relative paths stay relative, so the words hold in the folder that they were first typed in.
+    Relative paths stay relative and a setting is left to its file, so the words hold in the folder that they
+    were first typed in.
     """
     words: list[str] = []
+    recipe: list[str] = []
     for each in options_of(type(request)):
         value = getattr(request, each.field)
         asked = each.name in getattr(request, "asked", ())
-        if (value == each.initial and not asked) or value is None or each.python_only:
+        if (value == each.initial and not asked) or value is None or each.way in {"setting", "python"}:
             continue
-        if each.base is bool:
+        if each.way == "recipe":
+            recipe.append(f"{typed(each.name)}={_word(value)}")
+        elif each.base is bool:
             words += [spelled(each.name)] if value == (each.sets or True) else []
         else:
             words += chain(*((spelled(each.name), _word(one)) for one in (value if each.many else (value,))))
-    return tuple(words)
+    return (*words, "--recipe", ",".join(recipe)) if recipe else tuple(words)
 
 
 def _word(value: Any) -> str:
     """Write one value as ``read`` and the parser take it."""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={_word(share)}" for key, share in value.items())
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         known = list(map(_word, value))
         return "-".join(known[:1] if len(set(known)) == 1 else known)
@@ -514,7 +566,11 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     weight_type: Annotated[
         str | None,
         Option(
-            "Data type of the weights.", RECIPE, choices=tuple(WeightType), default="that of the precision"
+            "Data type of the weights.",
+            RECIPE,
+            choices=tuple(WeightType),
+            default="that of the precision",
+            way="recipe",
         ),
     ] = None
     checkpointing: Annotated[
@@ -524,17 +580,20 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
             RECIPE,
             choices=tuple(Checkpointing),
             default=_OWN,
+            way="recipe",
         ),
     ] = None
     loss_chunks: Annotated[
-        Chunks | None, Option("Chunks of tokens that the loss is computed in.", RECIPE, default=_OWN)
+        Chunks | None,
+        Option("Chunks of tokens that the loss is computed in.", RECIPE, way="recipe"),
     ] = None
     prompt_tokens: Annotated[
-        Tokens | None, Option("Tokens of a prompt, of a workload that generates.", RECIPE, default=_OWN)
+        Tokens | None,
+        Option("Tokens of a prompt, of a workload that generates.", RECIPE, way="recipe"),
     ] = None
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
-        Option("Tokens generated after the prompt.", RECIPE, default=_OWN),
+        Option("Tokens generated after the prompt.", RECIPE, way="recipe"),
     ] = None
     context_tokens: Annotated[
         Tokens | None,

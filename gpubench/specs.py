@@ -12,6 +12,7 @@ from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import GpuSpec
+from gpubench.names import MEMORY_TOLERANCE
 from gpubench.options import unknown_name
 from gpubench.units import GIB, listing, plain
 
@@ -178,7 +179,8 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
     """Return the key of the GPU that a price list means; None where unknown or ambiguous.
 
     A price list that leaves the form factor open ("H100", 80 GB) means a row of its own, whose figures are
-    those of the slowest variant.
+    those of the slowest variant. Where no name is as it is written, its words count in any order, with a size
+    among them as the memory: "H100 (80 GB) SXM".
 
     Args:
         name: The price list's word for the GPU.
@@ -186,7 +188,48 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
     """
     memory_bytes = None if memory_gib is None else round(memory_gib * GIB)
     key = _resolve(name, memory_bytes, _shared_index())
-    return key or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
+    key = key or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
+    if key is not None:
+        return key
+    meant = offered_keys(name, memory_gib)
+    return meant[0] if len(meant) == 1 else None
+
+
+@lru_cache(maxsize=4096)
+def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
+    """Return every row that the words of a name can mean. Args as ``offered_gpu_key``.
+
+    >>> offered_keys("H100 (80GB) SXM"), len(offered_keys("A100"))
+    (('nvidia-h100-sxm-80gb',), 2)
+    """
+    told = names.loose_words(name)
+    if told is None:
+        return ()
+    words, size_gib = told
+    index, memory_of = _words_index(), _memory_of()
+    sizes = [size * GIB for size in (size_gib, memory_gib) if size is not None]
+    found = [
+        key
+        for key in index.get(words) or index.get(words | {"rtx"}, ())
+        if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))
+    ]
+    open_form = [
+        key for key in found if load_specs()[key].variants
+    ]  # which stands for the others of its size
+    held = {variant for key in open_form for variant in load_specs()[key].variants}
+    return tuple(key for key in found if key not in held)
+
+
+@cache
+def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
+    """Rows by the words of their names, without sizes and without what says nothing."""
+    index: dict[frozenset[str], tuple[str, ...]] = {}
+    for unstated in (False, True):
+        for alias, key in _aliases(unstated=unstated):
+            told = names.loose_words(alias)
+            if told is not None and key not in (known := index.get(told[0], ())):
+                index[told[0]] = (*known, key)
+    return index
 
 
 @cache

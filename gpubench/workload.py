@@ -236,7 +236,7 @@ def check_weights(name: str, recipe: Recipe, asked: Mapping[str, Any], precision
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
             raise MisuseError(
                 f"{name}: weights in {wanted} at {precision}: there they lie in {held.weight_type}; ask for "
-                f"--precision {able}, or leave out --weight-type"
+                f"--precision {able}, or leave out --recipe weight-type"
             )
         if "trainable" in asked and (wrong := _contradiction(held)):
             raise MisuseError(f"{name}: at {precision} the base lies in {held.weight_type}: {wrong}")

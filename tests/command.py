@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 WITH_BF16 = """
 from gpubench.probe import cpu
@@ -42,3 +46,13 @@ def gpubench(
         text=True,
         check=False,
     )
+
+
+@contextlib.contextmanager
+def settings(file: str = "gpubench.toml", **values: Any) -> Iterator[Path]:
+    """Stand in a folder where a file sets these; JSON is how TOML writes such values too."""
+    lines = (f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in values.items())
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        if values:
+            Path(file).write_text("".join(lines), encoding="utf-8")
+        yield Path(folder)

@@ -133,7 +133,7 @@ def test_a_model_that_is_measured_ends_with_the_command_and_with_what_it_started
     body = MODEL.format(mark=str(mark), hang=next(reversed(HANGS.values())))
     indented = "".join(f"    {line}\n" for line in body.splitlines())
     (tmp_path / "mine.py").write_text(MEASURED + indented)
-    options = ["--device", "cpu", "--no-micro", "--precision", "fp32", "--results", "results"]
+    options = ["--device", "cpu", "--micro", "none", "--precision", "fp32", "--results", "results"]
     command = [sys.executable, "-m", "gpubench", "run", "--workload", "./mine.py", *options]
     assert left_after(command, tmp_path, mark, number, forked_child.popen) == []
 

@@ -22,7 +22,7 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
 from gpubench.offers.request import Format, OffersRequest, RefreshRequest
-from gpubench.options import Option, check_fields, options_of, request_from, spelled
+from gpubench.options import Option, check_fields, named, options_of, request_from, spelled
 from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recipes import TaskKind
 from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
@@ -82,11 +82,10 @@ def test_providers_may_be_told_apart_by_commas_as_well(request_type: type) -> No
     assert [request_from(request_type, each).providers for each in given] == [("aws", "vast")] * 2
 
 
-@pytest.mark.parametrize("request_type", [RankRequest, OffersRequest])
-def test_a_price_of_nothing_is_a_ceiling_too(request_type: type) -> None:
-    assert check_fields(request_type(max_usd_per_hour=0.0)).max_usd_per_hour == 0
-    with pytest.raises(MisuseError, match="--max-usd-per-hour -1"):
-        check_fields(request_type(max_usd_per_hour=-1.0))
+def test_a_price_of_nothing_is_a_ceiling_too() -> None:
+    assert check_fields(RankRequest(max_usd_per_hour=0.0)).max_usd_per_hour == 0
+    with pytest.raises(MisuseError, match="the setting max-usd-per-hour -1"):
+        check_fields(RankRequest(max_usd_per_hour=-1.0))
 
 
 def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
@@ -122,7 +121,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
     else:
         with pytest.raises(MisuseError) as caught:
             check_fields(request)
-        assert str(caught.value).startswith(f"{spelled(parameter.name)} ")
+        assert str(caught.value).startswith(f"{named(parameter)} ")
         assert len(str(caught.value)) < MOST_LINE
 
 
@@ -207,8 +206,8 @@ def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(optio
         ({"precision": ["fp32", "amp"]}, "precisions", ("fp32", "amp")),
         ({"quick": True}, "budget", "quick"),
         ({"publish": True}, "budget", "publish"),
-        ({"no_micro": True}, "micro", "none"),
-        ({"micro_only": False}, "micro", "also"),
+        ({"micro": "none"}, "micro", "none"),
+        ({"allow": "shared, throttled"}, "allow", ("shared", "throttled")),
         ({"time_limit": 60}, "time_limit_s", 60.0),
     ],
     ids=str,
@@ -222,7 +221,7 @@ def test_a_run_is_told_which_options_were_given() -> None:
     given = {"time_limit": 60, "workload": "./net.py", "quick": False}
     assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
     assert request_from(RunRequest, {"workload": None}, "run").asked == ()
-    with pytest.raises(MisuseError, match="leave out --seed"):
+    with pytest.raises(MisuseError, match="leave out the setting seed"):
         gpubench.run(resume="latest", seed=0)
 
 
@@ -317,17 +316,20 @@ def spellings(name: str) -> set[tuple[str, bool]]:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
-    """Every option of the request stands in both, under one name; Python alone has those that say so."""
+    """Python takes every option of a request by name; the command line leaves some to a file or to ``--recipe``."""
     offered = {spelling for spelling, _ in spellings(name)}
     signature = inspect.signature(getattr(gpubench, name))
-    python_only = {each.name for each in options_of(REQUESTS[name]) if each.python_only}
-    assert {spelled(each) for each in signature.parameters if each not in python_only} <= offered
-    assert not {spelled(each) for each in python_only} & offered
+    by_way = {each.name: each.way for each in options_of(REQUESTS[name])}
+    assert set(signature.parameters) == set(by_way)
+    assert {spelled(each) for each, way in by_way.items() if way == "option"} <= offered
+    assert not {spelled(each) for each, way in by_way.items() if way != "option"} & offered
+    assert "recipe" in by_way.values()
+    assert "--recipe" in offered
 
 
 @pytest.mark.parametrize("name", [*VERBS, "report"])
 def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
-    of_command_line = {"--json", "--help", "--report"} | {
+    of_command_line = {"--json", "--help", "--report", "--recipe"} | {
         spelled(each.name) for each in options_of(ShownRequest)
     }
     signature = inspect.signature(getattr(gpubench, name))
@@ -338,7 +340,7 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "instead"),
     [
-        (("rank", "--utilisation", "0.5"), "rank has no --utilisation any more: use --utilization"),
+        (("rank", "--utilisation", "0.5"), "rank has no --utilisation any more: set utilization in gpubench"),
         (("rank", "--own", "h100"), "rank has no --own any more: use --have SPEC"),
         (("memory", "--parallel", "ddp"), "memory has no --parallel any more: use --jobs"),
         (("--install-completion",), "has no --install-completion any more: add eval"),

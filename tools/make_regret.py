@@ -18,9 +18,10 @@ from gpubench.arrays import Floats, Indices
 from gpubench.models import Pricing, TaskKind
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import asks_of
+from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import load_offers
-from gpubench.offers.table import NOT_RANKED
+from gpubench.offers.table import NOT_RANKED, offer_key
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import deviations_of, leading_mode
 from gpubench.recommend.filters import leave_out_doubted
@@ -66,12 +67,14 @@ class Settings:
 
 def usd_per_gpu_hour(today: date) -> Mapping[str, float]:
     """Return what the cheapest believed offer on demand of each GPU is expected to cost for one of them."""
-    request, every = RankRequest(), Offers.of(load_offers().offers)
-    every = every.where(every.kind.is_in(lambda kind: kind not in NOT_RANKED) & (every.price > 0))
-    believed = leave_out_doubted(request, AskedPrices(every), every).kept
-    hosts = believed.where(believed.kind.equals("marketplace"))
-    on_demand = believed.where(believed.pricing.equals(Pricing.ON_DEMAND))
-    usd = prices_of(on_demand, Market(today, asks_of(hosts))).expected / on_demand.gpu_count.figures(float)
+    every = Offers.of(load_offers().offers)
+    believed = leave_out_doubted(RankRequest(), AskedPrices(every), every).kept
+    old = outdated(every, today)
+    ranks = [
+        o.kind not in NOT_RANKED and o.price_usd_per_hour > 0 and offer_key(o) not in old for o in believed
+    ]
+    on_demand = believed.where(np.array(ranks) & believed.pricing.equals(Pricing.ON_DEMAND))
+    usd = prices_of(on_demand, Market(today, asks_of(believed))).expected / on_demand.gpu_count.figures(float)
     found: dict[str, float] = {}
     for key, each in zip(on_demand.gpu_key.cells(), usd.tolist(), strict=True):
         found[key] = min(each, found.get(key, each))

@@ -211,7 +211,7 @@ def build(
         if recipe.loss_chunks > 1 and _product_head(model, described.kind) is None:
             raise MisuseError(
                 f"{described.name}: its loss cannot be computed in {recipe.loss_chunks} chunks: its scores "
-                "are not one product with the last hidden state; leave out --loss-chunks"
+                "are not one product with the last hidden state; leave out --recipe loss-chunks"
             )
         vocabulary = model.get_input_embeddings().num_embeddings
         batches = scored_batches(batch_size, length, vocabulary)

@@ -61,7 +61,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a verb by name."""
         del ctx
-        return command_of(name, load_verb(name)) if name in verb_names() else None
+        known = verb_names()
+        return command_of(name, load_verb(name), lambda: map(load_verb, known)) if name in known else None
 
     def main(self, *args: Any, **given: Any) -> Any:
         """Run the command line; its help heeds the width as its tables do."""

@@ -5,16 +5,33 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 import msgspec
 
+from gpubench.cli.output import say
 from gpubench.errors import MisuseError
-from gpubench.options import Option, help_of, options_of, request_from, spelled
-from gpubench.units import plain
+from gpubench.options import RECIPE as RECIPE_PANEL
+from gpubench.options import (
+    Option,
+    help_of,
+    options_of,
+    request_from,
+    settings_for,
+    settings_in_words,
+    spelled,
+    typed,
+    unknown_name,
+)
+from gpubench.settings import FILES, Settings, read_settings
+from gpubench.units import listing, plain
 
 Action: TypeAlias = Callable[..., int | None]
+RECIPE = "recipe"
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -61,30 +78,50 @@ class Actions(click.Group):
         return list(self.commands)
 
 
-def command_of(name: str, verb: Verb) -> click.Command:
-    """Return the command of a verb, or the group of its actions."""
+def command_of(name: str, verb: Verb, every: Callable[[], Iterable[Verb]] = tuple) -> click.Command:
+    """Return the command of a verb, or the group of its actions.
+
+    Args:
+        name: What is typed.
+        verb: The verb.
+        every: Imports every verb: asked where a file sets what this one does not heed.
+    """
     if isinstance(verb.run, Mapping):
-        actions = [_command(action, run, verb.only) for action, run in verb.run.items()]
+        actions = [_command(action, run, verb.only, every) for action, run in verb.run.items()]
         return Actions(name, actions, help=verb.help, short_help=verb.help, no_args_is_help=True)
-    return _command(name, verb.run, verb.only)
+    return _command(name, verb.run, verb.only, every)
 
 
-def _command(name: str, action: Action, only: Mapping[str, str | None]) -> Command:
-    """Return a command with an option for each field of the requests of an action, and ``--json``."""
+def _requests_of(action: Action) -> list[type[msgspec.Struct]]:
     asked = inspect.signature(action, eval_str=True).parameters.values()
+    return [each.annotation for each in asked if each.name != "as_json"]
+
+
+def _command(
+    name: str, action: Action, only: Mapping[str, str | None], every: Callable[[], Iterable[Verb]]
+) -> Command:
+    """Return a command with an option for each field of the requests of an action, and ``--json``."""
     offered = {
-        request.annotation: [
+        request: [
             each
-            for each in options_of(request.annotation)
-            if not each.python_only and (not only or each.name in only)
+            for each in options_of(request)
+            if each.way in {"option", "recipe"} and (not only or each.name in only)
         ]
-        for request in asked
-        if request.name != "as_json"
+        for request in _requests_of(action)
     }
 
     def called(as_json: bool, **given: Any) -> None:
-        requests = [request_from(kind, _given_of(options, given)) for kind, options in offered.items()]
-        if code := action(*requests, as_json=as_json):
+        known = _settings_of_folder(offered, every)
+        settings = {request: settings_for(request, known.values, known.file) for request in offered}
+        requests = [
+            request_from(request, _given_of(options, given), settings=settings[request])
+            for request, options in offered.items()
+        ]
+        code = action(*requests, as_json=as_json)
+        for request, values in settings.items():
+            if values and "settings" not in request.__struct_fields__:
+                say(f"set in {known.file}: {listing(settings_in_words(request, values))}")
+        if code:
             click.get_current_context().exit(code)
 
     options = [each for of_one in offered.values() for each in of_one]
@@ -92,14 +129,70 @@ def _command(name: str, action: Action, only: Mapping[str, str | None]) -> Comma
     as_json = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSON document on stdout.")
     about = inspect.getdoc(action) or ""
     command = Command(
-        name, params=[*laid_out, as_json], callback=called, help=about, short_help=about.partition("\n\n")[0]
+        name,
+        params=[*laid_out, *_recipe_option(options), as_json],
+        callback=called,
+        help=about,
+        short_help=about.partition("\n\n")[0],
+        epilog=_settings_told(offered),
     )
     command.panels = {f"name_{each.name}": only.get(each.name, each.panel) for each in options}
+    command.panels[f"name_{RECIPE}"] = RECIPE_PANEL
     return command
+
+
+def _settings_told(requests: Iterable[type[msgspec.Struct]]) -> str | None:
+    """Return what a help text says of the settings that a verb heeds."""
+    names = [
+        typed(each.name) for request in requests for each in options_of(request) if each.way == "setting"
+    ]
+    files = " or ".join(FILES)
+    return f"Settings, in {files} of the folder you are in: {', '.join(names)}." if names else None
+
+
+def requests_of(verb: Verb) -> list[type[msgspec.Struct]]:
+    """Return what a verb, or any action of it, is asked."""
+    actions = verb.run.values() if isinstance(verb.run, Mapping) else [verb.run]
+    return list(chain(*map(_requests_of, actions)))
+
+
+def _settings_of_folder(
+    requests: Iterable[type[msgspec.Struct]], every: Callable[[], Iterable[Verb]]
+) -> Settings:
+    """Return the settings of the working folder, where one of these requests heeds any.
+
+    Raises:
+        MisuseError: If a file is no TOML, or sets what no verb heeds.
+    """
+    heeded = _settings_of(requests)
+    known = read_settings(Path()) if heeded else Settings()
+    if not known.values.keys() <= heeded:
+        heeded |= _settings_of(chain(*map(requests_of, every())))
+        for name in sorted(known.values.keys() - heeded):
+            raise unknown_name(f"setting in {known.file}", name, get_close_matches(name, heeded))
+    return known
+
+
+def _settings_of(requests: Iterable[type[msgspec.Struct]]) -> set[str]:
+    return {each.name for request in requests for each in options_of(request) if each.way == "setting"}
+
+
+def _recipe_option(options: Iterable[Option]) -> list[click.Option]:
+    """Return ``--recipe`` where there are keys of it."""
+    keys = [f"{typed(each.name)}: {help_of(each)}" for each in options if each.way == RECIPE]
+    about = "\n\n".join(
+        ["How the workload is trained or run, where it is not as the workload itself says.", *keys]
+    )
+    return [
+        click.Option([f"name_{RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
+        for _ in keys[:1]
+    ]
 
 
 def _laid_out(each: Option) -> Iterator[click.Parameter]:
     """Yield what the parser is told of an option: its place, and its name."""
+    if each.way == RECIPE:
+        return
     must_be = each.initial is msgspec.NODEFAULT
     by_place = each.bare or (each.place and (each.many or must_be))
     complete = _completing(each)
@@ -125,7 +218,9 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
 
 def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given of a request, by option; what was given by place joins what it stands for."""
-    found: dict[str, Any] = {}
+    found = _recipe_of(
+        given.get(f"name_{RECIPE}") or (), [each.name for each in offered if each.way == RECIPE]
+    )
     for each in offered:
         by_name, by_place = given.get(f"name_{each.name}"), given.get(f"place_{each.name}")
         if by_place and by_name and not each.many:
@@ -136,6 +231,21 @@ def _given_of(offered: Iterable[Option], given: Mapping[str, Any]) -> dict[str, 
         )
         if value not in (None, False, []):
             found[each.name] = value
+    return found
+
+
+def _recipe_of(words: Iterable[str], keys: Sequence[str]) -> dict[str, Any]:
+    """Read ``weight-type=bfloat16,loss-chunks=8``, once or several times over."""
+    found: dict[str, Any] = {}
+    for part in chain(*(each.split(",") for each in words)) if keys else ():
+        key, _, value = part.partition("=")
+        name = key.strip().replace("-", "_")
+        if name not in keys or not value.strip():
+            known = listing(map(typed, keys))
+            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE, with a key of {known}")
+        if name in found:
+            raise MisuseError(f"--recipe gives {plain(key)} twice")
+        found[name] = value.strip()
     return found
 
 
@@ -201,7 +311,6 @@ def _providers() -> Iterable[str]:
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "workload": _workloads,
     "gpu": _gpus_and_families,
-    "reference": _gpus,
     "provider": _providers,
 }
 """What finds the names that an option takes."""

@@ -1,8 +1,8 @@
 """What the readings of a check mean: pure functions of its file, so that new rules can judge an old one.
 
-Nothing is held against a reference card: each rule holds two readings of one card against each other. What
-was read on such a card is shown beside, and never judged. The proofs are judged in ``judge_proofs``; here are
-the cases, those tried for a few steps, those after a fault, and those measured.
+Nothing is held against a reference card: each rule holds two readings of one card against each other. A
+ratio fails only where its whole interval lies outside the limits; where it lies neither inside nor outside it
+is undecided, which is no failure and no confirmation.
 """
 
 from __future__ import annotations
@@ -10,42 +10,52 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from statistics import median
+from typing import Literal
 
 import msgspec
 
-from gpubench.cuda_check.cases import may_be_unsupported
-from gpubench.cuda_check.judge_proofs import (
-    State,
-    Verdict,
-    error_text,
-    judged,
-    of_clock,
-    of_device,
-    of_graph,
-    of_load,
-    of_precisions,
-    state_of,
-)
+from gpubench import stats
+from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.interval import Interval
-from gpubench.labels import micro_name
-from gpubench.measure.checks import SCALING_TOLERANCE
+from gpubench.measure.checks import IEEE_ERROR, SCALING_TOLERANCE
+from gpubench.measure.protocol import NO_SIGN
+from gpubench.measure.telemetry import power_integral
 from gpubench.models import (
+    Blocks,
     CaseRow,
     Cause,
+    Checkpointing,
     CudaCheck,
     Execution,
-    FaultProof,
     FindingKind,
+    Identity,
     Measurement,
+    PartLog,
     PartState,
     Precision,
+    PrecisionProof,
     Status,
+    WeightType,
 )
-from gpubench.readings import h200_readings
-from gpubench.units import count, format_bytes, format_duration, plain
+from gpubench.precisions import RECURRENT
+from gpubench.units import count, format_bytes, format_duration, format_number, format_percent, plain
 
+State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
+"""``cut off`` gave no answer in its time, for ``left out`` there was none; ``shown`` is not judged."""
 CORE = frozenset({"precision", "clock", "graph", "faults"})
 """Parts without which nothing is confirmed."""
+BY_HAND = (0.99, 1.01)
+EVENTS = (0.98, 1.02)
+GRAPH = (0.98, 1.02)
+SAMPLING = (0.0, 1.005)
+GPU_BOUND = 0.8
+"""Where issuing a step takes less than this share of the device's time for it, the GPU sets the pace."""
+UNSYNCHRONIZED = 0.8
+"""A time without waiting must be this much shorter than the time with it."""
+ENERGY = 0.10
+"""Power is an average over a second or less, the counter steps every 0.1 s: over ten seconds they agree."""
+UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
 """A case that takes less than this of the memory, by the memory model, must not run out of it."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
@@ -54,21 +64,45 @@ MOST_NAMED = 4
 LONGEST = 160
 
 
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One judgment.
+
+    Attributes:
+        part: The part of the check that read it.
+        what: What was held against what.
+        found: The figure, for people.
+        limit: What is allowed; empty where nothing is.
+        reason: What went wrong, or why nothing was found.
+    """
+
+    part: str
+    what: str
+    state: State
+    found: str = ""
+    limit: str = ""
+    reason: str | None = None
+
+
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
     """Judge every part of a check; one that did not end says why, beside what it read before."""
     verdicts: list[Verdict] = []
     for log in check.parts:
-        itself = partial(Verdict, part=log.name, what="the part itself")
-        if log.state is PartState.FAILED:
-            verdicts.append(itself(state="FAILED", reason=log.reason))
-        elif log.state is PartState.CUT_OFF:
-            found = f"no end in {format_duration(log.took_s or 0.0)}"
-            reason = f"{log.reason}: it hangs, or this machine is slow"
-            verdicts.append(itself(state="cut off", found=found, reason=reason))
-        elif log.state is not PartState.DONE:
-            verdicts.append(itself(state="left out", found=log.state, reason=log.reason))
-        verdicts += [verdict for part, rule in _RULES if part == log.name for verdict in rule(check)]
+        if log.state is not PartState.DONE:
+            verdicts.append(_of_the_part(log))
+        if rule := _RULES.get(log.name):
+            verdicts += rule(check)
     return tuple(verdicts)
+
+
+def _of_the_part(log: PartLog) -> Verdict:
+    itself = partial(Verdict, part=log.name, what="the part itself")
+    if log.state is PartState.FAILED:
+        return itself(state="FAILED", reason=log.reason)
+    if log.state is PartState.CUT_OFF:
+        found = f"no end in {format_duration(log.took_s or 0.0)}"
+        reason = f"{log.reason}: it hangs, or this machine is slow"
+        return itself(state="cut off", found=found, reason=reason)
+    return itself(state="left out", found=log.state, reason=log.reason)
 
 
 def failed(verdicts: Iterable[Verdict]) -> bool:
@@ -89,12 +123,173 @@ def confirms(check: CudaCheck) -> bool:
     How a job scales over several GPUs may stay undecided: it hangs on what connects them, and what is
     confirmed is one card.
     """
-    verdicts = judge(check)
+    open_ones = {v.state for v in judge(check) if v.part != "scaling" or v.state != "undecided"}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
-    open_ones = {v.state for v in verdicts if v.part != "scaling" or v.state != "undecided"}
-    settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
     proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
+    settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
     return check.finished_at is not None and done >= CORE and proven and settled
+
+
+def _judged(part: str, what: str, *, found: str, limit: str = "", wrong: str | None) -> Verdict:
+    """Judge what is either right or wrong: it failed where something is wrong."""
+    state: State = "ok" if wrong is None else "FAILED"
+    return Verdict(part=part, what=what, state=state, found=found, limit=limit, reason=wrong)
+
+
+def _of_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float]) -> Verdict:
+    """Judge the ratio of two kinds of blocks by its interval."""
+    limit = f"{limits[0]:g} to {limits[1]:g}" if limits[0] else f"at most {limits[1]:g}"
+    seen = stats.ratio_of_blocks(blocks.first_s, blocks.second_s)
+    if seen is None:
+        return Verdict(part=part, what=what, state="undecided", limit=limit, reason="too few blocks")
+    found = seen.by("{:.4f}".format)
+    return Verdict(part=part, what=what, state=_state_of(seen, limits), found=found, limit=limit)
+
+
+def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
+    """Say where an interval lies: inside the limits, outside, or neither; an unknown end is endless."""
+    low = -math.inf if seen.low is None else seen.low
+    high = math.inf if seen.high is None else seen.high
+    if limits[0] <= low and high <= limits[1]:
+        return "ok"
+    return "FAILED" if high < limits[0] or low > limits[1] else "undecided"
+
+
+def _cause_of(check: CudaCheck, row: CaseRow | Measurement) -> Cause | None:
+    """The cause of a row; files before version 3 have the words alone."""
+    if row.cause is None and check.schema_version < 3:
+        causes = {REFUSED_IN_CAPTURE: Cause.REFUSED_IN_CAPTURE, NO_SIGN: Cause.SILENCE}
+        return next((cause for words, cause in causes.items() if words in (row.reason or "")), None)
+    return row.cause
+
+
+def _error_text(error: float | None) -> str:
+    return "not finite" if error is None else f"{error:.1e}"
+
+
+def _named(texts: Sequence[str]) -> str | None:
+    """Name the first few, and how many more there are; None where there are none."""
+    more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return "; ".join(texts[:MOST_NAMED]) + more if texts else None
+
+
+# --- proofs -------------------------------------------------------------------------------------------
+
+
+def _of_device(check: CudaCheck) -> Iterator[Verdict]:
+    """Show what the driver told."""
+    shown = partial(Verdict, part="device", state="shown")
+    if check.nvml:
+        refused = sum(call.get("code") != 0 for call in check.nvml)
+        yield shown(what="driver library", found=f"{len(check.nvml)} calls, {refused} refused")
+    for finding in check.findings:
+        yield shown(what=finding.kind, found=f"{finding.value}")
+
+
+def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge whose device CUDA opened, and each precision.
+
+    Name and SM count prove no identity: of one such GPU they tell enough, of several any may be meant.
+    """
+    if check.identity is not None:
+        names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
+        alike, proven = names.count(check.device.name), check.identity != UNPROVEN
+        here = f"{alike or 'unknown how many'} of this name here"
+        yield Verdict(
+            part="precision",
+            what="CUDA's device and NVML's",
+            state="ok" if proven or alike == 1 else "undecided",
+            found=f"one, by {check.identity}",
+            limit="one",
+            reason=None if proven else f"identity not proven: {here}, and CUDA tells no bus id",
+        )
+    for proof in check.precisions:
+        unshown = [name for name, error in proof.control_errors.items() if not _shows_tf32(name, error)]
+        if unshown:
+            what, limit = "fp32 under TF32, to show that its proof can fail", "beyond the limits of fp32"
+            reason = f"{', '.join(unshown)}: TF32 does not show, so that nothing is proven by it"
+            yield Verdict(part="precision", what=what, state="undecided", limit=limit, reason=reason)
+        facts = proof.precision.facts
+        recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
+        least = "" if proof.precision is Precision.FP32 else f", matmul over {IEEE_ERROR:.0e}"
+        yield _judged(
+            "precision",
+            f"{proof.precision} against float64",
+            found=", ".join(f"{name} {_error_text(error)}" for name, error in proof.errors.items()),
+            limit=f"at most {facts.product_error:.0e}{recurrent}{least}",
+            wrong=_why_wrong(proof),
+        )
+
+
+def _shows_tf32(operator: str, error: float | None) -> bool:
+    return error is not None and error > Precision.FP32.facts.error_limit(operator)
+
+
+def _why_wrong(proof: PrecisionProof) -> str | None:
+    """Say what is wrong with a precision: a switch, an error beyond its limit, or that it has no effect."""
+    if wrong := proof.switches.unexpected(proof.precision):
+        return f"{wrong} read back"
+    limit = proof.precision.facts.error_limit
+    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit(name)]
+    if beyond:
+        return f"{', '.join(beyond)}: further from float64 than {proof.precision} may be"
+    matmul = proof.errors.get("matmul")
+    if proof.precision is not Precision.FP32 and matmul is not None and matmul <= IEEE_ERROR:
+        return f"the matrix product is exact to {matmul:.1e}: {proof.precision} was not in effect"
+    return None
+
+
+def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge the clock; where the host sets the pace, times with and without waiting need not differ."""
+    proof = check.clock
+    if proof is None:
+        return
+    yield _of_ratio("clock", "rounds over device events", proof.events, EVENTS)
+    by_hand = _of_ratio("clock", "rounds over a loop by hand", proof.by_hand, BY_HAND)
+    what, limit = "time of a step without waiting", f"under {UNSYNCHRONIZED:g} of that with"
+    times = (proof.events.second_s, proof.by_hand.first_s, proof.issue_s)
+    device_s, wall_s, issue_s = map(median, times) if all(times) else (0.0, 0.0, math.inf)
+    if issue_s <= GPU_BOUND * device_s:
+        right = issue_s < UNSYNCHRONIZED * wall_s
+        wrong = None if right else "the clock of the rounds does not wait for the device"
+        found = f"{format_duration(issue_s)} of {format_duration(wall_s)}"
+        yield by_hand
+        yield _judged("clock", what, found=found, limit=limit, wrong=wrong)
+    else:
+        reason = "this case is CPU-bound: it decides nothing"
+        yield msgspec.structs.replace(by_hand, state="undecided", reason=reason)
+        yield Verdict(part="clock", what=what, state="undecided", limit=limit, reason=reason)
+
+
+def _of_graph(check: CudaCheck) -> Iterator[Verdict]:
+    if check.graph is not None:
+        yield _of_ratio("graph", "replays over a graph by hand", check.graph.by_hand, GRAPH)
+
+
+def _of_load(check: CudaCheck) -> Iterator[Verdict]:
+    """Judge what the device told under a long load, and what it costs to ask."""
+    proof = check.load
+    if proof is None:
+        return
+    what, limit = "energy counted over power shown", f"within {format_percent(ENERGY)}"
+    before, after = proof.energy_edges_j
+    shown_j = power_integral(proof.samples, proof.region_s)
+    if before is None or after is None or shown_j is None:
+        no_power = "the power samples do not cover the load"
+        reason = "this device has no energy counter" if None in proof.energy_edges_j else no_power
+        yield Verdict(part="load", what=what, state="left out", limit=limit, reason=reason)
+    else:
+        ratio = (after - before) / shown_j
+        joules = f"{format_number(after - before)} J counted, {format_number(shown_j)} J shown"
+        found = f"{ratio:.3f} at {format_number(shown_j / proof.region_s)} W"
+        wrong = None if abs(ratio - 1) <= ENERGY else joules
+        yield _judged("load", what, found=found, limit=limit, wrong=wrong)
+    what = "rounds with telemetry over rounds without"
+    if proof.sampled.first_s:
+        yield _of_ratio("load", what, proof.sampled, SAMPLING)
+    else:
+        reason = f"telemetry of this device: {proof.telemetry_source}"
+        yield Verdict(part="load", what=what, state="left out", reason=reason)
 
 
 # --- a few steps --------------------------------------------------------------------------------------
@@ -116,7 +311,7 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
         errors[str(row.case.execution)] = row.graph_error
     for name, error in errors.items():
         if error is None or not error <= limit:
-            return f"{name} error {error_text(error)}, limit {limit:.0e}"
+            return f"{name} error {_error_text(error)}, limit {limit:.0e}"
     if not row.peak_memory_bytes:
         return "no peak memory"
     wrong = [str(f.kind) for f in row.findings if f.kind is not FindingKind.ONE_BATCH]
@@ -124,9 +319,11 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
 
 
 def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
+    case = row.case
     if row.status is Status.UNSUPPORTED:
-        compiled = row.case.execution is Execution.COMPILE
-        return may_be_unsupported(row.case) or (compiled and row.case.workload in UNCOMPILED)
+        of_others = case.precision.facts.needs is not None or case.weight_type is WeightType.NF4
+        compiled = case.execution is Execution.COMPILE and case.workload in UNCOMPILED
+        return of_others or case.checkpointing is Checkpointing.SELECTIVE or compiled
     if row.status is not Status.OUT_OF_MEMORY or row.expected_bytes is None or memory_bytes is None:
         return False
     return row.expected_bytes > ROOMY * memory_bytes
@@ -142,7 +339,7 @@ def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
     if rows:
         faults = [f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in seen if fault is not None]
         sound = len(rows) - len(faults) - len(excused)
-        yield judged(
+        yield _judged(
             part,
             f"a few steps of each case{' tried' if late else ''}",
             found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
@@ -168,15 +365,6 @@ def _of_rows(part: str, check: CudaCheck) -> Iterator[Verdict]:
         )
 
 
-def _named(texts: Sequence[str]) -> str | None:
-    """Name the first few, and how many more there are; None where there are none."""
-    more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
-    return "; ".join(texts[:MOST_NAMED]) + more if texts else None
-
-
-# --- injected faults ----------------------------------------------------------------------------------
-
-
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """Judge what became of each injected fault, and of the case after it.
 
@@ -184,82 +372,67 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
-        right = row.status is Status.UNSUPPORTED and row.cause is Cause.REFUSED_IN_CAPTURE
-        yield judged(
-            "faults",
-            "a model that waits, captured",
-            found=row.status,
-            limit="unsupported, with its cause",
-            wrong=None if right else f"{row.status}: {row.reason}",
-        )
-    if faults.after_waiting is not None:
-        yield _sound("the case after the refused capture", faults.after_waiting, memory)
+        right = row.status is Status.UNSUPPORTED and _cause_of(check, row) is Cause.REFUSED_IN_CAPTURE
+        what, limit = "a model that waits, captured", "unsupported, with its cause"
+        wrong = None if right else f"{row.status}: {row.reason}"
+        yield _judged("faults", what, found=row.status, limit=limit, wrong=wrong)
+    yield from _sound("the case after the refused capture", faults.after_waiting, memory)
     if (row := faults.too_large) is not None:
+        what = f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}"
         wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
-        yield judged(
-            "faults",
-            f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}",
-            found=str(row.status).replace("_", " "),
-            limit="out of memory",
-            wrong=None if row.status is Status.OUT_OF_MEMORY else wrong,
-        )
-    if faults.after_too_large is not None:
-        yield _sound("the case after the lack of memory", faults.after_too_large, memory)
-    ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
-    if faults.tried and (ended or faults.at_largest is not None):  # else the part itself says how it ended
-        yield _searched(faults)
-
-
-def _sound(what: str, row: CaseRow, memory_bytes: int | None) -> Verdict:
-    fault = fault_of(row, memory_bytes)
-    found = "sound" if fault is None else "not sound"
-    return judged("faults", what, found=found, limit="sound", wrong=fault)
-
-
-def _searched(faults: FaultProof) -> Verdict:
-    good = max((batch for batch, fits in faults.tried if fits), default=0)
+        wrong = None if row.status is Status.OUT_OF_MEMORY else wrong
+        found = str(row.status).replace("_", " ")
+        yield _judged("faults", what, found=found, limit="out of memory", wrong=wrong)
+    yield from _sound("the case after the lack of memory", faults.after_too_large, memory)
     measured = faults.at_largest
-    right = measured is not None and measured.status is Status.OK and measured.case.batch_size == good
-    wrong = "it was not measured" if measured is None else f"{measured.status}: {measured.reason}"
-    return judged(
-        "faults",
-        f"largest batch in {format_bytes(faults.cap_bytes)}",
-        found=f"{good:,} after {len(faults.tried)} trials",
-        limit="measured at it",
-        wrong=None if right else wrong,
-    )
+    ended = any(log.name == "faults" and log.state is PartState.DONE for log in check.parts)
+    if faults.tried and (ended or measured is not None):  # else the part itself says how it ended
+        good = max((batch for batch, fits in faults.tried if fits), default=0)
+        right = measured is not None and measured.status is Status.OK and measured.case.batch_size == good
+        wrong = "it was not measured" if measured is None else f"{measured.status}: {measured.reason}"
+        yield _judged(
+            "faults",
+            f"largest batch in {format_bytes(faults.cap_bytes)}",
+            found=f"{good:,} after {len(faults.tried)} trials",
+            limit="measured at it",
+            wrong=None if right else wrong,
+        )
+
+
+def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:
+    if row is not None:
+        fault = fault_of(row, memory_bytes)
+        found = "sound" if fault is None else "not sound"
+        yield _judged("faults", what, found=found, limit="sound", wrong=fault)
 
 
 # --- measured -----------------------------------------------------------------------------------------
 
 
+def _came_late(check: CudaCheck, row: Measurement) -> bool:
+    """Whether there was no time for a row; one whose process fell silent is no such row."""
+    return row.status is Status.TIMEOUT and _cause_of(check, row) is not Cause.SILENCE
+
+
 def _of_scaling(check: CudaCheck) -> Iterator[Verdict]:
     """Judge a job on several GPUs against the same on one."""
-    one = next((m for m in check.scaling if m.case.gpu_count == 1), None)
-    several = next((m for m in check.scaling if m.case.gpu_count > 1), None)
-    if one is None or several is None:
+    rows = sorted(check.scaling, key=lambda row: row.case.gpu_count)
+    if len({row.case.gpu_count for row in rows}) < 2:
         return
-    count = several.case.gpu_count
-    limits = (1.0, SCALING_TOLERANCE * count)
-    what, limit = f"{count} GPUs over one", f"over 1, at most {limits[1]:g}"
-    bad = [m for m in (one, several) if m.samples_per_s is None]
+    one, several = rows[0], rows[-1]
+    gpus = several.case.gpu_count
+    limits = (1.0, SCALING_TOLERANCE * gpus)
+    verdict = partial(
+        Verdict, part="scaling", what=f"{gpus} GPUs over one", limit=f"over 1, at most {limits[1]:g}"
+    )
+    bad = [row for row in (one, several) if row.samples_per_s is None]
     if bad:
-        reason = f"{bad[0].label}: {bad[0].status}: {bad[0].reason}"
-        late = all(_came_late(m) for m in bad)
-        missed: State = "left out" if late else "FAILED"  # a slow host is no fault of the job
-        yield Verdict(part="scaling", what=what, state=missed, limit=limit, reason=reason)
+        slow_host = all(_came_late(check, row) for row in bad)  # which is no fault of the job
+        missed: State = "left out" if slow_host else "FAILED"
+        yield verdict(state=missed, reason=f"{bad[0].label}: {bad[0].status}: {bad[0].reason}")
         return
-    above, below = several.interval, one.interval  # the widest ends; 0 and infinity where unknown
-    low = (above.low or 0.0) / (below.high or math.inf)
-    high = math.inf if above.high is None or below.low is None else above.high / below.low
-    speedup = Interval((above.value or 0.0) / (below.value or 0.0), low, high)
-    found, state = speedup.by("{:.3f}".format), state_of(speedup, limits)
-    yield Verdict(part="scaling", what=what, state=state, found=found, limit=limit)
-
-
-def _came_late(row: Measurement) -> bool:
-    """Whether there was no time for a row; one whose process fell silent is no such row."""
-    return row.status is Status.TIMEOUT and row.cause is not Cause.SILENCE
+    speedup = several.interval.times(one.interval.inverse())
+    yield verdict(state=_state_of(speedup, limits), found=speedup.by("{:.3f}".format))
 
 
 def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
@@ -268,74 +441,39 @@ def _of_quick(check: CudaCheck) -> Iterator[Verdict]:
     if quick is None:
         return
     name = "the quick run" if quick.with_micro else "the quick run without micro-benchmarks"
-    late = [m for m in quick.measurements if _came_late(m)]
-    rows = [m for m in quick.measurements if not _came_late(m)]
+    late = [m for m in quick.measurements if _came_late(check, m)]
+    rows = [m for m in quick.measurements if m not in late]
     bad = [
         f"{m.label}: {m.status}: {plain(m.reason or '', LONGEST)}" for m in rows if m.status is not Status.OK
     ]
     if rows:
         found = f"{len(rows) - len(bad)} of {len(rows)} ok"
-        yield judged("quick", f"rows of {name}", found=found, limit="all", wrong=_named(bad))
+        yield _judged("quick", f"rows of {name}", found=found, limit="all", wrong=_named(bad))
     if late:
         found, reason = f"{len(late)}", late[0].reason
         yield Verdict(part="quick", what="rows without time", state="left out", found=found, reason=reason)
     if quick.with_micro and quick.took_s is not None:
-        yield judged(
-            "quick",
-            "micro-benchmarks of the quick run",
-            found=count(len(quick.micro), "figure"),
-            wrong=None if quick.micro else "not one gave a figure",
-        )
+        what, found = "micro-benchmarks of the quick run", count(len(quick.micro), "figure")
+        wrong = None if quick.micro else "not one gave a figure"
+        yield _judged("quick", what, found=found, wrong=wrong)
+    shown = partial(Verdict, part="quick", state="shown")
     wide = sum(any(f.kind is FindingKind.NOT_CONVERGED for f in m.findings) for m in rows)
     if wide:
-        yield Verdict(part="quick", what="rows not converged", state="shown", found=f"{wide} of {len(rows)}")
+        yield shown(what="rows not converged", found=f"{wide} of {len(rows)}")
     if quick.took_s is not None:
-        found = format_duration(quick.took_s)
-        yield Verdict(part="quick", what=f"time of {name}", state="shown", found=found)
+        yield shown(what=f"time of {name}", found=format_duration(quick.took_s))
 
 
-_RULES: tuple[tuple[str, Callable[[CudaCheck], Iterator[Verdict]]], ...] = (
-    ("device", of_device),
-    ("precision", of_precisions),
-    ("clock", of_clock),
-    ("graph", of_graph),
-    ("load", of_load),
-    ("faults", _of_faults),
-    ("compile", partial(_of_rows, "compile")),
-    ("quick", _of_quick),
-    ("scaling", _of_scaling),
-    ("cases", partial(_of_rows, "cases")),
-)
+_RULES: dict[str, Callable[[CudaCheck], Iterator[Verdict]]] = {
+    "device": _of_device,
+    "precision": _of_precisions,
+    "clock": _of_clock,
+    "graph": _of_graph,
+    "load": _of_load,
+    "faults": _of_faults,
+    "compile": partial(_of_rows, "compile"),
+    "quick": _of_quick,
+    "scaling": _of_scaling,
+    "cases": partial(_of_rows, "cases"),
+}
 """What judges each part, by its name."""
-
-
-# --- shown, never judged ------------------------------------------------------------------------------
-
-
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure here and there, in one unit."""
-
-    name: str
-    here: float
-    there: float
-    unit: str
-
-
-def beside(check: CudaCheck) -> tuple[Beside, ...]:
-    """Return what was measured in the quick run and read on such a card, too; nothing on any other card."""
-    readings, run = h200_readings(), check.quick
-    if check.device.gpu_key != readings.gpu_key or run is None:
-        return ()
-    rows = []
-    for row in run.measurements:
-        case = row.case
-        there = readings.step_time_s(
-            case.workload, case.batch_size, case.precision, case.execution, case.task
-        )
-        if row.status is Status.OK and row.step_time_s is not None and there is not None:
-            rows.append(Beside(name=f"{row.label}, a step", here=row.step_time_s, there=there, unit="s"))
-    for result in run.micro:
-        there = readings.micro.get((result.name, result.precision, result.size))
-        if there is not None:
-            rows.append(Beside(name=micro_name(result), here=result.value, there=there, unit=result.unit))
-    return tuple(rows)

@@ -1,24 +1,60 @@
-"""One check: part by part, each within its time, the file replaced after every reading."""
+"""One check: proofs and cases in order, each part within its time, the file replaced after every reading."""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from gpubench.cuda_check.bench import Bench, Phases, ProcessLostError
-from gpubench.cuda_check.parts import AMOUNTS, STEPS, Amounts, PartFailedError, PartLeftOutError, Work
-from gpubench.cuda_check.store import nameless, write_check
-from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
+import msgspec
+
+from gpubench.children import ChildEndedError, ChildLateError
+from gpubench.cuda_check.cases import (
+    COMPILED,
+    case_of,
+    expected_bytes,
+    largest_within,
+    other_cases,
+    proof_case,
+    usual_cases,
+    usual_precisions,
+    waiting_case,
+)
+from gpubench.cuda_check.store import nameless, nameless_calls, write_check
+from gpubench.errors import GpuBenchError, InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.folders import traceback_of
-from gpubench.measure.child import MODULE, answering
+from gpubench.measure import capability, checks, events, messages, preflight
+from gpubench.measure.batch_search import largest_that_fits
+from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.child import MODULE, Child, answering, environment_of
 from gpubench.measure.environment import environment
+from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
+from gpubench.measure.plan import plan, planned_case
 from gpubench.measure.privacy import scrub, scrub_traceback
-from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
-from gpubench.units import Seconds, utc_stamp
+from gpubench.measure.protocol import STARTED, Progress, how_it_ended, next_report
+from gpubench.measure.request import MicroWish, RunRequest
+from gpubench.models import (
+    Case,
+    CaseRow,
+    CudaCheck,
+    DeviceProfile,
+    Execution,
+    Launch,
+    Measurement,
+    PartLog,
+    PartState,
+    QuickProof,
+    Status,
+)
+from gpubench.profile import load_profiles
+from gpubench.profile.memory_figures import WORKSPACE_BYTES
+from gpubench.units import GIB, Bytes, Seconds, utc_stamp
 
 LIMIT_S: Seconds = 300.0
 """Of the whole check, unless all of it is asked for."""
@@ -28,14 +64,458 @@ LEAST_PART_S: Seconds = 10.0
 """A part with less time than this is not begun: a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
 """Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
+WAITING = "gpubench.measure.waiting_model:WORKLOAD"
+TOO_LARGE = 2.0
+"""Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
+FIRST_GUESS = 0.9
+"""Of the cap: what the first batch of a search may take, by the memory model."""
+ROUND_SILENCE_S: Seconds = 20.0
+"""Longest time without a round of a run, where each is a word: a row that hangs must not look late."""
+SOUND_BATCH = 64
+"""Of the cnn that is tried after an injected fault."""
 
 OnPart = Callable[[PartLog, int, int], None]
 """Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
+_Report = TypeVar("_Report")
+_Answer = TypeVar("_Answer", bound=messages.CaseDone | messages.Proven)
 
 
-def say_nothing(log: PartLog, number: int, total: int) -> None:
-    """Watch no part."""
-    del log, number, total
+class Amounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything: a test does less.
+
+    Attributes:
+        fours: Runs of four blocks in each comparison.
+        block_s: Least length of a block [s].
+        load_s, settle_s: Length of the load, and how much of its start is not judged [s].
+        cap_bytes: What a process may take while the largest batch is searched [B].
+        resolution: Relative distance at which that search stops.
+        budget: Of the trials.
+        quick: Of the quick run.
+        workloads: Of the cases, where empty means all that are trained, and of the quick run.
+        micro: Whether the quick run has its micro-benchmarks.
+    """
+
+    fours: int = 3
+    block_s: Seconds = 0.3
+    load_s: Seconds = 12.0
+    settle_s: Seconds = 2.0
+    cap_bytes: Bytes = GIB
+    resolution: float = 1 / 4
+    budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
+    quick: Budget = QUICK
+    workloads: tuple[str, ...] = ()
+    micro: MicroWish = "also"
+
+
+AMOUNTS = Amounts()
+
+
+class PartEndedError(Exception):
+    """A part ends before it is done: how, why, and the traceback of the process that it happened in.
+
+    It is cut off where its time was over, and left out where it is not for this machine as it is now.
+    """
+
+    def __init__(self, state: PartState, reason: str, traceback: str | None = None) -> None:
+        super().__init__(reason)
+        self.state, self.traceback = state, traceback or ""
+
+
+@dataclass
+class Work:
+    """A check under way, and the one measuring process that works for it.
+
+    Attributes:
+        peers: GPUs of the same kind beside the device.
+        check: What is known so far.
+        save: Writes it.
+        until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
+        lost: Why nothing more can be measured on the device; None while it can.
+        phases_s: Wall time of each phase of a run in the part at hand [s].
+    """
+
+    device: DeviceProfile
+    peers: tuple[DeviceProfile, ...]
+    amounts: Amounts
+    check: CudaCheck
+    save: Callable[[CudaCheck], None]
+    module: str = MODULE
+    until_s: Seconds = math.inf
+    lost: str | None = None
+    phases_s: dict[str, Seconds] = field(default_factory=dict)
+    _child: Child | None = None
+    _memory_share: float | None = None
+
+    def add(self, **fields: object) -> None:
+        """Put fields of the check in place of what they were, and write it."""
+        self.check = msgspec.structs.replace(self.check, **fields)
+        self.save(self.check)
+
+    def log(self, log: PartLog, **fields: object) -> PartLog:
+        """Put fields of a part's log in place of what they were, and write it."""
+        new = msgspec.structs.replace(log, **fields)
+        self.add(parts=tuple(new if part.name == log.name else part for part in self.check.parts))
+        return new
+
+    def ask(
+        self,
+        order: messages.TryBatch | messages.MeasureCase | messages.Prove,
+        kind: type[_Answer],
+        memory_share: float | None = None,
+    ) -> _Answer:
+        """Let a process try, measure or prove; a new one where another, a spent one or none is there.
+
+        Raises:
+            PartEndedError: If it gave no answer; the process is gone then.
+            NoDeviceError: If torch cannot work on the device at all.
+        """
+        if self.lost is not None:
+            raise PartEndedError(PartState.FAILED, self.lost)
+        seen = Progress()
+        kinds: tuple[type[messages.RoundDone | _Answer], ...] = (messages.RoundDone, kind)
+        try:
+            child = self._child_of(memory_share, seen)
+            seen.phase = "build"
+            child.send(order)
+            while isinstance(answer := self._next(child, kinds, seen), messages.RoundDone):
+                pass
+        except (ChildLateError, ChildEndedError) as error:
+            late = isinstance(error, ChildLateError) and time.monotonic() >= self.until_s
+            self.close()
+            fault = preflight.fault_of(self.device)
+            if fault is not None:
+                self.lost = preflight.describe_fault(fault)
+                raise PartEndedError(PartState.FAILED, self.lost) from error
+            if late:
+                reason = f"cut off during {seen.phase}: its time was over"
+                raise PartEndedError(PartState.CUT_OFF, reason) from error
+            raise PartEndedError(PartState.FAILED, scrub(how_it_ended(error, seen.phase))) from error
+        if answer.spent:
+            self.close()
+        if isinstance(answer, messages.CaseDone) and answer.lost:
+            self.lost = answer.reason
+        return answer
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        child, self._child = self._child, None
+        if child is not None:
+            self.lost = child.end() or self.lost
+
+    def _child_of(self, memory_share: float | None, seen: Progress) -> Child:
+        """Return the process that may take this share of the memory; note what a new one tells."""
+        if self._child is not None and self._memory_share == memory_share:
+            return self._child
+        self.close()
+        self._memory_share = memory_share
+        child = self._child = Child(environment_of(self.device, os.environ), self.module)
+        budget = self.amounts.budget
+        child.send(messages.Setup(device=self.device, budget=budget, seed=0, memory_share=memory_share))
+        ready = self._next(child, STARTED, seen)
+        if isinstance(ready, messages.Refused):
+            self.close()
+            self.lost = preflight.why_refused(NoDeviceError(ready.reason), self.device)
+            raise NoDeviceError(self.lost)
+        if self.device.memory_bytes is None:
+            memory = {"memory_bytes": ready.memory_bytes}
+            self.device = msgspec.structs.replace(self.device, **memory)
+            self.add(device=msgspec.structs.replace(self.check.device, **memory))
+        self.add(environment=environment(self.device, ready), identity=ready.identity)
+        return child
+
+    def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
+        def by_s(phase: str) -> Seconds:
+            silence_s = PHASE_LIMITS_S.get(phase, max(PHASE_LIMITS_S.values()))
+            return min(self.until_s, time.monotonic() + silence_s)
+
+        return next_report(child, kinds, by_s, lambda _: None, seen)
+
+
+# --- proofs --------------------------------------------------------------------------------------------
+
+
+def look_at_device(work: Work) -> None:
+    """Ask the driver everything, and make sure that nothing else computes on the card.
+
+    Raises:
+        NoDeviceError: If something does.
+    """
+    from gpubench.probe.nvidia import dump
+
+    work.add(nvml=nameless_calls(dump()))
+    work.add(findings=preflight.preflight(work.device, allow_shared=False))
+
+
+def prove_precisions(work: Work) -> None:
+    """Read switches and errors of every usual precision."""
+    for precision in usual_precisions(work.device):
+        case = msgspec.structs.replace(proof_case(work.device), precision=precision)
+        work.add(precisions=(*work.check.precisions, _proven(work, "precision", case)))
+
+
+def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
+    """Hold one thing that the harness relies on against another.
+
+    The clock against a loop by hand and device events, replays of a graph against one by hand, or the energy
+    counter against the power shown, and rounds with telemetry against rounds without.
+    """
+    case = msgspec.structs.replace(proof_case(work.device), execution=execution)
+    work.add(**{what: _proven(work, what, case)})
+
+
+def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
+    amounts = work.amounts
+    order = messages.Prove(
+        what=what,
+        reference=case.workload,
+        case=case,
+        fours=amounts.fours,
+        block_s=amounts.block_s,
+        load_s=amounts.load_s,
+        settle_s=amounts.settle_s,
+    )
+    proven = work.ask(order, messages.Proven)
+    if proven.status is not Status.OK:
+        reason = f"{case.label}: {proven.status}: {proven.reason}"
+        raise PartEndedError(PartState.FAILED, reason, proven.traceback)
+    return getattr(proven, what)
+
+
+# --- cases ---------------------------------------------------------------------------------------------
+
+
+def try_cases(work: Work) -> None:
+    """Run a few steps of every usual case, and of the others where nothing is left out."""
+    cases, wanted = list(usual_cases(work.device, work.amounts.workloads)), work.amounts.workloads
+    for case, why_not in other_cases(work.device) if work.check.full else ():
+        if why_not is None and (not wanted or case.workload in wanted):
+            cases.append(case)
+        elif why_not is not None:
+            _leave_out(work, [case], why_not)
+    _try_all(work, cases)
+
+
+def try_compiled(work: Work) -> None:
+    """Run a few steps of some cases under torch.compile."""
+    amp = capability.best_amp(work.device)
+    _try_all(work, [case_of(name, amp, Execution.COMPILE) for name in COMPILED])
+
+
+def _try_all(work: Work, cases: Sequence[Case]) -> None:
+    """Try each case that there is time for; a process that dies costs the case at hand.
+
+    A case is begun only where one that takes as long as the longest before it would end in time: what is
+    cut off all the same is no mere lack of time.
+
+    Raises:
+        PartEndedError: If a case gave no answer in its time, or the device is lost.
+    """
+    longest_s, late = 0.0, "no time left: --full tries it"
+    for number, case in enumerate(cases):
+        if work.lost is not None:
+            raise PartEndedError(PartState.FAILED, work.lost)
+        began_s = time.monotonic()
+        if began_s + longest_s > work.until_s:
+            _leave_out(work, cases[number:], late)
+            return
+        try:
+            row = _tried(work, case.workload, case, needed_bytes=expected_bytes(case))
+        except PartEndedError as error:
+            _leave_out(work, cases[number:], late)
+            raise PartEndedError(error.state, f"{case.label}: {error}") from error
+        longest_s = max(longest_s, time.monotonic() - began_s)
+        work.add(cases=(*work.check.cases, row))
+
+
+def _leave_out(work: Work, cases: Sequence[Case], why: str) -> None:
+    work.add(left_out=work.check.left_out | {case.label: why for case in cases})
+
+
+def _tried(
+    work: Work,
+    reference: str,
+    case: Case,
+    *,
+    needed_bytes: float | None = None,
+    memory_share: float | None = None,
+) -> CaseRow:
+    """Return the row of a case; of one whose process died, what it died of.
+
+    Raises:
+        PartEndedError: If the time was over before it answered.
+    """
+    began_s = time.monotonic()
+    done = _answered(work, messages.TryBatch(reference=reference, case=case), memory_share)
+    launch = done.launch
+    return CaseRow(
+        case=case,
+        status=done.status,
+        reason=done.reason,
+        cause=done.cause,
+        traceback=scrub_traceback(done.traceback or ""),
+        reference_error=launch.reference_error,
+        graph_error=launch.graph_error,
+        precision_errors=launch.precision_errors,
+        peak_memory_bytes=launch.peak_memory_bytes,
+        expected_bytes=needed_bytes,
+        fused=launch.fused,
+        cold_s=launch.cold_s,
+        took_s=round(time.monotonic() - began_s, 3),
+        findings=launch.findings,
+    )
+
+
+def _answered(
+    work: Work, order: messages.TryBatch | messages.MeasureCase, memory_share: float | None
+) -> messages.CaseDone:
+    """Return what became of a case; one whose process died before its time was over has failed."""
+    try:
+        return work.ask(order, messages.CaseDone, memory_share)
+    except PartEndedError as error:
+        if error.state is PartState.CUT_OFF:
+            raise
+        return messages.CaseDone(status=Status.FAILED, reason=scrub(str(error)), launch=Launch(index=0))
+
+
+# --- injected faults -----------------------------------------------------------------------------------
+
+
+def inject_faults(work: Work) -> None:
+    """Put in a model that waits inside a capture, then a cap on memory; after each, try a sound case.
+
+    The first sound case runs under the cap already: one process less to start.
+    """
+    amp, cap = capability.best_amp(work.device), work.amounts.cap_bytes
+    _note(work, waiting=_tried(work, WAITING, waiting_case(amp)))
+    if work.device.memory_bytes is None:
+        reason = "neither the driver nor torch tells the memory of this card: it cannot be capped"
+        raise PartEndedError(PartState.FAILED, reason)
+    share = min(1.0, cap / work.device.memory_bytes)
+    tried = partial(_tried, work, "cnn", memory_share=share)
+    _note(work, cap_bytes=cap)
+    _note(work, after_waiting=tried(case_of("cnn", amp, Execution.GRAPH, SOUND_BATCH)))
+    too_large = largest_within(case_of("cnn", amp), TOO_LARGE * cap + WORKSPACE_BYTES)
+    _note(work, too_large=tried(case_of("cnn", amp, batch_size=too_large)))
+
+    def fits(batch: int) -> bool:
+        row = tried(case_of("cnn", amp, batch_size=batch))
+        if row.status not in {Status.OK, Status.OUT_OF_MEMORY}:
+            raise PartEndedError(PartState.FAILED, f"trying batch {batch}: {row.status}: {row.reason}")
+        if work.check.faults.after_too_large is None:
+            _note(work, after_too_large=row)
+        _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
+        return row.status is Status.OK
+
+    guess = largest_within(case_of("cnn", amp), FIRST_GUESS * cap)
+    found = largest_that_fits(fits, guess, resolution=work.amounts.resolution)
+    if not found:
+        raise PartEndedError(PartState.FAILED, "not even a batch of 1 fits under the cap")
+    largest = case_of("cnn", amp, batch_size=found)
+    done = _answered(work, messages.MeasureCase(reference="cnn", case=largest, launch=0), share)
+    planned = planned_case("cnn", load_profiles()["cnn"], largest)
+    measured = Measurement(
+        case=largest,
+        status=done.status,
+        reason=done.reason,
+        batch_choice="largest",
+        launches=(done.launch,),
+        flops_per_sample=planned.flops_per_sample,
+        tokens_per_sample=planned.tokens_per_sample,
+        parameter_count=planned.parameter_count,
+        convolves=planned.convolves,
+    )
+    _note(work, at_largest=checks.judge_measurement(measured, 1))
+
+
+def _note(work: Work, **fields: object) -> None:
+    work.add(faults=msgspec.structs.replace(work.check.faults, **fields))
+
+
+# --- whole runs ----------------------------------------------------------------------------------------
+
+
+def measure_scaling(work: Work) -> None:
+    """Measure one job on one GPU, then on all: eager, because that is what several GPUs are measured in.
+
+    Raises:
+        PartEndedError: If somebody else uses one of the others: neither may disturb the other.
+    """
+    for peer in work.peers:
+        try:
+            preflight.preflight(peer, allow_shared=False)
+        except NoDeviceError as error:
+            raise PartEndedError(PartState.LEFT_OUT, str(error)) from error
+    request = RunRequest(
+        workloads=("resnet50",),
+        precisions=(capability.best_amp(work.device),),
+        executions=("eager",),
+        gpus=1 + len(work.peers),
+        budget="quick",
+        micro="none",
+    )
+    work.add(scaling=_measured(work, request)[0])
+
+
+def run_quick(work: Work) -> None:
+    """Make a quick run as `gpubench run --quick` does, and note how long each phase takes."""
+    began_s, micro = time.monotonic(), work.amounts.micro
+    request = RunRequest(workloads=work.amounts.workloads, budget="quick", micro=micro)
+    measurements, launcher = _measured(work, request)
+    took_s = round(time.monotonic() - began_s, 3)
+    work.add(
+        quick=QuickProof(
+            with_micro=micro != "none",
+            took_s=took_s,
+            measurements=measurements,
+            micro=tuple(launcher.micro),
+        )
+    )
+
+
+def _measured(work: Work, request: RunRequest) -> tuple[tuple[Measurement, ...], Launcher]:
+    """Measure a request as a run does; the latest measurement of each case, judged beside the others."""
+    work.close()
+    left_s = work.until_s - time.monotonic()
+    made = msgspec.structs.replace(
+        plan(request, work.device, load_profiles(), work.peers if request.gpus > 1 else ()),
+        budget=work.amounts.quick,
+        time_limit_s=None if left_s == math.inf else max(1.0, left_s),
+    )
+    moments = [("start", time.monotonic())]
+
+    def watch(event: events.Event) -> None:
+        if isinstance(event, events.PhaseBegan | events.CaseEnded):
+            phase = event.name if isinstance(event, events.PhaseBegan) else "between cases"
+            moments.append((phase, time.monotonic()))
+
+    limits_s = PHASE_LIMITS_S | dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)
+    launcher = Launcher(made, work.device, watch, phase_limits_s=limits_s, module=work.module)
+    try:
+        found = {measurement.case: measurement for measurement in launcher.run()}
+    except GpuBenchError as error:
+        raise PartEndedError(PartState.FAILED, str(error)) from error
+    ends_s = (*(moment for _, moment in moments[1:]), time.monotonic())
+    for (phase, began_s), end_s in zip(moments, ends_s, strict=True):
+        work.phases_s[phase] = work.phases_s.get(phase, 0.0) + end_s - began_s
+    beside = tuple(found.values())
+    return tuple(checks.judge_measurement(m, made.budget.launches, beside) for m in beside), launcher
+
+
+# --- the check -----------------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[Work], None]] = {
+    "device": look_at_device,
+    "precision": prove_precisions,
+    "clock": partial(prove, "clock", Execution.EAGER),
+    "graph": partial(prove, "graph", Execution.GRAPH),
+    "load": partial(prove, "load", Execution.EAGER),
+    "faults": inject_faults,
+    "compile": try_compiled,
+    "quick": run_quick,
+    "scaling": measure_scaling,
+    "cases": try_cases,
+}
+"""What is done in each part, by its name, in their order: what the others rest on comes first."""
 
 
 def check_cuda(
@@ -45,7 +525,7 @@ def check_cuda(
     *,
     full: bool = False,
     amounts: Amounts = AMOUNTS,
-    on_part: OnPart = say_nothing,
+    on_part: OnPart = lambda *_: None,
     module: str = MODULE,
 ) -> CudaCheck:
     """Check the CUDA path of a device, and leave the readings in a file whatever happens.
@@ -70,85 +550,70 @@ def check_cuda(
     """
     if not device.is_nvidia:
         raise MisuseError(f"check --cuda is for NVIDIA GPUs; this device is {device.backend}")
-    names = [name for name in STEPS if name != "scaling" or peers]
     check = CudaCheck(
         started_at=utc_stamp(),
         full=full,
         limit_s=None if full else LIMIT_S,
         device=nameless(device),
         environment=environment(device),
-        parts=tuple(PartLog(name=name) for name in names),
+        parts=tuple(PartLog(name=name) for name in STEPS if name != "scaling" or peers),
     )
-    bench, save = Bench(device, amounts.budget, module), partial(write_check, path)
-    work = Work(device=device, peers=peers, amounts=amounts, bench=bench, check=check, save=save)
+    work = Work(device, peers, amounts, check, partial(write_check, path), module)
     work.save(work.check)
     try:
-        with answering(_interrupt, signal.SIGTERM):
+        with answering(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
-        work.bench.close()  # here: a process that is ended for a signal is given no time
+        work.close()  # here: a process that is ended for a signal is given no time
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
-                work.log(part.name, state=PartState.INTERRUPTED)
+                work.log(part, state=PartState.INTERRUPTED)
         raise InterruptedRunError(f"interrupted; what was read is in {path}") from None
     finally:
-        work.bench.close()
+        work.close()
     work.add(finished_at=utc_stamp())
     return work.check
 
 
 def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
     """Do one part after the other; the last one has all the time that is left."""
-    names = [part.name for part in work.check.parts]
-    for number, name in enumerate(names):
+    count = len(work.check.parts)
+    for number, part in enumerate(work.check.parts, 1):
         left_s = end_s - time.monotonic()
-        share = 1.0 if name == names[-1] else PART_SHARE
-        work.until_s = time.monotonic() + share * left_s
-        if work.bench.lost is not None:
-            work.log(name, state=PartState.LEFT_OUT, reason=scrub(work.bench.lost))
+        work.until_s = time.monotonic() + (1.0 if number == count else PART_SHARE) * left_s
+        if work.lost is not None:
+            ended = work.log(part, state=PartState.LEFT_OUT, reason=scrub(work.lost))
         elif left_s < LEAST_PART_S:
-            work.log(name, state=PartState.LEFT_OUT, reason="no time left: --full does it")
+            ended = work.log(part, state=PartState.LEFT_OUT, reason="no time left: --full does it")
         else:
-            work.log(name, state=PartState.RUNNING)
-            on_part(work.part(name), number + 1, len(names))
-            _do(work, name)
-        on_part(work.part(name), number + 1, len(names))
+            on_part(work.log(part, state=PartState.RUNNING), number, count)
+            ended = _do(work, part)
+        on_part(ended, number, count)
 
 
-def _do(work: Work, name: str) -> None:
-    """Do one part; whatever it dies of costs this part alone."""
+def _do(work: Work, part: PartLog) -> PartLog:
+    """Do one part; whatever it dies of costs this part alone, unless it is the card that cannot be used."""
     began_s = time.monotonic()
-    work.bench.phases = Phases()
-    state, reason, trace = PartState.DONE, None, ""
+    work.phases_s.clear()
+    ended = PartEndedError(PartState.DONE, "")
     try:
-        STEPS[name](work)
+        STEPS[part.name](work)
     except (StorageError, KeyboardInterrupt):
         raise
+    except PartEndedError as error:
+        ended = error
     except NoDeviceError as error:
-        state, reason = PartState.FAILED, str(error)
-        if name in OPENING:
-            work.log(name, state=state, reason=scrub(reason))
+        ended = PartEndedError(PartState.FAILED, str(error))
+        if part.name in OPENING:
+            work.log(part, state=ended.state, reason=scrub(str(error)))
             raise
-    except PartLeftOutError as error:
-        state, reason = PartState.LEFT_OUT, str(error)
-    except PartFailedError as error:
-        state, reason, trace = PartState.FAILED, str(error), error.traceback or ""
-    except ProcessLostError as error:
-        state, reason = PartState.CUT_OFF if error.late else PartState.FAILED, str(error)
     except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
-        state, reason = PartState.FAILED, f"{type(error).__name__}: {error}"
-        trace = traceback_of(error)
-    work.log(
-        name,
-        state=state,
-        reason=None if reason is None else scrub(reason),
-        traceback=scrub_traceback(trace),
+        ended = PartEndedError(PartState.FAILED, f"{type(error).__name__}: {error}", traceback_of(error))
+    return work.log(
+        part,
+        state=ended.state,
+        reason=scrub(str(ended)) or None,
+        traceback=scrub_traceback(ended.traceback),
         took_s=round(time.monotonic() - began_s, 3),
-        phases_s={phase: round(seconds, 3) for phase, seconds in work.bench.phases.took_s.items()},
+        phases_s={phase: round(seconds, 3) for phase, seconds in work.phases_s.items()},
     )
-
-
-def _interrupt(number: int) -> None:
-    """Let SIGTERM end the check as Ctrl-C does."""
-    del number
-    raise KeyboardInterrupt

@@ -6,19 +6,16 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.executions import REFUSED_IN_CAPTURE
 from gpubench.files import read_json, write_file
 from gpubench.measure.privacy import scrub
-from gpubench.measure.protocol import NO_SIGN
 from gpubench.models import (
     CHECK_VERSION,
     BatchChoice,
-    CaseRow,
     Cause,
     Checkpointing,
     CudaCheck,
@@ -27,7 +24,6 @@ from gpubench.models import (
     FindingKind,
     Framework,
     Identity,
-    Measurement,
     MemoryFormat,
     ParallelMode,
     PartState,
@@ -100,7 +96,6 @@ _WORDS = frozenset(
 """What gpubench itself writes where no text of others can stand."""
 _FORMS = re.compile(r"nvml[A-Z]\w+|\d{4}-\d\d-\d\dT[\d:.]+Z|\d+(\.\d+){1,2}(\+(cu|rocm)\d[\d.]*|\+cpu)?")
 """Names of driver calls, times and versions."""
-_Row = TypeVar("_Row", CaseRow, Measurement)
 
 
 def file_name(device: DeviceProfile, torch: str | None) -> str:
@@ -187,28 +182,7 @@ def read_check(path: Path) -> CudaCheck:
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
             f"cuda-check up to {CHECK_VERSION}"
         )
-    return _with_causes(check)
-
-
-def _with_causes(check: CudaCheck) -> CudaCheck:
-    """Return a check with the causes that are judged, of which an older file has the words alone."""
-    changes: dict[str, Any] = {"scaling": tuple(map(_caused, check.scaling))}
-    if check.faults.waiting is not None:
-        waiting = _caused(check.faults.waiting)
-        changes["faults"] = msgspec.structs.replace(check.faults, waiting=waiting)
-    if check.quick is not None:
-        rows = tuple(map(_caused, check.quick.measurements))
-        changes["quick"] = msgspec.structs.replace(check.quick, measurements=rows)
-    return msgspec.structs.replace(check, **changes)
-
-
-def _caused(row: _Row) -> _Row:
-    reason = row.reason or ""
-    if row.cause is None and row.status is Status.UNSUPPORTED and REFUSED_IN_CAPTURE in reason:
-        return msgspec.structs.replace(row, cause=Cause.REFUSED_IN_CAPTURE)
-    if row.cause is None and row.status is Status.TIMEOUT and reason.startswith(NO_SIGN):
-        return msgspec.structs.replace(row, cause=Cause.SILENCE)
-    return row
+    return check
 
 
 def _safe(text: str) -> str:

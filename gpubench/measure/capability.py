@@ -81,7 +81,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
 def why_not_for_task(case: Case) -> str | None:
     """Say why a precision is not offered for the task of a case; None where it is."""
     if case.new_tokens and case.precision.facts.only == "infer":
-        return f"{case.precision} is not offered for generation: use --weight-type int8 or int4"
+        return f"{case.precision} is not offered for generation: use --recipe weight-type=int8 or int4"
     return case.precision.why_not_for(case.task)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -49,7 +50,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
-from gpubench.units import Seconds, Watts
+from gpubench.units import Seconds, Watts, format_bytes
 from gpubench.workload import Task
 
 STEPS_BEFORE_PEAK = 2
@@ -165,6 +166,9 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         for index in range(TRIED_STEPS):
             work.edge_loss(advance(index), index)
         _prove_again(seen, work, context)
+        if seen.spilled_bytes:
+            lent = format_bytes(seen.spilled_bytes)
+            raise torch.cuda.OutOfMemoryError(f"out of memory: {lent} lay in the host's memory")
         if before:
             seen.parameters_moved = guards.has_moved(work.model, before)
 
@@ -327,6 +331,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
     seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
+    seen.spilled_bytes = max(0, (seen.peak_reserved_bytes or 0) - (hardware.memory_bytes() or math.inf))
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance, draws=seen.draws)

@@ -143,15 +143,19 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
 
 
 def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
-    """Make sure that CUDA has opened the device that was probed; of another one, telemetry would lie.
+    """Make sure that torch has opened the device that was probed; of another one, telemetry would lie.
+
+    Of an AMD GPU by its place alone: torch and AMD's library may call it otherwise, and ROCm numbers it.
 
     Raises:
         NoDeviceError: If name, UUID, bus id or SM count differ.
     """
-    if not profile.is_nvidia:
+    if not profile.is_torch_cuda:
         return ()
     seen = torch.cuda.get_device_properties(rank)
     uuid, place = told_by_torch(seen)
+    if not profile.is_nvidia:
+        return check_same_device(profile, name=None, uuid=None, sm_count=None, pci_bus_id=place)
     return check_same_device(
         profile, name=seen.name, uuid=uuid, sm_count=seen.multi_processor_count, pci_bus_id=place
     )

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from gpubench.probe.system import read_text
+
 PROC = Path("/proc")
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 """Columns of the first line of ``stat``, by proc(5); guests (8, 9) are part of what comes before."""
@@ -40,7 +42,7 @@ class HostTimes(NamedTuple):
     def now(cls, processes: int = 1) -> Self:
         """Read both."""
         try:
-            line = (PROC / "stat").read_text().split("\n", 1)[0].split()
+            line = (read_text(PROC / "stat") or "").split("\n", 1)[0].split()
             host = tuple(map(int, line[1:9])) if line[0] == "cpu" and len(line) > _STEAL + 1 else None
             ticks_per_s = os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError, AttributeError):

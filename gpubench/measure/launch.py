@@ -36,7 +36,7 @@ from gpubench.measure.stopping import Heap
 from gpubench.measure.telemetry import Energy, Sampler, Telemetry, energy_of, shifted
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.parent import ParentChannel
-from gpubench.units import Seconds, Watts
+from gpubench.units import Seconds, Watts, format_bytes
 
 MOST_GAPS = 8192
 """Of the times between tokens that are kept: eight times what a 99th percentile rests on."""
@@ -166,6 +166,7 @@ class LaunchRecorder:
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    spilled_bytes: float = 0
     reference_error: float | None = None
     unchecked: str | None = None
     draws: bool = False
@@ -248,6 +249,8 @@ class LaunchRecorder:
             yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
         if self.is_contiguous:
             yield Finding(kind=FindingKind.CONTIGUOUS)
+        if self.spilled_bytes:
+            yield Finding(kind=FindingKind.MEMORY_SPILLED, value=format_bytes(self.spilled_bytes))
         if math.inf in {self.reference_error, self.graph_error}:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 

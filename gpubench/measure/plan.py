@@ -232,7 +232,7 @@ def _refuse_unrun(
     if not device.runs_steps:
         raise MisuseError(
             f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
-            "--micro-only"
+            "--micro only"
         )
 
 

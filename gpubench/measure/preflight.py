@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 from gpubench.errors import NoDeviceError
-from gpubench.models import DeviceProfile, Finding, StartState
+from gpubench.models import DeviceProfile, Finding, FindingKind, StartState
 from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
+from gpubench.probe.system import on_battery
 from gpubench.probe.torch_problems import explain, first_words
 from gpubench.units import Seconds
 
@@ -22,12 +23,13 @@ def preflight(
     Raises:
         NoDeviceError: If something else computes on the device and ``allow_shared`` is not set.
     """
+    battery = (Finding(kind=FindingKind.ON_BATTERY),) if on_battery() else ()
     if device.is_cpu:
-        return ()
+        return battery
     from gpubench.probe.telemetry import open_telemetry
 
     with open_telemetry(device) as readings:
-        return check_free(device, readings, allow_shared=allow_shared, wait=sleep)
+        return battery + check_free(device, readings, allow_shared=allow_shared, wait=sleep)
 
 
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:

@@ -19,7 +19,7 @@ from gpubench.measure.messages import Prove, Proven
 from gpubench.measure.precision import switches_for
 from gpubench.measure.step import Work, copied, move
 from gpubench.measure.telemetry import Sampler, shifted
-from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
+from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, Precision, PrecisionProof, Status
 from gpubench.units import Seconds
 
 WARM_S = 1.0
@@ -33,10 +33,15 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
             match order.what:
                 case "precision":
                     precision = order.case.precision
-                    errors = _errors(order, context)
-                    proven = Proven(
-                        precision=PrecisionProof(precision=precision, switches=switches, errors=errors)
+                    errors = context.errors_of(precision, recurrent=True)
+                    control = context.control().errors if precision is Precision.FP32 else {}
+                    proof = PrecisionProof(
+                        precision=precision,
+                        switches=switches,
+                        errors=_finite(errors),
+                        control_errors=_finite(control),
                     )
+                    proven = Proven(precision=proof)
                 case "clock":
                     proven = Proven(clock=_clock(order, context))
                 case "graph":
@@ -49,9 +54,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
     return msgspec.structs.replace(proven, spent=context.is_spent(Status.OK))
 
 
-def _errors(order: Prove, context: WorkerContext) -> dict[str, float | None]:
-    """Errors of matmul, convolution and a recurrent layer; under autocast where the precision has it."""
-    errors = context.errors_of(order.case.precision, recurrent=True)
+def _finite(errors: dict[str, float]) -> dict[str, float | None]:
     return {name: error if math.isfinite(error) else None for name, error in errors.items()}
 
 

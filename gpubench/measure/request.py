@@ -28,6 +28,7 @@ from gpubench.recipes import ParallelMode
 
 SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
+ALLOWANCES = ("shared", "throttled")
 MOST_SEED = 2**31 - 1
 """With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 
@@ -137,14 +138,19 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     seed: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=MOST_SEED)],
-        Option("Fixes weights, inputs and the order of the cases."),
+        Option("Fixes weights, inputs and the order of the cases.", way="setting"),
     ] = 0
-    allow_shared: Annotated[bool, Option("Measure although something else uses the GPU.")] = False
-    allow_throttled: Annotated[bool, Option("Let rows be ranked although the GPU throttled.")] = False
+    allow: Annotated[
+        tuple[str, ...],
+        Option(
+            "Measure although something else uses the GPU (shared); let rows be ranked although the GPU "
+            "throttled (throttled).",
+            choices=ALLOWANCES,
+            commas=True,
+        ),
+    ] = ()
     micro: Annotated[
-        MicroWish,
-        Option("Only micro-benchmarks.", name="micro_only", sets="only"),
-        Option("No micro-benchmarks.", name="no_micro", sets="none"),
+        MicroWish, Option("Micro-benchmarks: beside the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
         bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")
@@ -160,6 +166,16 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     def gpu_count(self) -> int:
         """GPUs that work at once, over all machines."""
         return self.gpus * self.nnodes
+
+    @property
+    def allow_shared(self) -> bool:
+        """Whether to measure although something else uses the GPU."""
+        return "shared" in self.allow
+
+    @property
+    def allow_throttled(self) -> bool:
+        """Whether rows may be ranked although the GPU throttled."""
+        return "throttled" in self.allow
 
     @property
     def own(self) -> tuple[str, ...]:

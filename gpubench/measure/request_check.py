@@ -10,11 +10,11 @@ from gpubench.errors import MisuseError
 from gpubench.measure.quality_goals import GOALS
 from gpubench.measure.request import RunRequest
 from gpubench.models import Framework
-from gpubench.options import asked_recipe, check_fields, spelled
+from gpubench.options import asked_recipe, check_fields, named, options_of
 from gpubench.probe.select import check_form
 from gpubench.units import plain
 
-RESUME_TAKES = frozenset({"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results"})
+RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
 """What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
@@ -47,9 +47,10 @@ def _names_workloads(request: RunRequest) -> bool:
 
 def _check_resume(request: RunRequest) -> None:
     """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    asked = {each.name: named(each) for each in options_of(type(request))}
     for name in request.asked:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
-            what = "workloads by name" if name == "workload" else spelled(name)
+            what = "workloads by name" if name == "workload" else asked[name]
             raise MisuseError(
                 f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
                 "your own are named again with --workload)"
@@ -60,11 +61,11 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
     """What does not go together: whether the one is asked, which others are, and what is wrong with those."""
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
-    micro, threads = {"--micro-only": is_micro}, {"--thread-scaling": request.thread_scaling}
+    micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
     of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
     of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
-    nothing = "--micro-only measures no workload: leave out {}"
+    nothing = "--micro only measures no workload: leave out {}"
     yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads

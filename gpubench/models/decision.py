@@ -166,7 +166,7 @@ class Decision(Record, frozen=True, kw_only=True):
     """What to pay for.
 
     Attributes:
-        job: What hours and dollars are of; None with ``--relative`` and where no job can be made.
+        job: What hours and dollars are of; None with the setting ``relative`` and where no job can be made.
         choice: The first row of the ranking.
         runner_up: The best offer of another GPU; where all are of one, of another provider, else the next.
         sureness: Of the choice.

@@ -26,9 +26,9 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.frames import BEYOND, read_frame
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.table import UNSTATED_NOTE, OfferTable, SetAside
-from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.specs import known_keys, load_specs, offered_gpu_key, offered_keys
 from gpubench.today import today
-from gpubench.units import plain
+from gpubench.units import figure_in, listing, plain
 
 PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "price_usd_per_hour": None,
@@ -43,6 +43,7 @@ REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
 _MONEY = ("currency", "usd_per_unit", "rate_date")
+_GPU = ("gpu_key", "gpu_memory_gib", "gpu_count")
 _SAME = ["provider", "instance", "region", "pricing", "term_years"]
 """What two prices of one offer have in common."""
 _FIELDS = [
@@ -118,11 +119,16 @@ def clean(frame: pd.DataFrame, name: str, latest: date) -> OfferTable:
     return OfferTable(offers=tuple(offers), set_aside=set_aside)
 
 
-def _require_columns(frame: pd.DataFrame, name: str) -> None:
+def missing_columns(frame: pd.DataFrame) -> list[str]:
+    """Return the columns that a table of one's own must have and this one lacks."""
     missing = [column for column in REQUIRED if column not in frame]
     if not any(column in frame for column in PRICES):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")
-    if missing:
+    return missing
+
+
+def _require_columns(frame: pd.DataFrame, name: str) -> None:
+    if missing := missing_columns(frame):
         raise MisuseError(
             f"{plain(name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
             f"it has {plain(', '.join(frame.columns[:-1])) or 'none'}"
@@ -152,10 +158,12 @@ def _facts(frame: pd.DataFrame, source: str, latest: date, faults: dict[int, str
     together = {
         "rate": _MONEY,
         "paid": ("pricing", "term_years"),
-        "note": ("note", "gpu_key", *_MONEY),
+        "gpu_key": _GPU,
+        "note": ("note", *_GPU, *_MONEY),
         "seller": ("seller", "kind"),
     }
-    cells = frame.reindex(columns=[*readers, *_MONEY, "pricing", "term_years"], fill_value="")
+    beside = [*_MONEY, "pricing", "term_years", "gpu_memory_gib"]
+    cells = frame.reindex(columns=[*readers, *beside], fill_value="")
     facts = {
         column: _read(cells[list(together.get(column, (column,)))], read, faults)
         for column, read in readers.items()
@@ -194,6 +202,8 @@ def _with_prices(facts: pd.DataFrame, column: str, cells: pd.Series[str]) -> pd.
 
 def _price(cell: str, kind: str, usd_per_unit: Decimal | None) -> tuple[Decimal | None, str]:
     """Return a price [USD/h], or None and why it cannot be used."""
+    if usd_per_unit is None:  # dollars, which people mark on either side
+        cell = cell.removeprefix("$").removesuffix("USD").strip()
     try:
         return plausible.price(cell, kind, usd_per_unit), ""
     except ImplausibleError as reason:
@@ -237,10 +247,17 @@ def _day(text: str, latest: date) -> str:
     return text
 
 
-def _gpu_key(text: str) -> str:
-    key = offered_gpu_key(_word(text))
+def _gpu_key(text: str, memory_gib: str, count: str) -> str:
+    """Return the key of a GPU; the memory beside it is that of one, else that of all."""
+    memory, gpus = figure_in(memory_gib), figure_in(count)
+    sizes = [None] if memory is None else [memory, memory / gpus if gpus else None]
+    key = next(filter(None, (offered_gpu_key(_word(text), size) for size in sizes)), None)
     if key is None:
-        raise ImplausibleError(f"GPU {text[:60]!r} is unknown or ambiguous: name its form factor and memory")
+        meant = offered_keys(text) or known_keys(text)
+        why = (
+            f"can be any of {listing(meant, most=4)}: name one" if meant else "is unknown: name it by its key"
+        )
+        raise ImplausibleError(f"GPU {text[:60]!r} {why}, of those that gpubench list --gpus shows")
     return key
 
 
@@ -266,10 +283,11 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal | None:
     return plausible.exchange_rate(usd_per_unit)
 
 
-def _note(text: str, gpu: str, currency: str, usd_per_unit: str, day: str) -> str | None:
+def _note(text: str, *told: str) -> str | None:
     """Return the note of a row, and what else is to be said of its money and of its GPU."""
+    gpu, (currency, usd_per_unit, day) = told[: len(_GPU)], told[len(_GPU) :]
     converted = f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
-    spec = load_specs().get(offered_gpu_key(gpu) or "")
+    spec = load_specs().get(_gpu_key(*gpu))
     words = (
         _word(text),
         None if currency.upper() in DOLLARS else converted,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +14,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.units import plain
 
+_DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 MAX_ROWS = 500_000
 MAX_CELLS = 20_000_000
 """Short rows are filled up to the header, so that many of them below a wide one would take all memory."""
@@ -45,12 +48,18 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 def _csv_rows(text: str, path: Path) -> tuple[list[str], dict[int, list[str]]]:
-    """Return the header, and the rows by their lines; a semicolon parts cells where the header uses it."""
+    """Return the header, and the rows by their lines.
+
+    A semicolon parts cells where the header uses it, and then a comma may part the decimals of a figure.
+    """
     head = text.partition("\n")[0]
     separator = ";" if head.count(";") > head.count(",") else ","
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    told = (
+        row if separator == "," else [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row] for row in reader
+    )
     try:
-        rows = dict(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
+        rows = dict(islice(((reader.line_num, row) for row in told if row), MAX_ROWS + 2))
     except csv.Error as error:
         raise MisuseError(f"{plain(path.name)}, line {reader.line_num}: {error}; write plain CSV") from None
     if not rows:
@@ -61,11 +70,18 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], dict[int, list[str]]]:
 
 
 def _json_rows(text: str, path: Path) -> tuple[list[str], dict[int, list[str]]]:
-    table = decode_json(text, list[dict[str, str | int | float | None]], path, what="a JSON list of offers")
+    table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(name for row in table for name in row))
     _require_size(path, len(header), len(table))
-    cells = (["" if row.get(name) is None else str(row[name]) for name in header] for row in table)
+    cells = ([_cell(row.get(name)) for name in header] for row in table)
     return header, dict(enumerate(cells, 1))
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a cell; a list or an object, which no column of ours has, says nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or isinstance(value, list | dict) else str(value)
 
 
 def _require_size(path: Path, columns: int, rows: int) -> None:

@@ -19,7 +19,7 @@ import pandas as pd
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.names import tpu_slice
-from gpubench.offers.cleaning import clean
+from gpubench.offers.cleaning import clean, missing_columns
 from gpubench.offers.dates import price_day
 from gpubench.offers.frames import read_frame
 from gpubench.offers.outliers import sort_outliers
@@ -144,7 +144,7 @@ def _format(frame: pd.DataFrame, name: str, said: Format | None) -> Format:
     if found is None:
         raise MisuseError(
             f"{plain(name)} has columns of no known format ({plain(', '.join(frame.columns[:-1]))}); "
-            "say --format own, skypilot or gpuhunt"
+            f"as a table of your own it lacks {', '.join(missing_columns(frame))}"
         )
     if missing[found]:
         lacks = ", ".join(missing[found])

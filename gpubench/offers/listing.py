@@ -79,8 +79,6 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
     providers = known_providers(wanted.providers, every.provider.present)
     regions = known_regions(wanted.regions, every.region.present, [ANY_REGION])
-    pricings = {*wanted.pricings, *(["spot"] if wanted.spot else [])}
-    within = every.price <= (math.inf if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour)
 
     def passes(offer: Offer) -> bool:
         return (
@@ -88,17 +86,14 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (not regions or any(is_in(offer.region or ANY_REGION, name) for name in regions))
             and (not wanted.sellers or offer.seller in wanted.sellers)
             and (not wanted.gpus or offer.gpu_key in keys)
-            and (not wanted.kinds or offer.kind in wanted.kinds)
-            and (not pricings or str(offer.pricing) in pricings)
-            and (wanted.count is None or offer.gpu_count == wanted.count)
         )
 
     market, old = AskedPrices(every), outdated(every, today)
     doubted = market.doubted(every) & ~every.by_user
     listed = [
         _listed(offer, today, market.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
-        for offer, is_doubted, is_within in zip(every, doubted.tolist(), within.tolist(), strict=True)
-        if is_within and passes(offer)
+        for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
+        if passes(offer)
     ]
     listed.sort(key=lambda row: (row.offer.provider, row.offer.instance))
     return tuple(sorted(listed, key=lambda row: row.offer.usd_per_gpu_hour or math.inf))
@@ -136,7 +131,7 @@ def _listed(offer: Offer, today: date, doubt: str | None, old: str | None) -> Li
     age, spec = age_days(offer.price_date, today), load_specs().get(offer.gpu_key)
     not_ranked_because = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None) or old
     if not_ranked_because is None and doubt is not None:
-        not_ranked_because = f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
+        not_ranked_because = f"{doubt}; {ADMITTED_BY} ranks it"
     return ListedOffer(
         offer=offer,
         price_age_days=age,

@@ -44,7 +44,7 @@ WITNESS_RATIO = 2.0
 FEWEST_ASKS = 3
 """So many hosts of one source make a median to hold its cheapest one to."""
 
-ADMITTED_BY = "--accept-outliers"
+ADMITTED_BY = "the setting accept-outliers"
 
 _Pay: TypeAlias = tuple[Pricing, bool]
 """How it is paid, and whether on a marketplace: hosts there ask down to a sixth of what clouds do."""
@@ -273,7 +273,12 @@ class AskedPrices:
         middle = np.array([math.nan if each is None else each.median_usd for each in standards], dtype=float)
         usd, standard = offers.usd_per_gpu_hour, middle[alike.codes]
         within = (usd >= standard / MAX_RATIO) & (usd <= standard * MAX_RATIO)  # false without a standard
-        suspects = ~within | offers.kind.equals("marketplace") | ~offers.origin.equals(UNTOLD)
+        strangers = [
+            each[4] != UNTOLD and self._is_alone(each[0], _Hand(_name(each[3]), each[4]))
+            for each in alike.values
+        ]
+        alone = np.array(strangers, dtype=bool)[alike.codes]
+        suspects: Flags = ~within | offers.kind.equals("marketplace") | alone
         for at in np.flatnonzero(suspects).tolist():
             suspects[at] = self._standard_of_doubt(offers[at]) is not None
         return suspects
@@ -383,7 +388,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
             new_usd, old_usd = (format_usd(each.usd_per_gpu_hour * each.gpu_count) for each in (offer, last))
             reason = (
                 f"{pricing_words(offer)} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
-                f"{last.price_date}; the old price is kept (--accept-outliers takes the new one)"
+                f"{last.price_date}; the old price is kept (accept-outliers takes the new one)"
             )
             jumps[offer_key(offer)] = SetAside(name_of(offer), reason)
     kept = tuple(offer for offer in fresh.offers if offer_key(offer) not in jumps)

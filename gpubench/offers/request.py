@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -11,14 +11,10 @@ from gpubench.errors import MisuseError
 from gpubench.options import (
     DAY,
     GPU,
-    GPU_COUNT,
-    MOST_USD_PER_HOUR,
     PROVIDER,
     REGION,
     SELLER,
-    AtLeastOne,
     Day,
-    NotNegative,
     Option,
     Results,
     shown_value,
@@ -50,8 +46,6 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: Names, aliases or parts of keys: ``h100`` means every H100.
-        max_usd_per_hour: Highest price of the whole instance [USD/h].
-        spot: One word for the pricing ``spot``.
     """
 
     providers: Annotated[tuple[str, ...], with_help(PROVIDER, help="Only this provider.")] = ()
@@ -62,23 +56,17 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[
         tuple[str, ...], with_help(GPU, help="Only this GPU: key, name, or part of it (h100).")
     ] = ()
-    count: Annotated[AtLeastOne | None, GPU_COUNT] = None
-    max_usd_per_hour: Annotated[NotNegative | None, MOST_USD_PER_HOUR] = None
-    spot: Annotated[bool, Option("Only spot prices.")] = False
-    pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=TO_RENT)] = ()
-    kinds: Annotated[tuple[str, ...], Option("Only this kind.", name="kind", choices=KINDS)] = ()
     offers: Annotated[
         Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
     ] = None
+    explain: Annotated[bool, Option("Also list every row that is set aside, with its reason.")] = False
     as_of: Annotated[Day | None, with_help(DAY, help="List as of this day; later prices are left out.")] = (
         None
     )
     results: Results = None
 
 
-AcceptOutliers: TypeAlias = Annotated[
-    bool, Option("Take prices over 5 times, or under a fifth of, the last.")
-]
+ACCEPT_OUTLIERS = Option("Take prices over 5 times, or under a fifth of, the last.")
 
 
 class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +76,7 @@ class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         with_help(PROVIDER, help="Only this cloud or price source; may be repeated."),
     ] = ()
-    accept_outliers: AcceptOutliers = False
+    accept_outliers: Annotated[bool, ACCEPT_OUTLIERS] = False
     url: Annotated[
         str | None, Option("URL of a published snapshot to read instead of the sources.", name="from")
     ] = None
@@ -138,5 +126,5 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="YYYY[-MM[-DD]]",
         ),
     ] = None
-    accept_outliers: AcceptOutliers = False
+    accept_outliers: Annotated[bool, with_help(ACCEPT_OUTLIERS, way="setting")] = False
     results: Results = None

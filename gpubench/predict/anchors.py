@@ -37,6 +37,7 @@ DISTURBED = frozenset(
         FindingKind.THROTTLED,
         FindingKind.IMPLAUSIBLE,
         FindingKind.LOSS_NOT_FINITE,
+        FindingKind.MEMORY_SPILLED,
     }
 )
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval

@@ -344,7 +344,10 @@ def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[
         yield _CHECKPOINTING_WORDS[again.checkpointing], {"checkpointing": again.checkpointing}
     if (apart := chunked(profile, case)) is not None:
         chunks = apart.loss_chunks
-        yield f"the loss in {chunks} chunks of tokens (--loss-chunks {chunks})", {"loss_chunks": chunks}
+        yield (
+            f"the loss in {chunks} chunks of tokens (--recipe loss-chunks={chunks})",
+            {"loss_chunks": chunks},
+        )
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from gpubench.installing import pip_install
@@ -34,6 +35,7 @@ from gpubench.specs import find_spec
 
 _T = TypeVar("_T")
 _VENDOR_AMD = 4098
+_OF_THE_CARD = "the library tells it of the whole card, and this is a partition"
 _TOPOLOGY = "topology"
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx908": ("fp16", "bf16", "int8"),
@@ -187,6 +189,18 @@ def _processes(told: Any) -> tuple[GpuProcess, ...]:
     )
 
 
+class _Node(msgspec.Struct, frozen=True):
+    """A GPU as the topology lists it, or one of the partitions of a card (CPX and the like).
+
+    Those share a place; their numbers are in the bits of the function, in newer kernels in the highest four.
+    """
+
+    bus_id: str
+    properties: dict[str, int]
+    partition: int = 0
+    partitions: int = 1
+
+
 @dataclass(frozen=True)
 class AmdBackend:
     """AMD GPUs that the compute driver lists; ``root`` is "/" but in tests."""
@@ -196,7 +210,7 @@ class AmdBackend:
 
     def devices(self) -> BackendReport:
         """List the GPUs in the order of the compute driver, which is that of ROCm."""
-        found = [_described(n, bus_id, node) for n, (bus_id, node) in enumerate(self._nodes().items())]
+        found = [_described(index, node) for index, node in enumerate(self._nodes())]
         silent = any(state is None for _, state in found)
         problem = Problem(
             what="an AMD GPU is here, and AMD's library does not tell of it",
@@ -213,26 +227,32 @@ class AmdBackend:
     def open_readings(self, device: DeviceProfile) -> NoReadings:
         """Open the readings of one GPU; unknown throughout where AMD's library does not tell of it.
 
+        So are those of a partition: the library tells what the whole card draws and how it clocks.
+
         Raises:
             DeviceGoneError: If the compute driver no longer lists it.
         """
-        if device.pci_bus_id not in self._nodes():
+        if device.pci_bus_id not in {node.bus_id for node in self._nodes()}:
             gone = f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
             raise DeviceGoneError(gone, "gpu_lost")
-        return open_readings(device.pci_bus_id)
+        return NoReadings() if device.mig_enabled else open_readings(device.pci_bus_id)
 
-    def _nodes(self) -> dict[str, dict[str, int]]:
-        """Properties of each GPU in the compute topology, by PCI bus id."""
-        found = {}
+    def _nodes(self) -> list[_Node]:
+        """The GPUs in the compute topology, in its order."""
+        found = []
         files = (self.root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
         for file in sorted(files, key=lambda f: int(f.parent.name) if f.parent.name.isdigit() else 0):
             text = system.read_text(file) or ""  # a container may not have been given this one
             node = {k: int(v) for k, v in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
             if node.get("simd_count") and node.get("vendor_id") == _VENDOR_AMD:
                 place = node.get("location_id", 0)
-                bus = f"{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
-                found[f"{node.get('domain', 0):04x}:{bus}"] = node
-        return found
+                bus = f"{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.0"
+                found.append(_Node(f"{node.get('domain', 0):04x}:{bus}", node))
+        places = [node.bus_id for node in found]
+        return [
+            replace(node, partition=places[:n].count(node.bus_id), partitions=places.count(node.bus_id))
+            for n, node in enumerate(found)
+        ]
 
 
 BACKEND = AmdBackend()
@@ -247,8 +267,9 @@ def open_readings(bus_id: str) -> NoReadings:
     return NoReadings()
 
 
-def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[DeviceProfile, DeviceState | None]:
+def _described(index: int, found: _Node) -> tuple[DeviceProfile, DeviceState | None]:
     """Describe one GPU by its properties in the topology and by the library, and say what it is doing."""
+    node, bus_id, in_parts = found.properties, found.bus_id, found.partitions > 1
     version = node.get("gfx_target_version", 0)  # 90010 is gfx90a, 110000 is gfx1100
     architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
     units, unique = node["simd_count"] // (node.get("simd_per_cu") or 4), node.get("unique_id")
@@ -257,12 +278,13 @@ def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[Device
     profile = DeviceProfile(
         backend="rocm",
         vendor="AMD",
-        uuid=f"GPU-{unique:016x}" if unique else None,
+        uuid=f"GPU-{unique:016x}{f'-{found.partition}' if in_parts else ''}" if unique else None,
         index=index,
         pci_bus_id=bus_id,
         architecture=architecture,
         sm_count=plausible.taken(plausible.SMS, units, "sm_count", unavailable, _TOPOLOGY),
         sm_clock_max_hz=plausible.taken(_HIGHEST_CLOCK, clock_mhz, "sm_clock_max_hz", unavailable, _TOPOLOGY),
+        mig_enabled=True if in_parts else None,
         tensor_core_precisions=next((f for a, f in _FORMATS.items() if architecture.startswith(a)), ()),
         unavailable=unavailable,
     )
@@ -287,6 +309,11 @@ def _described(index: int, bus_id: str, node: Mapping[str, int]) -> tuple[Device
         driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
     )
     unavailable |= {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
+    if in_parts:
+        unavailable |= dict.fromkeys(("gpu_key", "memory_bytes", "power_limit_w"), _OF_THE_CARD)
+        part = f"{name or 'AMD GPU'}, partition {found.partition + 1} of {found.partitions}"
+        of_the_card = {"gpu_key": None, "memory_bytes": None, "l2_bytes": None, "power_limit_w": None}
+        return replace(described, name=part, **of_the_card), None
     if spec is None:
         unavailable["gpu_key"] = f"{NO_SPEC} and memory"
     return described, DeviceState(

@@ -20,6 +20,8 @@ _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
 """Why a device has no key."""
+TOLD_BY_TORCH = "the driver library cannot be asked; torch alone tells of this GPU"
+"""Why nothing is read from a device while it works."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         exit_code: 3 where a GPU is here but cannot be used; 0 where there is none, or a run goes on.
         backend: Whose problem it is: a backend's, or ``torch``'s.
         device_index: The device it concerns; None for the whole backend.
+        torch_may_know: Whether it keeps the driver library away and may leave torch its GPU.
     """
 
     what: str
@@ -40,6 +43,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     backend: str = "cuda"
     device_index: int | None = None
+    torch_may_know: bool = False
 
     def seen(self) -> str:
         """What happened, with the value seen."""

@@ -128,9 +128,9 @@ def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> 
     if ours is None or theirs is None or ours == theirs:
         return
     raise NoDeviceError(
-        f"CUDA and the driver disagree on the {what} of the device (CUDA {theirs}, driver {ours}): telemetry "
-        "would be of another GPU",
-        fix="name the GPU by its UUID with --device and unset CUDA_VISIBLE_DEVICES",
+        f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
+        "telemetry would be of another GPU",
+        fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES",
     )
 
 

@@ -12,7 +12,14 @@ from typing import Any
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import nvml_driver, nvml_profile, nvml_readings, plausible
-from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState, Problem
+from gpubench.probe.backend import (
+    TOLD_BY_TORCH,
+    BackendReport,
+    DeviceGoneError,
+    DeviceState,
+    NoReadings,
+    Problem,
+)
 from gpubench.probe.nvml_session import (
     CALL_LIMIT_S,
     LIBRARY_NOT_FOUND,
@@ -70,12 +77,14 @@ class NvidiaBackend:
         finally:
             session.close()
 
-    def open_readings(self, device: DeviceProfile) -> nvml_readings.NvmlReadings:
-        """Open a line to one GPU for telemetry.
+    def open_readings(self, device: DeviceProfile) -> NoReadings | nvml_readings.NvmlReadings:
+        """Open a line to one GPU for telemetry; unknown throughout for one that torch alone tells of.
 
         Raises:
             DeviceGoneError: If the driver cannot be opened, or no longer shows this device.
         """
+        if TOLD_BY_TORCH in device.unavailable.values():
+            return NoReadings()
         session = connect(self.limit_s)
         if isinstance(session, Problem):
             raise DeviceGoneError(session.line(), "driver_closed")

@@ -47,6 +47,7 @@ def binding_missing(reason: str) -> Problem:
         value=reason,
         fix=f"install it: {pip_install('nvidia-ml-py')}",
         exit_code=_UNUSABLE,
+        torch_may_know=True,
     )
 
 
@@ -58,6 +59,7 @@ def binding_shadowed(path: str) -> Problem:
         fix="remove that file, or: pip uninstall pynvml && "
         + pip_install("--force-reinstall", "nvidia-ml-py"),
         exit_code=_UNUSABLE,
+        torch_may_know=True,
     )
 
 
@@ -162,6 +164,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
             value=path,
             fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {OR_CPU}",
             exit_code=_UNUSABLE,
+            torch_may_know=True,
         )
     what, value = {
         DRIVER_NOT_LOADED: ("the NVIDIA kernel module is not loaded", path),
@@ -212,12 +215,14 @@ def _not_loaded(root: Path) -> Problem:
             value=text,
             fix="if there is an NVIDIA GPU, install its driver (in a container: docker run --gpus all)",
             exit_code=_ABSENT,
+            torch_may_know=True,
         )
     return Problem(
         what="the NVIDIA library cannot be loaded",
         value=f"{text}; a file lies at {lying}" if lying else text,
         fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
+        torch_may_know=True,
     )
 
 

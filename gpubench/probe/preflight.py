@@ -73,7 +73,7 @@ def preflight(
         who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
         raise NoDeviceError(
             f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
-            "--device; `gpubench run` also takes --allow-shared, which marks every figure"
+            "--device; `gpubench run` also takes --allow shared, which marks every figure"
         )
     findings = [] if sharing is None else [sharing.finding()]
     capped = power_capped(readings)

@@ -153,7 +153,7 @@ class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
 UNMEASURED = (
     Unmeasured(
         name="Intel XPU (Arc, Data Center GPU Max)",
-        listed_by="OpenCL: name, memory, compute units; micro-benchmarks with --micro-only",
+        listed_by="OpenCL: name, memory, compute units; micro-benchmarks with --micro only",
         known="torch has a device xpu; clock and power are told by Intel's Level Zero",
         reason="no card was at hand, and nothing here reads its telemetry",
         source="docs.pytorch.org, notes/get_start_xpu",

@@ -14,8 +14,9 @@ from gpubench.models import DeviceProfile
 from gpubench.probe import amd, cpu, nvidia, opencl
 from gpubench.probe.backend import OR_CPU, BackendReport, unusable
 from gpubench.probe.probe import load_backends
-from gpubench.probe.system import usable_threads
-from gpubench.probe.torch_problems import torch_problem
+from gpubench.probe.system import nvidia_nodes, usable_threads
+from gpubench.probe.torch_problems import torch_build, torch_problem
+from gpubench.probe.torch_view import seen_by_torch
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
@@ -47,6 +48,10 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     if place is not None and place[1] == opencl.NAME:
         return opencl.BACKEND.device(int(place[2] or 0)), None
     report = nvidia.BACKEND.devices()
+    alone = _by_torch(report, wanted.lower())
+    if alone is not None:
+        gpu = plain(alone.name or "the GPU")
+        return alone, f"{report.problems[0].what}: {gpu} is timed without telemetry"
     # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
     broken = unusable(report.problems)
     nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
@@ -154,6 +159,17 @@ def _place(name: str) -> re.Match[str] | None:
     """A backend's name and a place, counted from 0: cuda, cuda:1."""
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != cpu.BACKEND.name)
     return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
+
+
+def _by_torch(report: BackendReport, wanted: str) -> DeviceProfile | None:
+    """Return the first GPU that torch works on where NVML cannot be asked.
+
+    To ask torch takes seconds: ``auto`` does so only on a machine with signs of such a GPU.
+    """
+    asked = wanted in {nvidia.BACKEND.name, f"{nvidia.BACKEND.name}:0"}
+    build = torch_build() if asked or (wanted == "auto" and any(nvidia_nodes())) else None
+    may_know = not report.devices and any(problem.torch_may_know for problem in report.problems)
+    return seen_by_torch() if may_know and build is not None and build.cuda is not None else None
 
 
 def _others() -> tuple[DeviceProfile, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -42,6 +43,16 @@ def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
     nodes = sorted(n for n in (root / "dev").glob("nvidia*") if not n.is_dir())
     closed = [n for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
     return [f"/dev/{n.name}" for n in nodes], [f"/dev/{n.name}" for n in closed]
+
+
+def on_battery() -> bool:
+    """Whether this is a laptop that is not plugged in, as far as the system tells."""
+    import psutil
+
+    battery = None
+    with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):  # not on every system
+        battery = psutil.sensors_battery()
+    return battery is not None and battery.power_plugged is False
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:

@@ -17,9 +17,11 @@ from gpubench.children import ChildEndedError, ChildLateError, ChildProcess
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.parent import ParentChannel
-from gpubench.probe.backend import Problem
+from gpubench.probe.backend import TOLD_BY_TORCH, Problem
 from gpubench.probe.identity import check_same_device, child_environment, told_by_torch
+from gpubench.probe.nvml_profile import tensor_core_precisions
 from gpubench.probe.torch_problems import explain, first_words, no_kernels
+from gpubench.specs import find_spec
 from gpubench.torch_builds import how_it_runs
 from gpubench.units import plain
 
@@ -35,6 +37,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str | None = None
     name: str | None = None
     uuid: str | None = None
+    memory_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     pci_bus_id: str | None = None
     computed: bool = False
@@ -52,13 +56,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     """
     environment = {**(os.environ if variables is None else variables), **child_environment(device)}
     try:
-        child = ChildProcess(_PROGRAM, _decoder, environment=environment)
-    except ChildEndedError as error:
-        return f"the process of torch {error}", _UNKNOWN
-    view, until_s = View(), time.monotonic() + _LIMIT_S
-    try:
-        while not (view.computed or view.error):
-            view = child.receive(until_s)
+        view = _look(environment)
     except ChildLateError:
         return (
             f"torch did not open it in {_LIMIT_S:g} s",
@@ -66,8 +64,6 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         )
     except ChildEndedError as error:
         return f"the process of torch {error}", _UNKNOWN
-    finally:
-        child.end(at_once=True)
     if view.error is not None:
         return _why_not(view.error, view, device)
     try:
@@ -79,6 +75,49 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     is_compiled = _way(view, device) == "ptx"
     compiled = ", by kernels that the driver compiles at their first use" if is_compiled else ""
     return f"torch computes on {plain(device.name or 'it')}{compiled}", None
+
+
+def _look(environment: Mapping[str, str]) -> View:
+    """Return what a child saw that opened the first GPU of its torch; errors as ``ChildProcess.receive``."""
+    child = ChildProcess(_PROGRAM, _decoder, environment=environment)
+    view, until_s = View(), time.monotonic() + _LIMIT_S
+    try:
+        while not (view.computed or view.error):
+            view = child.receive(until_s)
+    finally:
+        child.end(at_once=True)
+    return view
+
+
+def seen_by_torch() -> DeviceProfile | None:
+    """Describe the first NVIDIA GPU that torch computes on, where its driver library cannot be asked.
+
+    Containers may be given CUDA without the library. None where torch computes on none.
+    """
+    try:
+        view = _look(os.environ)
+    except (ChildLateError, ChildEndedError):
+        return None
+    if not view.computed or view.name is None or view.cuda is None:
+        return None
+    spec = find_spec(view.name, view.memory_bytes)
+    mig = "MIG" in view.name
+    return DeviceProfile(
+        backend="cuda",
+        vendor="NVIDIA",
+        name=view.name,
+        gpu_key=None if spec is None or mig else spec.key,
+        uuid=f"GPU-{view.uuid}" if view.uuid and not mig else None,
+        pci_bus_id=view.pci_bus_id,
+        architecture=None if spec is None else spec.architecture,
+        compute_capability=view.compute_capability,
+        sm_count=view.sm_count,
+        memory_bytes=view.memory_bytes,
+        l2_bytes=None if spec is None else spec.l2_bytes,
+        mig_enabled=mig,
+        tensor_core_precisions=tensor_core_precisions(view.compute_capability or (0, 0), spec, view.name),
+        unavailable={"driver_version": TOLD_BY_TORCH},
+    )
 
 
 def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
@@ -111,6 +150,8 @@ def main() -> None:
             view,
             name=properties.name,
             uuid=uuid,
+            memory_bytes=properties.total_memory,
+            compute_capability=(properties.major, properties.minor),
             sm_count=properties.multi_processor_count,
             pci_bus_id=bus_id,
         )

@@ -11,6 +11,7 @@ from gpubench.profile.cache import (
     load_profiles,
     profile_of,
     profiles_of,
+    published_decoder,
     run_names,
     traced_once,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "load_profiles",
     "profile_of",
     "profiles_of",
+    "published_decoder",
     "run_names",
     "traced_once",
 ]

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from gpubench.children import run_child
-from gpubench.decoders import find_decoder
+from gpubench.decoders import Decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes, write_log
@@ -110,10 +110,15 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
         name: As a person typed it.
         recipe: Of a decoder, whose profile is computed from its shape; a workload has its own.
     """
-    found = load_profiles().get(name)
-    if found is None and (decoder := find_decoder(name)):
+    decoder = published_decoder(name)
+    if decoder is not None:
         return decoder_step.profile_at(decoder, plain(name), recipe)
-    return found
+    return load_profiles().get(name)
+
+
+def published_decoder(name: str) -> Decoder | None:
+    """Return the decoder of the table that a workload's name means; None of a standard workload."""
+    return None if name in load_profiles() else find_decoder(name)
 
 
 def classic_names() -> tuple[str, ...]:

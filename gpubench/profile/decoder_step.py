@@ -56,6 +56,10 @@ _UNPACKED = 14 + 1 / 32
 """Bytes alive for each weight in 4 bits at the worst moment of its unpacking."""
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
 """How many kernels unpack a layer, and the elements that each moves for a weight."""
+_CHUNKED_SCORE_BYTES = 12
+"""Of one score of a chunk, in float32: its logarithm, the gradient of that, and its own."""
+_SCORE_BYTES = 18
+"""Of one score where all are there at once: transformers holds it in 16 bits and in float32 besides."""
 _NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
 
 _Passes: TypeAlias = tuple[int, ...]
@@ -371,11 +375,13 @@ class _Step:
         held = self._held(self.recipe.checkpointing)
         stream = self._bytes(decoder.width)
         saved = self.saved_bytes
-        scores = 3.0 * _FLOAT * self.tokens * decoder.vocabulary / self.recipe.loss_chunks
+        at_once = self.recipe.loss_chunks == 1
+        each = _SCORE_BYTES if at_once else _CHUNKED_SCORE_BYTES
+        scores = each * self.tokens * decoder.vocabulary / self.recipe.loss_chunks
         leaving = max(layer.weights for layer in self._widest_network) * _HALF
         last = decoder.layers - 1
         at_work = self._at_work
-        kept_scores = scores / 3 if self.recipe.loss_chunks == 1 else 0.0  # which are among both
+        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # which are among both
         moments = [_line(base, saved - kept_scores + stream + scores)]
         if self.recipe.loss_chunks > 1 and is_full:
             moments.append(_line(base + head, saved + stream + scores))
@@ -426,7 +432,13 @@ class _Step:
         for times, networks in self._networks(decoder.layers):
             for inner, copies, _ in networks:
                 narrow += times * copies * sum(layer.weights for layer in decoder.network(inner))
-        return whole - (_HALF - _NF4_BYTES) * narrow
+        return whole - (_HALF - _NF4_BYTES) * narrow + self._upcast_bytes
+
+    @property
+    def _upcast_bytes(self) -> float:
+        """What PEFT adds where it readies a base in 4 bits: embedding and head are cast to float32."""
+        tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
+        return float((_FLOAT - _HALF) * tables)
 
     @property
     def _widest_network(self) -> tuple[Linear, ...]:
@@ -468,7 +480,8 @@ class _Step:
             joined = decoder.heads * decoder.head_width
             kept = 2 * decoder.width + joined + decoder.key_width + self._inner
             return self._bytes(kept) + _FLOAT * self.tokens * decoder.heads
-        kept = self._bytes(self._inner_kept * self._inner) + self._attended
+        copies = (1 + self.is_full) * decoder.active_experts  # what experts give, and what trained ones take
+        kept = self._bytes(self._inner_kept * self._inner + copies * decoder.width) + self._attended
         return kept + decoder.layer_norms * self._normed(decoder.width, decoder.norm) - self._unread
 
     def _normed(self, width: int, norm: str) -> float:

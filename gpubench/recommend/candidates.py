@@ -86,7 +86,7 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
 
 
 def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: str) -> Work | None:
-    """Return the work of a ranking; None with ``--relative``, and where the reference GPU has no figure.
+    """Return the work of a ranking; None if ``relative``, and where the reference GPU has no figure.
 
     Args:
         request: Holds the job, where one was asked for.

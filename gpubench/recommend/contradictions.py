@@ -61,7 +61,7 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     )
     yield (
         infers and asked.jobs == "ddp",
-        "--jobs ddp trains one model over all GPUs: it says nothing of --task infer",
+        "the setting jobs ddp trains one model over all GPUs: it says nothing of --task infer",
     )
 
 
@@ -71,18 +71,18 @@ def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
         low, likely, high = getattr(asked, field)
         yield (
             not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
-            f"{spelled(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
+            f"the setting {field} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
         )
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
-    yield rents and bool(asked.own), "--rent contradicts --have; leave one of them out"
+    yield rents and bool(asked.own), "rent contradicts --have; leave one of them out"
     yield (
         rents and asked.max_purchase_usd is not None,
-        "--rent contradicts --max-purchase-usd; leave one of them out",
+        "rent contradicts --max-purchase-usd; leave one of them out",
     )
-    yield tax >= 1, f"--tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
+    yield tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
     yield (
         bool(lost) and not asked.spot,
-        f"--spot-lost {lost:g} is of spot prices: add --spot, or leave it out",
+        f"the setting spot-lost {lost:g} is of spot prices: add --spot, or leave it out",
     )
 
 
@@ -96,40 +96,40 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     yield by_epochs != by_size, "--epochs and --dataset-size go together: samples = epochs x dataset size"
     yield (
         asked.relative and asked.job_samples is not None,
-        "--relative ranks without a job: leave out --samples, --epochs and --dataset-size",
+        "the setting relative ranks without a job: leave out --samples, --epochs and --dataset-size",
     )
     for field in ("deadline_hours", "budget_usd"):
         yield (
             asked.relative and getattr(asked, field) is not None,
-            f"{spelled(field)} is of a job, and --relative ranks without one: leave out either",
+            f"{spelled(field)} is of a job, and the setting relative ranks without one: leave out either",
         )
     yield (
         asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
-        "--hour-worth is of the hours of a job, and --relative ranks without one: leave out either",
+        "--hour-worth is of the hours of a job, and the setting relative ranks without one: leave out either",
     )
     if asked.jobs_per_month is not None:
         yield (
             asked.relative,
-            "--jobs-per-month counts jobs, and --relative ranks without one: leave out either",
+            "the setting jobs-per-month counts jobs, and relative ranks without one: leave out either",
         )
         yield (
             not (asked.buys or asked.own),
-            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --have",
+            "the setting jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --have",
         )
         yield (
             asked.was_given("utilization"),
-            "--jobs-per-month gives the utilization: leave out --utilization",
+            "the setting jobs-per-month gives the utilization: leave out the setting utilization",
         )
 
 
 def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
     """Yield the same of the mix of workloads, where there is one."""
     if asked.mix:
-        yield bool(asked.workloads), "--mix names its own workloads; leave out the others"
+        yield bool(asked.workloads), "the setting mix names its own workloads; leave out the others"
         bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]
-        yield bool(bad), f"--mix {', '.join(bad)}: a share must be above 0"
+        yield bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"
         total = sum(asked.mix.values())
         yield (
             abs(total - 1) > SHARES_TOLERANCE,
-            f"--mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
+            f"the setting mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
         )

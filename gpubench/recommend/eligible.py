@@ -280,6 +280,15 @@ class Eligible:
         return {keys[gpu]: places for gpu, places in alike(self.pool.gpu[self.order]).items()}
 
     @cached_property
+    def answers(self) -> Mapping[str, int]:
+        """The places of the three answers, guesses beyond the fit after all others."""
+        place_of = np.empty(len(self), dtype=np.int64)
+        place_of[self.order] = np.arange(len(self))
+        sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
+        asked = {name: msgspec.structs.replace(self.request, sort=sort) for name, sort in sorts.items()}
+        return {name: int(place_of[objective.order(each, self.pool)[0]]) for name, each in asked.items()}
+
+    @cached_property
     def time_and_cost(self) -> tuple[Floats, Floats]:
         """The time and the cost of the work by place: of the job, or of one sample without a job."""
         return objective.time_and_cost(self.request, self.pool, self.order)

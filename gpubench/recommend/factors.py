@@ -109,26 +109,32 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     """
     for name, field, bound, scale, unit in (
         ("--min-memory-gib", "memory_bytes", request.min_memory_gib, GIB, "GiB of memory"),
-        ("--min-bandwidth-gbps", "memory_bandwidth_bytes_per_s", request.min_bandwidth_gbps, _GIGA, "GB/s"),
-        ("--min-cores", "cuda_core_count", request.min_cores, 1, "cores"),
-        ("--min-tensor-cores", "tensor_core_count", request.min_tensor_cores, 1, "tensor cores"),
+        (
+            "the setting min-bandwidth-gbps",
+            "memory_bandwidth_bytes_per_s",
+            request.min_bandwidth_gbps,
+            _GIGA,
+            "GB/s",
+        ),
+        ("the setting min-cores", "cuda_core_count", request.min_cores, 1, "cores"),
+        ("the setting min-tensor-cores", "tensor_core_count", request.min_tensor_cores, 1, "tensor cores"),
     ):
         if bound is not None:
             yield name, _at_least(field, bound, scale, unit)
     if request.max_watts is not None:
-        yield "--max-watts", _at_most_watts(request.max_watts)
+        yield "the setting max-watts", _at_most_watts(request.max_watts)
     if request.lines:
         wanted = [line for word in request.lines for line in lines_meant(word)]
-        yield "--line", _one_of("line", wanted, LINES)
+        yield "the setting line", _one_of("line", wanted, LINES)
     if request.architectures:
-        yield "--architecture", _one_of("architecture", request.architectures, ())
+        yield "the setting architecture", _one_of("architecture", request.architectures, ())
     if request.memory_type is not None:
-        yield "--memory-type", _memory_type(request.memory_type)
+        yield "the setting memory-type", _memory_type(request.memory_type)
     for name, is_wanted, holds, otherwise in (
-        ("--ecc", request.ecc, ecc_of, "no memory that corrects errors, or not known"),
-        ("--fp64", request.fp64, has_fast_fp64, "no fast FP64, or not known"),
+        ("the setting ecc", request.ecc, ecc_of, "no memory that corrects errors, or not known"),
+        ("the setting fp64", request.fp64, has_fast_fp64, "no fast FP64, or not known"),
         (
-            "--nvlink",
+            "the setting nvlink",
             request.nvlink,
             attrgetter("is_linked"),
             "no NVLink, or only with a bridge that is sold apart",
@@ -138,7 +144,10 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
             yield name, _must(holds, otherwise)
     if request.cooling is not None:
         cooling = request.cooling
-        yield "--cooling", _must(lambda spec: cooling_of(spec) == cooling, f"its cooling is not {cooling}")
+        yield (
+            "the setting cooling",
+            _must(lambda spec: cooling_of(spec) == cooling, f"its cooling is not {cooling}"),
+        )
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
@@ -180,7 +189,7 @@ def _memory_type(wanted: str) -> Reason:
     known = sorted({spec.memory_type for spec in load_specs().values() if spec.memory_type})
     start = wanted.casefold()
     if not any(name.casefold().startswith(start) for name in known):
-        raise unknown_choice("--memory-type", wanted, known)
+        raise unknown_choice("the setting memory-type", wanted, known)
 
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         if spec is None or spec.memory_type is None:

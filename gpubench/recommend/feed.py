@@ -79,11 +79,11 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
         NoDeviceError: If a device was named that is not there.
     """
     request = request or FeedRequest()
-    device, remark = select_device(request.device)
+    device, remark = select_device("auto")
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
     keys = tuple(require_spec(name).key for name in request.gpus) or here
     consumptions, refused = consumed_by(keys, request.results)
-    prepared = measure_preparation(request.workers, frames=CLIP_FRAMES if request.clips else 1)
+    prepared = measure_preparation(None, frames=CLIP_FRAMES if request.clips else 1)
     return FeedReport(
         remark=remark,
         prepared=prepared,

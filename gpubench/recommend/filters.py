@@ -47,7 +47,14 @@ NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 """Limits whose exclusions end with the offer that is nearest to them."""
 WITHOUT_A_FAN = "a card without a fan"
 MODULE = "a module that is sold with a server"
-HOST_LIMITS = ("--circuit-watts", "--psu-watts", "--slots", WITHOUT_A_FAN, MODULE, "--jobs-per-month")
+HOST_LIMITS = (
+    "the setting circuit-watts",
+    "the setting psu-watts",
+    "the setting slots",
+    WITHOUT_A_FAN,
+    MODULE,
+    "the setting jobs-per-month",
+)
 NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
 
 
@@ -212,10 +219,11 @@ def filters_of(
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
     yield from _place_filters(request, offers)
+    yield from _named_filters(request, offers)
     if request.max_price_age_days is None:
         old = outdated(offers, market.today)
         yield Filter(
-            "being old, with newer prices beside it (--max-price-age ranks them)",
+            "being old, with newer prices beside it (setting max-price-age ranks them)",
             lambda offer, _: old.get(offer_key(offer)),
             suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
         )
@@ -238,7 +246,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         unwanted = dict.fromkeys(Pricing, (BUY, "to rent, not to buy"))
         del unwanted[Pricing.OWNED]
     if request.rent_or_buy == "rent":
-        unwanted[Pricing.OWNED] = ("--rent", "to buy, not to rent")
+        unwanted[Pricing.OWNED] = ("rent", "to buy, not to rent")
     if not request.spot:
         words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
         unwanted.setdefault(Pricing.SPOT, words)
@@ -446,32 +454,32 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         host is not None and form not in {None, "PCIe"} and machine.condition is not PriceCondition.QUOTED
     )
     has_fan = spec is None or cooling_of(spec) == "active"
-    fan_words = " (--own-fan)" if request.own_fan else ": give the price of a server for it with --host-usd"
+    fan_words = " (setting own-fan)" if request.own_fan else ": give the price of a server for it by host-usd"
     board_w = None if spec is None else spec.board_power_w
     cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
     slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     months = machine.utilization.likely
     reasons = {
-        "--circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
+        "the setting circuit-watts": f"its GPUs draw {machine.power_w:,.0f} W, above {circuit_w:,.0f} W",
         WITHOUT_A_FAN: f"it has no fan of its own{fan_words}",
-        "--psu-watts": (
+        "the setting psu-watts": (
             f"its cards draw {cards_w:,.0f} W and the host {machine.host_w:.0f} W, above "
-            f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (--psu-watts)"
+            f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
         ),
-        "--slots": f"its cards take {slots:g} slots, above {room} (--slots)",
+        "the setting slots": f"its cards take {slots:g} slots, above {room} (setting slots)",
         MODULE: f"it is a module ({form}), which no host for cards takes",
-        "--jobs-per-month": (
+        "the setting jobs-per-month": (
             f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work for "
             f"it: {math.ceil(months - _ROUNDING)} such machines do them"
         ),
     }
     is_beyond = {
-        "--circuit-watts": machine.power_w > circuit_w,
+        "the setting circuit-watts": machine.power_w > circuit_w,
         WITHOUT_A_FAN: not has_fan and (in_a_desktop or request.own_fan),
-        "--psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
-        "--slots": slots > room,
+        "the setting psu-watts": cards_w + machine.host_w > psu_w * PSU_SHARE,
+        "the setting slots": slots > room,
         MODULE: is_module,
-        "--jobs-per-month": months > 1 + _ROUNDING,
+        "the setting jobs-per-month": months > 1 + _ROUNDING,
     }
     return {limit: why for limit, why in reasons.items() if is_beyond[limit]}
 
@@ -527,6 +535,27 @@ def _place_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
         yield Filter("--gpu", lambda o, _: None if o.gpu_key in keys else "another GPU", fields=("gpu_key",))
 
 
+def _named_filters(request: RankRequest, offers: Offers) -> Iterator[Filter]:
+    """Yield the filter on the providers and GPUs that are excluded by name."""
+    if request.excluded:
+        there = {name.casefold() for name in offers.provider.present}
+        unwanted = {name.casefold() for name in request.excluded}
+        gpu_keys = {key for name in unwanted - there for key in _gpus_to_exclude(name, there)}
+
+        def is_excluded(offer: Offer, _: GpuSpec | None) -> str | None:
+            is_by = offer.pricing is not Pricing.OWNED and offer.provider.casefold() in unwanted
+            return "excluded by name" if is_by or offer.gpu_key in gpu_keys else None
+
+        yield Filter("--exclude", is_excluded, fields=("provider", "pricing", "gpu_key"))
+
+
+def _gpus_to_exclude(name: str, providers: Iterable[str]) -> tuple[str, ...]:
+    """Return the GPUs that a name means, which is no provider's."""
+    if found := known_keys(name):
+        return found
+    raise unknown_name("provider or GPU", name, nearest(name, [*providers, *load_specs()]))
+
+
 def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
     """Yield the filters on a figure of the offer: how many GPUs, its price, and how old that is."""
     if (count := request.count) is not None:
@@ -538,7 +567,7 @@ def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
     if (most := request.max_usd_per_hour) is not None:
         most_words = format_usd(most)
         yield Filter(
-            "--max-usd-per-hour",
+            "the setting max-usd-per-hour",
             lambda o, _: f"{format_usd(expected_usd_per_hour(o, market))} an hour, above {most_words}",
             suspects=lambda offers: prices_of(offers, market).expected > most,
         )
@@ -548,4 +577,4 @@ def _figure_filters(request: RankRequest, market: Market) -> Iterator[Filter]:
             age = age_days(offer.price_date, market.today)
             return None if age <= days else f"its price is {age} days old, above {days}"
 
-        yield Filter("--max-price-age", too_old, fields=("price_date",))
+        yield Filter("the setting max-price-age", too_old, fields=("price_date",))

@@ -128,19 +128,10 @@ def _rows_by_place(found: Eligible, shown: Indices) -> dict[int, Row]:
         *owned(found).tolist(),
         *leading(found),
         *fastest_and_cheapest_by_the_hour(found),
-        *_answers(found).values(),
+        *found.answers.values(),
     }
     in_order = sorted(places)
     return dict(zip(in_order, rows_of(found, in_order), strict=True))
-
-
-def _answers(found: Eligible) -> dict[str, int]:
-    """Return the places of the three answers, guesses beyond the fit after all others."""
-    place_of = np.empty(len(found), dtype=np.int64)
-    place_of[found.order] = np.arange(len(found))
-    sorts = {"cheapest": "cost", "sensible": "value", "fastest": "time"}
-    asked = {name: msgspec.structs.replace(found.request, sort=sort) for name, sort in sorts.items()}
-    return {name: int(place_of[objective.order(each, found.pool)[0]]) for name, each in asked.items()}
 
 
 TOSS_UP_ODDS = 2.0
@@ -181,7 +172,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
     decision = decide(found, made, priced, beside_rent)
     answers = {}
-    for name, place in _answers(found).items():
+    for name, place in found.answers.items():
         row, chances = made[place], getattr(found.chances, f"p_{name}")
         machine = filtered.owned.get(row.offer)
         answers[name] = Answer(

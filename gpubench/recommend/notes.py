@@ -277,7 +277,7 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
     if several and not request.mix and request.job_samples is not None:
         yield (
             "Hours and cost are at the geometric mean of several workloads, which no job is: "
-            "name one workload, or give --mix."
+            "name one workload, or give the setting mix."
         )
 
 
@@ -312,7 +312,7 @@ def _on_checkpointing(request: RankRequest, pool: Candidates) -> Iterator[str]:
             ways = ", ".join(f"{how} from {count(fewest, 'GPU')} on" for fewest, how in rule)
             yield (
                 f"{name} is trained with checkpointing by the number of GPUs, {ways}; its scaling holds that "
-                "too. --checkpointing sets one for all."
+                "too. --recipe checkpointing=WAY sets one for all."
             )
 
 
@@ -330,11 +330,14 @@ def _on_hosts(pool: Candidates) -> Iterator[str]:
 
 def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = set(pool.offers.pricing.present)
-    if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
-        minutes = request.rented_startup_minutes
-        yield f"Rent runs {minutes:g} minutes before the first step (assumed): --startup-minutes."
+    if pool.work is not None and request.startup_factor > 1 and pricings - {Pricing.OWNED}:
+        data = "" if request.dataset_gb is None else f" and sending {request.dataset_gb:g} GB"
+        yield (
+            f"Rent runs {request.rented_startup_minutes:.3g} minutes before the first step (assumed: "
+            f"the start{data}); the setting startup-minutes says otherwise."
+        )
     if Pricing.SPOT in pricings and not request.spot_lost:
-        yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
+        yield "Spot prices rank as if no work were ever lost; the setting spot-lost says otherwise."
     elif Pricing.SPOT in pricings:
         lost = format_percent(request.spot_lost)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."

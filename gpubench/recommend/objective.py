@@ -1,7 +1,7 @@
 """What a ranking is in order of, and the only place that knows it.
 
 Of a job it is the dollars and what its hours are worth, or either alone: spot losses, start-up, billing
-increments, storage, egress and tax included. Without a job (``--relative``) it is what a dollar buys, or
+increments, storage, egress and tax included. Without a job (``relative``) it is what a dollar buys, or
 throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all ask here, so that none of them
 can judge by another figure.
 """

@@ -8,7 +8,9 @@ from typing import Any
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.request import RankRequest
 
-_NOT_ASKED = frozenset({"asked", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"})
+_NOT_ASKED = frozenset(
+    {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
+)
 """Fields that say where things are, how much is shown, and the day, which the document has of its own."""
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -25,7 +27,7 @@ from gpubench.models import (
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import drift_of
 from gpubench.offers.hardware import hosts
-from gpubench.offers.table import OfferTable
+from gpubench.offers.table import OfferTable, SetAside
 from gpubench.options import takes_options_of
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend.contradictions import check
@@ -97,13 +99,15 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         )
         first = judge_offers(asked, filtered(asked), partial(gather, asked, runs=runs))
         if first.decision.job is None:
-            raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
+            raise MisuseError(
+                "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
+            )
         machines = at_work(machines, first.rows, request)
     try:
         sifted = filtered(request)
     except NothingLeftError as nothing:
         return _instead_of_buying(request, nothing, only)
-    notes = (*table.notes, *_set_aside(table), *problems)
+    notes = (*table.notes, *_set_aside(table, request.offers), *problems)
     evidence_for = partial(gather, request, runs=runs)
     try:
         ranking = judge_offers(request, sifted, evidence_for, notes=notes, clock=clock, only=only)
@@ -164,14 +168,21 @@ def _machines(
     return [], {offer_of(each): each for each in ownerships(buying, power_w, today)}
 
 
-def _set_aside(table: OfferTable) -> tuple[str, ...]:
-    if not table.set_aside:
-        return ()
-    first = table.set_aside[0]
-    words = f"{plain(first.row)}: {plain(first.reason)}"
-    rows = count(len(table.set_aside), "price row")
-    are = "is" if len(table.set_aside) == 1 else "are"
-    return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
+def _set_aside(table: OfferTable, own: Path | None) -> Iterator[str]:
+    """Yield what is set aside, of the user's own table and of others, each with the command that shows it."""
+    theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
+    others = [each for each in table.set_aside if each not in theirs]
+    if theirs:
+        said_of_own = say("set_aside", rows=count(len(theirs), "row"), file=shlex.quote(str(own)))
+        yield f"{said_of_own} {_first_of(theirs)}"
+    if others:
+        are = "is" if len(others) == 1 else "are"
+        rows = count(len(others), "price row")
+        yield f"{rows} {are} set aside; `gpubench offers list --explain` shows why. {_first_of(others)}"
+
+
+def _first_of(rows: Sequence[SetAside]) -> str:
+    return f"The first, {plain(rows[0].row)}: {plain(rows[0].reason)}."
 
 
 def runs_of(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
@@ -241,14 +252,14 @@ _KINDS = {
 """Kinds of sentence as a document names them."""
 
 
-def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the document of ``gpubench rank --json``.
 
     Its rows are those of the ranking and, behind them, those of the answers that are not among them.
 
     Args:
         ranking: The answer.
-        asked: What was given, by option, with its paths: ``gpubench try`` asks it again. A report, which is
+        asked: What was given, with its paths and settings: ``gpubench try`` asks it again. A report, which is
             handed on, goes without.
     """
     job, answered = ranking.decision.job, [each.row for each in ranking.answers.values()]
@@ -259,10 +270,10 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
     return {
         "schema": RANKING_SCHEMA,
         "as_of": ranking.as_of,
-        "question": ranking.question if asked is None else {**ranking.question, "asked": asked},
+        "question": ranking.question if asked is None else {**ranking.question, "asked": asked.question},
         "job": None if job is None else {"samples": job.samples, "words": job.words},
         "hour_worth_usd": ranking.hour_worth_usd,
-        "settings": [],
+        "settings": () if asked is None else asked.settings,
         "answers": {
             name: {"row": places[id(each.row)], "p_best": each.p_best, "toss_up": each.toss_up}
             if (each := ranking.answers.get(name))
@@ -278,7 +289,7 @@ def document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[s
     }
 
 
-def brief_document(ranking: Ranking, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return what a script acts on of the document: the question, the answers with their rows, the verdict.
 
     Args as ``document``.

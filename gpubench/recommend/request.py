@@ -25,7 +25,6 @@ from gpubench.options import (
     AnyTask,
     AtLeastOne,
     Day,
-    Device,
     GpuBatch,
     NotNegative,
     Option,
@@ -50,6 +49,9 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
+
+UPLOAD_MBIT_PER_S = 100.0
+"""What sends a data set to a rented machine, assumed: an office line, or one stream of a bucket."""
 
 STARTUP_FACTOR = 2.0
 """By how much a start takes more or less than that, either way, in nine of ten cases: assumed too."""
@@ -80,7 +82,7 @@ class Range(NamedTuple):
 def read_range(value: Any, name: str) -> Range:
     """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or as many numbers; of two the likely value is the middle.
 
-    >>> read_range("0.3-0.7", "--utilization")
+    >>> read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
 
     Raises:
@@ -144,7 +146,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
     where a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per
-    GPU. ``asked`` are the names of the options that were given; empty where the request was made in code.
+    GPU. ``asked`` are the names of the options that were given, ``settings`` what a file set, in words; both
+    are empty where the request was made in code.
     """
 
     workloads: Annotated[
@@ -163,6 +166,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             takes="WORKLOAD=SHARE,... (in Python also a dict)",
             python="Mapping[str, float] | str",
             metavar="NAME=SHARE,...",
+            way="setting",
         ),
     ] = msgspec.field(default_factory=dict)
     precision: AnyPrecision = None
@@ -180,6 +184,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     samples: Annotated[Positive | None, Option("Samples to train on, in all.", JOB)] = None
     epochs: Annotated[Positive | None, Option("Epochs; with --dataset-size.", JOB)] = None
     dataset_size: Annotated[Positive | None, Option("Samples per epoch.", JOB)] = None
+    dataset_gb: Annotated[
+        Positive | None,
+        Option(
+            f"Data that is sent to a rented machine before the first step, at {UPLOAD_MBIT_PER_S:g} Mbit/s "
+            "(assumed) [GB].",
+            JOB,
+        ),
+    ] = None
     jobs: Annotated[
         str | None,
         with_help(
@@ -189,6 +201,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             choices=(ParallelMode.INDEPENDENT, ParallelMode.DDP),
             default="ddp with a job",
             old=(),
+            way="setting",
         ),
     ] = None
     deadline_hours: Annotated[
@@ -203,18 +216,21 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             "Billed before the first step [min].",
             JOB,
             default=f"{STARTUP_MINUTES:g}, of what is rented",
+            way="setting",
         ),
     ] = None
     billing_minutes: Annotated[
-        Positive | None, Option("Billing increment [min].", JOB, default="by the second")
+        Positive | None, Option("Billing increment [min].", JOB, default="by the second", way="setting")
     ] = None
     spot_lost: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=10)],
-        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB),
+        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, way="setting"),
     ] = 0.0
-    storage_usd_per_month: Annotated[NotNegative, Option("Storage while the job runs.", JOB)] = 0.0
-    egress_usd: Annotated[NotNegative, Option("Egress of the job.", JOB)] = 0.0
-    tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB)] = 0.0
+    storage_usd_per_month: Annotated[
+        NotNegative, Option("Storage while the job runs.", JOB, way="setting")
+    ] = 0.0
+    egress_usd: Annotated[NotNegative, Option("Egress of the job.", JOB, way="setting")] = 0.0
+    tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB, way="setting")] = 0.0
 
     hour_worth_usd: Annotated[
         NotNegative,
@@ -226,7 +242,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = HOUR_WORTH_USD
     relative: Annotated[
         bool,
-        Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
+        Option(
+            "Relative units, and no job: what a dollar buys in place of hours and dollars.",
+            JOB,
+            way="setting",
+        ),
     ] = False
 
     gpus: Annotated[
@@ -235,6 +255,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     providers: Annotated[tuple[str, ...], with_help(PROVIDER, panel=WHICH)] = ()
     regions: Annotated[tuple[str, ...], with_help(REGION, panel=WHICH)] = ()
     sellers: Annotated[tuple[str, ...], with_help(SELLER, panel=WHICH)] = ()
+    excluded: Annotated[
+        tuple[str, ...],
+        Option("Leave out this provider or GPU.", WHICH, name="exclude", commas=True),
+    ] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     commit: Annotated[
         str | None,
@@ -245,37 +269,57 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     count: Annotated[AtLeastOne | None, with_help(GPU_COUNT, panel=WHICH)] = None
-    max_usd_per_hour: Annotated[NotNegative | None, with_help(MOST_USD_PER_HOUR, panel=WHICH)] = None
+    max_usd_per_hour: Annotated[
+        NotNegative | None, with_help(MOST_USD_PER_HOUR, panel=WHICH, way="setting")
+    ] = None
     max_price_age_days: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
-        Option("Leave out older prices [days].", WHICH, name="max_price_age"),
+        Option("Leave out older prices [days].", WHICH, name="max_price_age", way="setting"),
     ] = None
 
     min_memory_gib: Annotated[Positive | None, Option("Least memory of one GPU [GiB].", CARD)] = None
-    memory_type: Annotated[str | None, Option("HBM, GDDR, GDDR6 ...", CARD)] = None
-    min_bandwidth_gbps: Annotated[Positive | None, Option("Least memory bandwidth [GB/s].", CARD)] = None
-    min_cores: Annotated[
-        AtLeastOne | None, Option("Least number of CUDA cores or stream processors.", CARD)
+    memory_type: Annotated[str | None, Option("HBM, GDDR, GDDR6 ...", CARD, way="setting")] = None
+    min_bandwidth_gbps: Annotated[
+        Positive | None, Option("Least memory bandwidth [GB/s].", CARD, way="setting")
     ] = None
-    min_tensor_cores: Annotated[AtLeastOne | None, Option("Least number of tensor cores.", CARD)] = None
+    min_cores: Annotated[
+        AtLeastOne | None, Option("Least number of CUDA cores or stream processors.", CARD, way="setting")
+    ] = None
+    min_tensor_cores: Annotated[
+        AtLeastOne | None, Option("Least number of tensor cores.", CARD, way="setting")
+    ] = None
     lines: Annotated[
         tuple[str, ...],
-        Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line", commas=True),
+        Option(
+            "GeForce, RTX, data center, Jetson, Radeon, Instinct ...",
+            CARD,
+            name="line",
+            commas=True,
+            way="setting",
+        ),
     ] = ()
     architectures: Annotated[
-        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True)
+        tuple[str, ...],
+        Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True, way="setting"),
     ] = ()
-    max_watts: Annotated[Positive | None, Option("Highest board power of one GPU [W].", CARD)] = None
-    ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD)] = False
-    fp64: Annotated[bool, Option("Only GPUs with FP64 at a quarter of FP32 or better.", CARD)] = False
-    nvlink: Annotated[bool, Option("Only GPUs with NVLink or a similar link.", CARD)] = False
+    max_watts: Annotated[
+        Positive | None, Option("Highest board power of one GPU [W].", CARD, way="setting")
+    ] = None
+    ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD, way="setting")] = False
+    fp64: Annotated[
+        bool, Option("Only GPUs with FP64 at a quarter of FP32 or better.", CARD, way="setting")
+    ] = False
+    nvlink: Annotated[bool, Option("Only GPUs with NVLink or a similar link.", CARD, way="setting")] = False
     cooling: Annotated[
-        str | None, Option("Cooling of the card.", CARD, choices=("active", "passive", "liquid", "module"))
+        str | None,
+        Option(
+            "Cooling of the card.", CARD, choices=("active", "passive", "liquid", "module"), way="setting"
+        ),
     ] = None
 
     rent_or_buy: Annotated[
         str | None,
-        Option("Only offers to rent.", BUYING, name="rent", sets="rent"),
+        Option("Only offers to rent.", BUYING, name="rent", sets="rent", way="python"),
         Option("Only hardware that is owned or for sale.", BUYING, name="buy", sets="buy"),
     ] = None
     own: Annotated[
@@ -297,7 +341,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     jobs_per_month: Annotated[
         Positive | None,
-        Option("Jobs a month that owned hardware does: gives its utilization.", BUYING),
+        Option("Jobs a month that owned hardware does: gives its utilization.", BUYING, way="setting"),
     ] = None
     host_usd: Annotated[
         NotNegative | None,
@@ -305,40 +349,40 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             "Price of the host, 0 where there is one [USD].",
             BUYING,
             default="of the smallest host that holds the cards to buy, none for --have",
+            way="setting",
         ),
     ] = None
     psu_watts: Annotated[
         Positive | None,
-        Option(
-            "Power supply of the host [W].",
-            BUYING,
-            default="that of the host to buy",
-        ),
+        Option("Power supply of the host [W].", BUYING, default="that of the host to buy", way="setting"),
     ] = None
     slots: Annotated[
         AtLeastOne | None,
-        Option(
-            "Slots that the cards may take.",
-            BUYING,
-            default="those of the host to buy",
-        ),
+        Option("Slots that the cards may take.", BUYING, default="those of the host to buy", way="setting"),
     ] = None
-    years: Annotated[Positive, Option("Service life [years].", BUYING)] = 3.0
+    years: Annotated[Positive, Option("Service life [years].", BUYING, way="setting")] = 3.0
     utilization: Annotated[
-        Range, with_help(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",))
+        Range,
+        with_help(
+            SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",), way="setting"
+        ),
     ] = Range(0.25, 0.5, 0.9)
     resale: Annotated[
-        Range, with_help(SHARE, help="Resale value as a share of the price, for example 0.2-0.5.")
+        Range,
+        with_help(SHARE, help="Resale value as a share of the price, for example 0.2-0.5.", way="setting"),
     ] = Range(0.15, 0.3, 0.5)
     tariff: Annotated[
-        Range, with_help(SHARE, help="Electricity price [USD/kWh], for example 0.15 or 0.1-0.3.")
+        Range,
+        with_help(SHARE, help="Electricity price [USD/kWh], for example 0.15 or 0.1-0.3.", way="setting"),
     ] = Range(0.10, 0.15, 0.35)
     pue: Annotated[
         Annotated[float, msgspec.Meta(ge=1)],
-        Option("Power usage effectiveness: facility power over IT power.", BUYING),
+        Option("Power usage effectiveness: facility power over IT power.", BUYING, way="setting"),
     ] = 1.0
-    circuit_watts: Annotated[Positive | None, Option("Power available to the GPUs [W].", BUYING)] = None
-    own_fan: Annotated[bool, Option("Only cards with their own fan.", BUYING)] = False
+    circuit_watts: Annotated[
+        Positive | None, Option("Power available to the GPUs [W].", BUYING, way="setting")
+    ] = None
+    own_fan: Annotated[bool, Option("Only cards with their own fan.", BUYING, way="setting")] = False
 
     offers: Annotated[Path | None, Option("Your own price table (CSV or JSON).", EVIDENCE)] = None
     results: Results = None
@@ -346,11 +390,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Day | None, with_help(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
-        bool, Option("Also rank prices far below those of every other provider.", EVIDENCE)
+        bool, Option("Also rank prices far below those of every other provider.", EVIDENCE, way="setting")
     ] = False
-    reference_gpu: Annotated[str, Option("GPU that speeds are multiples of.", EVIDENCE, name="reference")] = (
-        DEFAULT_REFERENCE_GPU
-    )
+    reference_gpu: Annotated[
+        str, Option("GPU that speeds are multiples of.", EVIDENCE, name="reference", way="setting")
+    ] = DEFAULT_REFERENCE_GPU
     sort: Annotated[
         str,
         Option("Order of the rows; value is dollars and hours where there is a job.", OUTPUT, choices=SORTS),
@@ -363,16 +407,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Only the best offer of each GPU to rent, and all hardware that is owned.",
             OUTPUT,
-            python_only=True,
+            way="python",
         ),
     ] = False
-    draws: Annotated[AtLeastOne, Option("Joint draws behind P(best) and ties.", OUTPUT, python_only=True)] = (
-        2000
-    )
-    seed: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)], Option("Fixes the draws.", OUTPUT, python_only=True)
-    ] = 0
+    draws: Annotated[AtLeastOne, Option("Joint draws behind P(best) and ties.", OUTPUT, way="python")] = 2000
+    seed: Annotated[Annotated[int, msgspec.Meta(ge=0)], Option("Fixes the draws.", OUTPUT, way="python")] = 0
     asked: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
     @property
     def buys(self) -> bool:
@@ -409,12 +450,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     @property
     def rented_startup_minutes(self) -> float:
         """Paid on a rented machine before the first step [min]."""
-        return STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+        start = STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+        return start + (self.dataset_gb or 0.0) * 8000 / UPLOAD_MBIT_PER_S / 60
 
     @property
     def startup_factor(self) -> float:
         """By how much a start may take more or less, in nine of ten cases; what was given is certain: 1."""
-        return STARTUP_FACTOR if self.startup_minutes is None else 1.0
+        is_certain = self.startup_minutes is not None and self.dataset_gb is None
+        return 1.0 if is_certain else STARTUP_FACTOR
 
     @property
     def billing_unit_minutes(self) -> float:
@@ -445,14 +488,10 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         with_help(GPU, help="GPU to feed: key or name.", default="the one here, else examples"),
     ] = ()
-    workers: Annotated[
-        AtLeastOne | None, Option("DataLoader workers.", metavar="N", default="one per CPU")
-    ] = None
     clips: Annotated[
         bool,
         Option(
             "Prepare video clips of 16 frames, with one random augmentation a clip, instead of photographs."
         ),
     ] = False
-    device: Device = "auto"
     results: Results = None

@@ -121,12 +121,13 @@ def read_answer(path: Path) -> Answer:
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine does: lines of its set-up, the command that measures, and the files that travel."""
+    """What the machine does: lines of set-up, the command that measures, the files that travel, the disk."""
 
     setup: tuple[str, ...]
     command: str
     files: Mapping[str, bytes]
     is_run: bool
+    disk_gb: int = DISK_GB
 
 
 def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> tuple[str, Sequence[str]]:
@@ -295,7 +296,7 @@ def sky_task(row: Row, work: Work, minutes: float) -> dict[str, Any]:
             **machine,
             "use_spot": row.pricing is Pricing.SPOT,
             "max_hourly_cost": row.most_usd_per_hour,
-            "disk_size": DISK_GB,
+            "disk_size": work.disk_gb,
             **stops,
         },
         "setup": "\n".join(("set -e", *work.setup, "")),
@@ -317,7 +318,7 @@ def dstack_task(row: Row, work: Work, minutes: float) -> dict[str, Any]:
         "files": ["work:/work"],
         "working_dir": "/work",
         "commands": ["set -e", *work.setup, f"timeout {_limit_s(minutes)} {work.command}", *shown],
-        "resources": {"gpu": gpu, "disk": f"{DISK_GB}GB.."},
+        "resources": {"gpu": gpu, "disk": f"{work.disk_gb}GB.."},
         "backends": [cloud["dstack"]],
         "spot_policy": "spot" if row.pricing is Pricing.SPOT else "on-demand",
         "max_price": row.most_usd_per_hour,
@@ -358,7 +359,8 @@ def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
         script = training_script(row, request, decoders[0]).encode()
         launch = f"~/gpubench-venv/bin/torchrun --nproc-per-node {row.gpu_count} train.py"
         setup = (*_VENV, install + _TRAINS_WITH)
-        return Work(setup=setup, command=launch, files={"train.py": script}, is_run=False)
+        disk_gb = DISK_GB + round(2 * decoders[0].counted_parameters / 1e9)  # its weights in 16 bits
+        return Work(setup=setup, command=launch, files={"train.py": script}, is_run=False, disk_gb=disk_gb)
     package, files = package_to_install()
     references = {name: carried(name, files) for name in request.workload_names}
     measure = shlex.join(words_of(run_of(row, request, references, minutes)))

@@ -21,7 +21,7 @@ from gpubench.models import Estimate, Offer, Pricing, TaskKind
 from gpubench.offers.columns import Offers
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
-from gpubench.options import RecipeRequest, options_of
+from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
@@ -320,14 +320,8 @@ def _filters(asked: RankRequest) -> list[str]:
     """Return the options of a command that the page does not ask about, as they were given."""
     asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
-    found: list[str] = []
-    for name, value in asked.question.items():
-        if name in asked_here:
-            continue
-        option = f"--{name.replace('_', '-')}"
-        for each in value if isinstance(value, tuple) else (value,):
-            found += [option] if each is True else [option, str(each)]
-    return found
+    kept = {name: value for name, value in asked.question.items() if name not in asked_here}
+    return list(words_of(request_from(RankRequest, kept, "rank")))
 
 
 def _is_to_choose(offer: Offer, given: set[Offer]) -> bool:

@@ -43,7 +43,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
         Option(
             "What to report, where it is already at hand; nothing is then read or ranked.",
             python="ReportData | None",
-            python_only=True,
+            way="python",
         ),
     ] = None
 

@@ -1,24 +1,23 @@
-"""A card held against itself: what was judged, where the time went, and what one such card reads."""
+"""A card held against itself: what was judged, and where the time went."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Paragraph, Part, number, table, text
-from gpubench.units import format_duration, format_quantity, plain
+from gpubench.blocks.parts import Paragraph, Part, table, text
+from gpubench.units import format_duration, plain
 
 if TYPE_CHECKING:  # the page lists all sections, and none of it needs the check of a card
-    from gpubench.cuda_check.judge import Beside
-    from gpubench.cuda_check.judge_proofs import Verdict
+    from gpubench.cuda_check.judge import Verdict
     from gpubench.models import CudaCheck
 
 LONGEST_REASON = 600
 
 
-def judged(check: CudaCheck, verdicts: Sequence[Verdict], beside: Sequence[Beside]) -> list[Part]:
-    """Return the verdicts, the time of the quick run, and the readings of one such card beside those here."""
-    return [*_verdicts(verdicts), *_phases(check), *_beside(beside)]
+def judged(check: CudaCheck, verdicts: Sequence[Verdict]) -> list[Part]:
+    """Return the verdicts, and the time of the quick run by phase."""
+    return [*_verdicts(verdicts), *_phases(check)]
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
@@ -49,19 +48,3 @@ def _phases(check: CudaCheck) -> list[Part]:
     phases = sorted(quick.phases_s.items(), key=lambda item: -item[1])
     times = ", ".join(f"{name} {format_duration(spent_s)}" for name, spent_s in phases)
     return [Paragraph(text=f"time of the quick run by phase: {times}")]
-
-
-def _beside(rows: Sequence[Beside]) -> list[Part]:
-    """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
-    if not rows:
-        return []
-    return [
-        table(
-            "",
-            rows,
-            text("Shown, not judged", lambda row: row.name),
-            number("Here", lambda row: format_quantity(row.here, row.unit)),
-            number("One such card", lambda row: format_quantity(row.there, row.unit)),
-            number("Ratio", lambda row: f"{row.here / row.there:.3f}"),
-        )
-    ]

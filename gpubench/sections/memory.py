@@ -23,6 +23,7 @@ from gpubench.predict.memory_answer import (
     usual_cards,
 )
 from gpubench.predict.question import Question
+from gpubench.profile import published_decoder
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import ALLOCATED, IN_USE, RESERVED, workload_name
@@ -77,7 +78,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         for batch in batches
     ]
     name = f"{workload_name(case)}, {case.precision.words}"
-    yield Paragraph(text=f"{name}: {_rests_on(answer.need)}.", tone="note")
+    yield Paragraph(text=f"{name}: {_rests_on(answer.need, answer.case)}.", tone="note")
     yield Charts(
         figures=(_figure(name, batches, needs),),
         twin=Table(
@@ -118,7 +119,7 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool) -> Iterat
         )
         whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
         shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-        words = f"{shared}{whose}{_rests_on(answer.need)}."
+        words = f"{shared}{whose}{_rests_on(answer.need, answer.case)}."
         yield Paragraph(text=f"{words[0].upper()}{words[1:]}", tone="note")
         yield _made_of("Of which, at the highest moment of the step", answer.need.parts)
         yield _by_card("By size of card", answer, most=None if by_name else MOST_NAMES)
@@ -261,7 +262,7 @@ _AS_PUBLISHED = (
 )
 
 
-def _rests_on(need: MemoryNeed) -> str:
+def _rests_on(need: MemoryNeed, case: Case) -> str:
     """What the figures rest on and what they hold, in a sentence without its end."""
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
@@ -269,6 +270,8 @@ def _rests_on(need: MemoryNeed) -> str:
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }
     said = [words[need.basis]]
+    if need.basis is MemoryBasis.TRACED and published_decoder(case.workload):
+        said = ["what follows from the shape of the model, with what readings say the rest takes"]
     if need.basis is MemoryBasis.TRACED:
         said += filter(None, (need.not_linear, _AS_PUBLISHED if need.as_published else None))
     if need.algorithm_bytes:

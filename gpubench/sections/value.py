@@ -154,7 +154,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     said = [*beside_the_card(ranking), *after_the_headline(ranking), *_other_work(ranking), *decisive]
     everyone: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
-        every = f"--all-offers lists all {ranking.offer_count:,}, which the ranks are among"
+        every = f"--table --explain lists all {ranking.offer_count:,}, which the ranks are among"
         everyone = [f"One row a GPU, its best offer; {every}."]
     if data.more_by is None:
         items = [*said, *others, *everyone, *legend]

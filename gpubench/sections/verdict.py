@@ -14,6 +14,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import price_of
 from gpubench.models import BuyOrRent, Choice, Decision, Ranking, Sentence, SentenceKind
+from gpubench.profile import published_decoder
 from gpubench.recommend.decision import against_rent_by_the_hour, recommended, second_best
 from gpubench.recommend.verdict import (
     BEST_CLOUD,
@@ -186,6 +187,8 @@ def _job(ranking: Ranking, decision: Decision, *, named: bool) -> _Line:
             value = f"{price_of(decision.rather_rent.row)}, owned {price_of(decision.choice.row)} of work"
         return _promised(*(Fact(term=JOB, value=value, detail=how) for how in hows))
     hours, work = hours_words(row.hours.value), plain(decision.job.words, 80) if named else "the job"
+    if named and published_decoder(row.estimate.case.workload):  # it was looked up: say which was found
+        work = f"{plain(row.estimate.case.workload, 60)}, {work}"
     interval, point = (
         f"{hours}, {cost} for {work}"
         for cost in (row.cost_usd.by(format_usd), format_usd(row.cost_usd.value))

@@ -12,7 +12,7 @@ from gpubench.measure.capability import version_of
 from gpubench.measure.environment import environment
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
 from gpubench.measure.protocol import Record
-from gpubench.measure.request import RunRequest
+from gpubench.measure.request import ALLOWANCES, RunRequest
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -53,8 +53,7 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         gpus=max((case.gpu_count // case.node_count for case in run.planned), default=1),
         nnodes=max((case.node_count for case in run.planned), default=1),
         time_limit_s=limit_s if request.time_limit_s is None else request.time_limit_s,
-        allow_shared=request.allow_shared or told.allow_shared,
-        allow_throttled=request.allow_throttled or told.allow_throttled,
+        allow=tuple(name for name in ALLOWANCES if name in request.allow or getattr(told, f"allow_{name}")),
     )
 
 

@@ -50,7 +50,7 @@ def typed(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
 
 def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
     """The exit code, and the last line that was said."""
-    arguments = ("run", "cnn", "--quick", "--no-micro", "--results", str(root), *options)
+    arguments = ("run", "cnn", "--quick", "--micro", "none", "--results", str(root), *options)
     code, _, said = typed(environment, *arguments)
     assert "Traceback" not in said
     return code, said.splitlines()[-1]
@@ -91,7 +91,7 @@ def test_what_torch_says_is_explained_to_python_too(fake_nvml, tmp_path) -> None
     environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
     program = (
         "import sys, gpubench\n"
-        "try: gpubench.run('cnn', quick=True, no_micro=True, results=sys.argv[1])\n"
+        "try: gpubench.run('cnn', quick=True, micro='none', results=sys.argv[1])\n"
         "except gpubench.NoDeviceError as error: print(error)\n"
     )
     done = subprocess.run(

@@ -26,7 +26,7 @@ from gpubench.specs import find_spec, load_specs, matching_keys
         ("gpubench memory --gpu rtx-40", "rtx-4090"),
         ("gpubench memory --gpu h100-s", "h100-sxm5-80gb"),
         ("gpubench rank --provider lamb", "lambda"),
-        ("gpubench rank --reference nvidia-l40s", "nvidia-l40s-48gb"),
+        ("gpubench memory --gpu nvidia-l40s", "nvidia-l40s-48gb"),
     ],
 )
 def test_a_shell_is_told_what_can_follow(line, found):

@@ -30,7 +30,7 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     model.write_text(own_net(f"open({str(reached)!r}, 'w').close()\nimport time\ntime.sleep(600)"))
     process = forked_child.popen(
         [
-            *(sys.executable, "-m", "gpubench", "run", str(model), "--no-micro", "--results", str(root)),
+            *(sys.executable, "-m", "gpubench", "run", str(model), "--micro", "none", "--results", str(root)),
             *("--device", "cpu", "--precision", "fp32", "--task", "infer", "--batch-size", "8"),
         ],
         stdout=subprocess.PIPE,

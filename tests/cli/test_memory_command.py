@@ -94,7 +94,7 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     shared = "--gpu", "nvidia-h100-sxm-80gb", "--precision", "fp32", "--json"
     alone, four = (
         json.loads(ask("bert_base", *more, *shared)[1])
-        for more in ((), ("--count", "4", "--jobs", "fsdp", "--checkpointing", "full"))
+        for more in ((), ("--count", "4", "--jobs", "fsdp", "--recipe", "checkpointing=full"))
     )
     assert (four["gpu_count"], four["parallel_mode"], four["checkpointing"]) == (4, "fsdp", "full")
     assert (alone["gpu_count"], alone["parallel_mode"], alone["checkpointing"]) == (1, "single", "none")
@@ -122,7 +122,7 @@ def test_the_recipe_of_a_job_is_that_of_its_number_of_gpus(ask: Any) -> None:
     for count, how in ((1, "full"), (7, "full"), (8, "selective")):
         job = "llama_8b_fsdp", "--gpu", "nvidia-h200-sxm-141gb", "--jobs", "fsdp", "--count", f"{count}"
         answer, told = (
-            json.loads(ask(*job, *given, "--json")[1]) for given in ((), ("--checkpointing", how))
+            json.loads(ask(*job, *given, "--json")[1]) for given in ((), ("--recipe", f"checkpointing={how}"))
         )
         assert (answer["checkpointing"], answer["gpu_count"]) == (how, count)
         assert answer == told
@@ -148,7 +148,7 @@ def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> 
 
 
 def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None:
-    answer = json.loads(ask("llama_8b", "--weight-type", "int4", "--gpu", "rtx-4090", "--json")[1])
+    answer = json.loads(ask("llama_8b", "--recipe", "weight-type=int4", "--gpu", "rtx-4090", "--json")[1])
     assert (answer["task"], answer["weight_type"], answer["basis"]) == ("infer", "int4", "traced")
     assert answer["cache_tokens"] > 0
     assert answer["parts"]["optimizer_bytes"] == 0
@@ -186,7 +186,7 @@ def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: 
 
 
 def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask: Any) -> None:
-    _, out, _ = ask("vgg16", "--checkpointing", "full", "--gpu", "rtx-4090")
+    _, out, _ = ask("vgg16", "--recipe", "checkpointing=full", "--gpu", "rtx-4090")
     assert "not traced" in out
 
 

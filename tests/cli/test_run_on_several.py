@@ -56,7 +56,7 @@ def test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report(tmp
     strong = ["--strong"] if jobs != "independent" else []
     done = run(
         tmp_path, "--gpus", "2", "--jobs", jobs, *strong, "--quick", "--precision", "fp32", "--batch-size", "64",
-        "--no-micro",
+        "--micro", "none",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = {m["case"]["gpu_count"]: m for m in json.loads(done.stdout)["measurements"]}

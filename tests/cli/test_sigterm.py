@@ -62,7 +62,7 @@ at("import")
 """,
 )
 
-CPU = ("--device", "cpu", "--no-micro")
+CPU = ("--device", "cpu", "--micro", "none")
 OWN = ("mine.py", *CPU, "--precision", "fp32", "--batch-size", "8")
 TWO = (*OWN, "--gpus", "2")
 

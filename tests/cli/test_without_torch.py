@@ -35,7 +35,7 @@ def without_torch(environment: dict[str, str], *arguments: str) -> subprocess.Co
     ("arguments", "code", "line"),
     [
         (("run", "cnn"), 3, INSTALL),
-        (("run", "--micro-only"), 3, INSTALL),
+        (("run", "--micro", "only"), 3, INSTALL),
         (("memory", "./mine.py"), 2, INSTALL),
         (("rank", "./mine.py"), 2, INSTALL),
         (("feed",), 2, f"{INSTALL} 'kornia>="),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.cuda_check.parts import STEPS
+from gpubench.cuda_check.run import STEPS
 from gpubench.models import (
     Blocks,
     Case,

@@ -8,18 +8,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured, row, with_part
+from cuda_check.builders import H200, blocks, check, clock, faults, measured, row, with_part
 from gpubench.cli.app import app
 from gpubench.cuda_check import run as cuda_check
-from gpubench.cuda_check.judge import beside
-from gpubench.cuda_check.parts import STEPS
+from gpubench.cuda_check.run import STEPS
 from gpubench.models import (
     CudaCheck,
-    Execution,
-    MicroResult,
     PartState,
-    Precision,
-    QuickProof,
     Status,
 )
 
@@ -130,37 +125,3 @@ def test_the_file_may_be_named_and_json_is_one_document(command, tmp_path):
 def test_the_time_of_the_quick_run_is_told_by_phase(command):
     made = with_part(check(), "quick", phases_s={"warm-up": 12.0, "import": 5.0})
     assert "warm-up 12.0 s, import 5.00" in command(made).stdout
-
-
-# --- beside ----------------------------------------------------------------------------------------------------
-
-VGG16 = {"workload": "vgg16", "execution": Execution.GRAPH, "batch_size": 64}
-
-
-def quick(*rows, micro=()) -> QuickProof:
-    return QuickProof(took_s=100.0, measurements=rows, micro=micro)
-
-
-def test_on_an_h200_the_shipped_readings_stand_beside_and_judge_nothing(command):
-    gemm = MicroResult(
-        name="gemm", precision="bf16", size="4096", value=7e14, low=None, high=None, unit="FLOP/s", n=20
-    )
-    slow = measured(0.05, **VGG16)
-    made = check(quick=quick(slow, measured(workload="transformer", batch_size=8), micro=(gemm,)))
-    shown = beside(made)
-    assert [b.name for b in shown] == ["vgg16 amp-bf16 graph batch 64, a step", "gemm bf16 4096"]
-    assert shown[0].there == pytest.approx(0.01968, rel=1e-3)
-    assert shown[0].here == pytest.approx(slow.step_time_s)
-    done = command(made)
-    assert done.exit_code == 0
-    assert "2.54" in done.stdout  # 50 ms against 19.7
-
-
-def test_on_another_card_or_for_another_batch_nothing_stands_beside():
-    row = measured(0.05, **VGG16)
-    assert beside(check(device=T4, quick=quick(row))) == ()
-    assert beside(check(quick=None)) == ()
-    other = measured(0.05, **(VGG16 | {"batch_size": 32}))
-    failed = msgspec.structs.replace(measured(0.05, **VGG16), status=Status.INVALID)
-    compiled = measured(0.05, **(VGG16 | {"execution": Execution.COMPILE, "precision": Precision.TF32}))
-    assert beside(check(quick=quick(other, failed, compiled))) == ()

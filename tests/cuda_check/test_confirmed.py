@@ -12,9 +12,8 @@ import pytest
 
 from cuda_check.builders import H200, blocks, check, clock
 from gpubench.cuda_check import run
-from gpubench.cuda_check.bench import ProcessLostError
 from gpubench.cuda_check.judge import CORE, confirms, failed, judge
-from gpubench.cuda_check.parts import STEPS
+from gpubench.cuda_check.run import STEPS, PartEndedError
 from gpubench.cuda_check.store import file_name, read_check, scrubbed, write_check
 from gpubench.models import CudaCheck, PartState
 
@@ -117,7 +116,7 @@ def test_a_confirmed_card_would_be_confirmed_in_the_time_of_today(path, late_sta
             needs_s, left_s = took_s[name] + starts.get(name, 0) * late_start_s, work.until_s - now.now_s
             now.now_s += min(needs_s, left_s)
             if needs_s > left_s and name not in {"cases", "compile", "quick"}:
-                raise ProcessLostError("its time was over", late=True)
+                raise PartEndedError(PartState.CUT_OFF, "its time was over")
 
         return do
 

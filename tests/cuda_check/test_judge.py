@@ -18,7 +18,7 @@ from cuda_check.builders import (
     with_part,
 )
 from gpubench.cuda_check.judge import confirms, cut_off, failed, fault_of, judge
-from gpubench.cuda_check.parts import STEPS
+from gpubench.cuda_check.run import STEPS
 from gpubench.models import (
     Cause,
     Execution,
@@ -231,6 +231,20 @@ def test_a_recurrent_layer_of_fp32_has_room_that_a_product_has_not():
     sound = proof(Precision.FP32)
     made = replaced(sound, errors=sound.errors | {"rnn": 4.4e-5})
     assert states(check(precisions=(made,)), "precision")["fp32 against float64"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(3e-4, "ok"), (3e-7, "undecided"), (1e-5, "undecided"), (None, "undecided")]
+)
+def test_fp32_is_proven_only_by_operators_in_which_tf32_shows(error, state):
+    """An H100 computed a small convolution in fp32 under TF32, too: that it is right there proves nothing."""
+    shown = dict.fromkeys(("matmul", "conv", "rnn"), 3e-4)
+    made = check(precisions=(replaced(proof(Precision.FP32), control_errors=shown | {"conv": error}),))
+    seen = {v.what: v for v in judge(made) if v.part == "precision"}
+    assert seen["fp32 against float64"].state == "ok"
+    unproven = [v for v in seen.values() if v.state == "undecided"]
+    assert [v.reason.split(":")[0] for v in unproven] == ([] if state == "ok" else ["conv"])
+    assert confirms(made) == (state == "ok")
 
 
 def named(*names: str) -> tuple[dict[str, object], ...]:

@@ -20,6 +20,9 @@ import msgspec  # noqa: E402
 
 from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, VERBS, frozen_tables, run  # noqa: E402
 from gpubench import models  # noqa: E402
+from gpubench.cli.app import load_verb, verb_names  # noqa: E402
+from gpubench.cli.options import requests_of  # noqa: E402
+from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 
 COLUMNS, MOST_LINES = 100, 24
 
@@ -210,7 +213,43 @@ def _type_words(kind: type[msgspec.Struct], name: str) -> str:
     return "any"
 
 
-PAGES = {"cookbook.md": cookbook, "json.md": reference}
+def settings_page() -> str:
+    """Return the page of settings: each with what it is for, and the verbs that heed it."""
+    heeded: dict[str, list[tuple[Option, str]]] = {}
+    for verb in verb_names():
+        for each in (each for request in requests_of(load_verb(verb)) for each in options_of(request)):
+            if each.way == "setting":
+                heeded.setdefault(typed(each.name), []).append((each, f"`{verb}`"))
+    rows = []
+    for name, found in sorted(heeded.items()):
+        what = " ".join(dict.fromkeys(help_of(each).replace("|", ", ") for each, _ in found))
+        rows.append(f"| `{name}` | {what} | {', '.join(dict.fromkeys(by for _, by in found))} |")
+    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+
+
+SETTINGS_HEAD = """# Settings
+
+What rarely changes from one question to the next stands in a file of the folder that you are in: `gpubench.toml`, or
+the table `[tool.gpubench]` of `pyproject.toml` where there is no such file. The command line has no option for these.
+
+```toml
+# gpubench.toml
+tax = 0.19
+tariff = "0.20-0.35"
+utilization = 0.6
+line = ["GeForce", "RTX"]
+```
+
+The last line of an answer says what was set, and `settings` of the JSON lists it. A name that no verb heeds is refused with the
+nearest that one does. No file of a folder above counts, and `gpubench.rank()` reads none: there each setting is a keyword, with
+`_` in place of `-`. A range is text, as in `"0.2-0.5"`; a list is one of TOML or a text with commas. An option that went
+answers with what to do instead.
+
+| setting | what it is | heeded by |
+|---|---|---|
+"""
+
+PAGES = {"cookbook.md": cookbook, "json.md": reference, "settings.md": settings_page}
 
 if __name__ == "__main__":
     with frozen_tables():

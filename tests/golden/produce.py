@@ -23,6 +23,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
+from command import settings
+
 import gpubench
 from gpubench.cli.app import main
 from gpubench.folders import FOLDER_VARIABLE
@@ -41,11 +43,9 @@ AS_OF = ("--as-of", DAY)
 
 VERBS: Mapping[str, tuple[str, ...]] = {
     "rank": ("rank", *AS_OF),
-    "rank-job": (
-        "rank", "vgg16", "--samples", "1e8", "--spot", "--spot-lost", "0.1", "--startup-minutes", "10", "--table", *AS_OF,
-    ),
+    "rank-job": ("rank", "vgg16", "--samples", "1e8", "--spot", "--table", *AS_OF),
     "rank-buy": ("rank", "vgg16", "--buy", "--have", OWN, "--table", *AS_OF),
-    "rank-own": ("rank", "vgg16", "--have", OWN, "--explain", "--factors", *AS_OF),
+    "rank-own": ("rank", "vgg16", "--have", OWN, "--explain", *AS_OF),
     "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--table", *AS_OF),
     "predict-show": ("predict", "show", "vgg16"),
     "predict-show-max": ("predict", "show", "lstm", "--precision", "fp32", "--batch-size", "max"),
@@ -60,6 +60,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "list-gpus": ("list", "--gpus"),
 }  # fmt: skip
 """Each verb that speaks without a device and a network, with its options."""
+SETTINGS: Mapping[str, Mapping[str, float]] = {"rank-job": {"spot_lost": 0.1, "startup_minutes": 10}}
+"""What a file of its folder sets besides."""
 
 
 def environment(columns: int) -> dict[str, str]:
@@ -275,7 +277,8 @@ def _report(kind: str) -> str:
 
 
 def _document(name: str) -> str:
-    return _json(run(*VERBS[name], "--json")[1])
+    with settings(**SETTINGS.get(name, {})):
+        return _json(run(*VERBS[name], "--json")[1])
 
 
 def _rewritten(run_id: str) -> str:
@@ -287,7 +290,8 @@ def _rewritten(run_id: str) -> str:
 
 
 def _terminal(name: str, columns: int) -> str:
-    code, out, err = run(*VERBS[name], columns=columns, terminal=True)
+    with settings(**SETTINGS.get(name, {})):
+        code, out, err = run(*VERBS[name], columns=columns, terminal=True)
     return normalized(f"{out}\n--- stderr\n{err}\n--- exit code {code}")
 
 

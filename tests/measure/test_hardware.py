@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 
 from gpubench.errors import NoDeviceError
-from gpubench.measure.hardware import Hardware, open_hardware
+from gpubench.measure.hardware import Hardware, check_device, open_hardware
+from gpubench.models import DeviceProfile
 
 
 def hardware(kind: str) -> Hardware:
@@ -59,3 +60,20 @@ def test_a_cpu_has_finished_when_the_call_returns_and_counts_no_memory():
     assert cpu.peak_memory_bytes() is None
     assert cpu.peak_reserved_bytes() is None
     assert cpu.memory_bytes() is None
+
+
+@pytest.mark.parametrize(("bus", "ok"), [(0x0C, True), (0x0D, False)])
+def test_an_amd_gpu_is_the_one_that_torch_opened_by_its_place_alone(monkeypatch, bus, ok):
+    """ROCm's torch has names and UUIDs of its own."""
+    seen = SimpleNamespace(
+        name="AMD Instinct MI300X OAM", uuid="1234", pci_domain_id=2, pci_bus_id=bus, pci_device_id=0
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda rank: seen)
+    profile = DeviceProfile(
+        backend="rocm", name="AMD Instinct MI300X", pci_bus_id="0002:0c:00.0", sm_count=304
+    )
+    if ok:
+        assert check_device(profile) == ()
+    else:
+        with pytest.raises(NoDeviceError, match="PCI bus id"):
+            check_device(profile)

@@ -134,7 +134,7 @@ def test_it_is_of_inference_and_not_of_training_nor_of_generation(make_case):
     infer = make_case(task=TaskKind.INFER, precision=Precision.INT8)
     assert why_not_for_task(infer) is None
     assert "inference" in why_not_for_task(msgspec.structs.replace(infer, task=TaskKind.TRAIN))
-    assert "--weight-type" in why_not_for_task(msgspec.structs.replace(infer, new_tokens=8))
+    assert "--recipe weight-type" in why_not_for_task(msgspec.structs.replace(infer, new_tokens=8))
     assert load_profiles()["cnn"].why_not_at(Precision.INT8) is None
 
 

@@ -181,7 +181,7 @@ def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, t
         "    return model\n",
         encoding="utf-8",
     )
-    quick = ("--quick", "--no-micro", "--device", "cpu", "--json", "--results", "results")
+    quick = ("--quick", "--micro", "none", "--device", "cpu", "--json", "--results", "results")
     done = subprocess.run(
         [sys.executable, "-m", *words, *quick], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -506,7 +506,18 @@ def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "gpubench", "run", str(model), "--device", "cpu", "--no-micro", "--json"),
+            *(
+                sys.executable,
+                "-m",
+                "gpubench",
+                "run",
+                str(model),
+                "--device",
+                "cpu",
+                "--micro",
+                "none",
+                "--json",
+            ),
             *("--framework", "keras-jax", "--precision", "fp32", "--results", str(tmp_path)),
         ],
         capture_output=True,

@@ -124,14 +124,14 @@ def test_a_driver_that_cannot_compile_is_named_with_what_its_compiler_said(
 
 
 def test_a_workload_through_opencl_is_refused_with_what_to_add(profile) -> None:
-    with pytest.raises(MisuseError, match="--micro-only"):
+    with pytest.raises(MisuseError, match="--micro only"):
         plan(RunRequest(device="opencl"), profile, {})
 
 
 @pytest.mark.timeout(240)
 def test_a_run_of_micro_benchmarks_is_stored_and_shown(place: int, tmp_path, monkeypatch) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gpubench", "run", "--device", f"opencl:{place}", "--micro-only", "--quick", "--json",
+        [sys.executable, "-m", "gpubench", "run", "--device", f"opencl:{place}", "--micro", "only", "--quick", "--json",
          "--results", str(tmp_path), "--time-limit", "150"],
         capture_output=True, text=True, check=True, timeout=220,
     )  # fmt: skip

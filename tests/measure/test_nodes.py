@@ -131,7 +131,7 @@ def job(tmp_path) -> Iterator[Job]:
 
 MEASURED = {"ok", "invalid"}
 """A row is doubted where others load the machine in the middle of it."""
-QUICK = ("--quick", "--no-micro", "--precision", "fp32")
+QUICK = ("--quick", "--micro", "none", "--precision", "fp32")
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_one_command_in_two_processes_is_one_launch_which_the_first_of_them_stor
 
 @pytest.mark.slow
 def test_two_machines_do_one_run_and_another_command_adds_a_launch(job):
-    codes, out, err = job.start("--quick", "--no-micro", "--precision", "fp32,amp").ended()
+    codes, out, err = job.start("--quick", "--micro", "none", "--precision", "fp32,amp").ended()
     assert codes == [0, 0], err
     rows, run = job.rows(), job.run()
     assert sorted(rows) == [1, 2]

@@ -156,7 +156,7 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
         ({"executions": ("graph",)}, "--execution"),
         ({"frameworks": ("keras-jax",)}, "--framework"),
         ({"gpus": 2}, "--gpus"),
-        ({"micro": "only"}, "--micro-only"),
+        ({"micro": "only"}, "--micro only"),
         ({"suite": "modern"}, "--suite"),
     ],
 )

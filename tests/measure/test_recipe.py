@@ -141,7 +141,7 @@ def test_a_recipe_is_another_task(h100):
     ("weights", "precision"), [("float32", "bf16"), ("bfloat16", "amp"), ("float16", "fp32")]
 )
 def test_weights_that_a_precision_would_overwrite_are_refused_by_every_verb(verb, weights, precision):
-    words = (*verb, "--workload", "vgg16", "--weight-type", weights, "--precision", precision)
+    words = (*verb, "--workload", "vgg16", "--recipe", f"weight-type={weights}", "--precision", precision)
     refused = CliRunner().invoke(app, words).exception
     assert isinstance(refused, MisuseError), refused
     assert f"vgg16: weights in {weights} at {precision}" in str(refused)

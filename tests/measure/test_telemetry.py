@@ -6,8 +6,10 @@ import getpass
 import platform
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,7 +223,7 @@ def test_memory_alone_is_a_finding_and_no_refusal(card, monkeypatch):
 def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
     busy = FakeReadings(utilization=(0.4,))
     monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
-    with pytest.raises(NoDeviceError, match="--allow-shared"):
+    with pytest.raises(NoDeviceError, match="--allow shared"):
         preflight.preflight(card, allow_shared=False, sleep=lambda _: None)
     found = preflight.preflight(card, allow_shared=True, sleep=lambda _: None)
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
@@ -300,3 +302,23 @@ def test_scrubbing_drops_host_and_user(monkeypatch):
     monkeypatch.setattr(platform, "node", lambda: "ann-laptop")
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
     assert scrub("ann: ann-laptop, an annex") == "<user>: <host>, an annex"
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (SimpleNamespace(power_plugged=False), [FindingKind.ON_BATTERY]),
+        (SimpleNamespace(power_plugged=True), []),
+        (SimpleNamespace(power_plugged=None), []),
+        (None, []),
+    ],
+    ids=["unplugged", "plugged in", "not told", "no battery"],
+)
+def test_a_laptop_that_is_not_plugged_in_says_so(monkeypatch, cpu, told, found):
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: told, raising=False)
+    assert [finding.kind for finding in preflight.preflight(cpu, allow_shared=False)] == found
+
+
+def test_a_system_that_cannot_be_asked_about_its_battery_has_none(monkeypatch, cpu):
+    monkeypatch.delattr(psutil, "sensors_battery", raising=False)
+    assert preflight.preflight(cpu, allow_shared=False) == ()

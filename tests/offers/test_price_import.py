@@ -273,7 +273,7 @@ def test_a_jump_is_not_imported_unless_accepted(tmp_path, write_table):
     path = write_table(
         {"provider": "aws", "instance": "g4dn.xlarge", "region": "us-east-1", "on_demand_usd_per_h": "0.05"}
     )
-    with pytest.raises(MisuseError, match="--accept-outliers"):
+    with pytest.raises(MisuseError, match="accept-outliers"):
         import_offers(path, results=tmp_path)
     assert len(import_offers(path, results=tmp_path, accept_outliers=True).table.offers) == 1
 

@@ -122,7 +122,7 @@ def test_a_jump_against_the_own_last_price_is_set_aside_and_the_old_price_stays(
     assert price(tmp_path) == [(jump, "2026-11-18") if kept else (1.0, "2026-11-17")]
     assert len(done.set_aside) == (not kept)
     if not kept:
-        assert "--accept-outliers" in done.set_aside[0].reason
+        assert "accept-outliers" in done.set_aside[0].reason
         run(tmp_path, 2, Fixed("acme", quote(jump)), accept_outliers=True)
         assert price(tmp_path) == [(jump, "2026-11-19")]
 

@@ -71,8 +71,9 @@ def test_aws_rows_that_had_no_day_have_that_of_its_generated_list():
 def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
     kinds = Counter(o.kind for o in embedded_offers().offers)
     assert {"index", "not-orderable", "capacity-block", "cluster"} <= kinds.keys()
-    ranking = rank("vgg16", accept_outliers=True, spot=True, reserved=True, max_price_age=10_000)
-    assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
+    for asked in ({"spot": True}, {"commit": "3y"}):
+        ranking = rank("vgg16", accept_outliers=True, max_price_age=10_000, **asked)
+        assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
 
 
 def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
@@ -141,7 +142,7 @@ def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ra
 def test_old_prices_are_left_out_with_the_option_that_ranks_them():
     ranking = rank("vgg16", gpu=["v100"], as_of="2026-11-28", accept_outliers=True)
     assert all(row.price_age_days <= 180 for row in ranking.rows if row.price_age_days is not None)
-    left = [each for each in ranking.excluded if "--max-price-age" in each.rule]
+    left = [each for each in ranking.excluded if "max-price-age" in each.rule]
     assert left
     assert {each.reason for each in left} <= {
         "its price is over 180 days old, and there are newer ones of this GPU",

@@ -136,7 +136,7 @@ def test_a_switch_is_a_column_that_says_yes():
 
 def test_a_case_that_cannot_be_asked_is_named(cases):
     cases.write_text("workload,gpu,loss_chunks\nvgg16,T4,2\n")
-    with pytest.raises(MisuseError, match=r"--workload vgg16 --gpu .* --loss-chunks 2: vgg16: "):
+    with pytest.raises(MisuseError, match=r"--workload vgg16 --gpu .* --recipe loss-chunks=2: vgg16: "):
         seal(cases)
 
 

@@ -155,6 +155,25 @@ def test_a_card_that_the_library_does_not_show_is_listed_without_telemetry(tmp_p
     assert backend.open_readings(gpu).source == "none"
 
 
+@pytest.mark.parametrize("shift", [0, 28], ids=["older kernels", "newer kernels"])
+def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(tmp_path: Path, shift) -> None:
+    """In CPX mode each compute die of an MI300X is a device; all lie at one place."""
+    nodes = [MI300X | {"simd_count": 152, "location_id": 0x0C00 | n << shift} for n in range(3)]
+    backend = machine(tmp_path, *nodes, XTX)
+    *parts, whole = backend.devices().devices
+    assert [(gpu.index, gpu.name) for gpu in parts] == [
+        (n, f"AMD Instinct MI300X, partition {n + 1} of 3") for n in range(3)
+    ]
+    assert {gpu.pci_bus_id for gpu in parts} == {"0002:0c:00.0"}
+    assert len({gpu.uuid for gpu in parts}) == 3
+    assert {(gpu.gpu_key, gpu.memory_bytes, gpu.power_limit_w, gpu.sm_count) for gpu in parts} == {
+        (None, None, None, 38)
+    }
+    assert "partition" in parts[0].unavailable["gpu_key"]
+    assert [backend.open_readings(gpu).source for gpu in (*parts, whole)] == ["none"] * 3 + ["amdsmi"]
+    assert whole.name == "AMD Radeon RX 7900 XTX"
+
+
 def test_a_card_that_has_gone_is_named(tmp_path: Path) -> None:
     (gpu,) = machine(tmp_path, MI300X).devices().devices
     with pytest.raises(NoDeviceError, match="no longer listed"):

@@ -25,6 +25,7 @@ class _Props:
     name = {name!r}
     uuid = {uuid!r}
     multi_processor_count = {sm_count}
+    total_memory, major, minor = 150_108_820_096, 9, 0
     pci_domain_id, pci_bus_id, pci_device_id = 0, 0, 6
 
 class cuda:

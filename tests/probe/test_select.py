@@ -6,8 +6,11 @@ import pytest
 from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import MisuseError, NoDeviceError
-from gpubench.probe import select
+from gpubench.models import DeviceProfile
+from gpubench.probe import nvidia, nvml_driver, select
+from gpubench.probe.backend import BackendReport
 from gpubench.probe.select import every_peer, select_device, select_peers
+from gpubench.probe.torch_problems import TorchBuild
 
 UUIDS = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-aaaa-bbbb-cccc-{n:012d}" for n in (1, 2, 3)] + [
     "GPU-33334444-aaaa-bbbb-cccc-000000000004"
@@ -246,3 +249,34 @@ def test_a_cpu_is_its_own_peer_for_as_many_processes_as_it_has_threads(monkeypat
     assert select_peers(cpu, 3) == (cpu, cpu)
     with pytest.raises(NoDeviceError, match=r"--gpus 4 .* 4 processes, .* 3"):
         select_peers(cpu, 4)
+
+
+BY_TORCH = DeviceProfile(backend="cuda", name="NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    ("machine", "found"),
+    [
+        (("cuda", False, "13.0", nvml_driver.binding_missing("no module")), True),
+        (("cuda:0", False, "13.0", nvml_driver.binding_missing("no module")), True),
+        (("auto", True, "13.0", nvml_driver.binding_missing("no module")), True),
+        (("auto", False, "13.0", nvml_driver.binding_missing("no module")), False),
+        (("cuda:1", True, "13.0", nvml_driver.binding_missing("no module")), False),
+        (("cuda", True, None, nvml_driver.binding_missing("no module")), False),
+        (("cuda", True, "13.0", nvml_driver.no_gpu("580")), False),
+    ],
+)
+def test_torch_is_asked_where_nvml_cannot_be_and_a_gpu_may_be_there(monkeypatch, machine, found):
+    asked, (wanted, nodes, cuda, problem) = [], machine
+    build = TorchBuild(version="2.13.0", cuda=cuda, hip=None)
+    report = BackendReport(problems=(problem,))
+    monkeypatch.setattr(nvidia.NvidiaBackend, "devices", lambda self: report)
+    monkeypatch.setattr(select, "seen_by_torch", lambda: asked.append(wanted) or BY_TORCH)
+    monkeypatch.setattr(select, "nvidia_nodes", lambda: (["/dev/nvidia0"] if nodes else [], []))
+    monkeypatch.setattr(select, "torch_build", lambda: build)
+    if found:
+        assert select_device(wanted) == (BY_TORCH, f"{problem.what}: NVIDIA H200 is timed without telemetry")
+    else:
+        with pytest.raises(NoDeviceError):
+            select_device(wanted)
+        assert asked == []

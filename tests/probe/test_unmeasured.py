@@ -14,13 +14,13 @@ from gpubench.probe.probe import UNMEASURED
 def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str) -> None:
     (row,) = (each for each in UNMEASURED if asked in each.name)
     assert all((row.known, row.reason, row.source))
-    done = CliRunner().invoke(app, ["list", "--unmeasured", "--json"])
+    done = CliRunner().invoke(app, ["list", "--gpus", "--json"])
     assert msgspec.json.decode(done.stdout)["unmeasured"] == msgspec.to_builtins(list(UNMEASURED))
-    told = CliRunner().invoke(app, ["list", "--unmeasured"], env={"COLUMNS": "200"}).stdout
+    told = CliRunner().invoke(app, ["list", "--gpus"], env={"COLUMNS": "200"}).stdout
     assert row.name.split()[0] in told
 
 
 def test_two_lists_are_refused() -> None:
-    done = CliRunner().invoke(app, ["list", "--unmeasured", "--gpus"])
+    done = CliRunner().invoke(app, ["list", "--mlperf", "--gpus"])
     assert done.exit_code != 0
     assert "two lists" in f"{done.output}{done.exception}"

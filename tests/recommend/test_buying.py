@@ -88,20 +88,20 @@ def test_cards_and_host_draw_at_most_four_fifths_of_the_power_supply():
     two, three = cards(2, host_w=150.0), cards(3, host_w=150.0)
     assert left_out(two) is None
     assert left_out(given(two), psu_watts=1063) is None
-    assert left_out(given(two), psu_watts=1062)[0] == "--psu-watts"
+    assert left_out(given(two), psu_watts=1062)[0] == "the setting psu-watts"
     option, reason = left_out(given(three, "slots"), slots=9)  # 1,050 + 150 = 1,200
-    assert option == "--psu-watts"
+    assert option == "the setting psu-watts"
     assert "1,050 W" in reason
 
 
 def test_cards_take_slots():
     """Two RTX 3090 take 6; of a card whose width is not known 3 are counted."""
     assert left_out(given(cards(2)), slots=6) is None
-    assert left_out(given(cards(2)), slots=5)[0] == "--slots"
+    assert left_out(given(cards(2)), slots=5)[0] == "the setting slots"
     wide = "nvidia-geforce-rtx-5060-ti-16gb"
     assert load_specs()[wide].slot_count is None
     assert left_out(given(cards(2, gpu_key=wide)), slots=6) is None
-    assert left_out(given(cards(2, gpu_key=wide)), slots=5)[0] == "--slots"
+    assert left_out(given(cards(2, gpu_key=wide)), slots=5)[0] == "the setting slots"
 
 
 def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
@@ -114,7 +114,7 @@ def test_of_what_is_quoted_only_given_limits_hold():
     """Whoever owns four cards has a host for them."""
     quoted = given(cards(4, condition=PriceCondition.QUOTED, source="own"))
     assert left_out(quoted) is None
-    assert left_out(quoted, psu_watts=1600)[0] == "--psu-watts"
+    assert left_out(quoted, psu_watts=1600)[0] == "the setting psu-watts"
 
 
 # --- the jobs of a month ----------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_jobs_for_more_than_one_machine_say_how_many_do_them():
     assert left_out(used(cards(), jobs_per_month=10), jobs_per_month=10) is None
     for jobs, needed in ((30, 3), (31, 4)):
         option, reason = left_out(used(cards(), jobs_per_month=jobs), jobs_per_month=jobs)
-        assert option == "--jobs-per-month"
+        assert option == "the setting jobs-per-month"
         assert f"{jobs} jobs" in reason
         assert re.search(rf"\b{needed} such machines", reason)
 
@@ -163,15 +163,18 @@ def test_what_a_useful_hour_costs_follows_from_the_jobs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_purchase_usd": 3000.0, "rent_or_buy": "rent"}, "--rent contradicts --max-purchase-usd"),
-        ({"jobs_per_month": 4.0, "rent_or_buy": "buy", "relative": True}, "--relative ranks without one"),
+        ({"max_purchase_usd": 3000.0, "rent_or_buy": "rent"}, "rent contradicts --max-purchase-usd"),
+        (
+            {"jobs_per_month": 4.0, "rent_or_buy": "buy", "relative": True},
+            "relative ranks without one",
+        ),
         ({"jobs_per_month": 4.0, "samples": 1e6}, "add --buy, --max-purchase-usd or --have"),
         (
             {"jobs_per_month": 4.0, "samples": 1e6, "rent_or_buy": "buy", "utilization": Range.of(0.3)},
-            "leave out --utilization",
+            "leave out the setting utilization",
         ),
         ({"max_purchase_usd": 0.0}, "--max-purchase-usd 0 must be above 0"),
-        ({"slots": 0}, "--slots 0 must be at least 1"),
+        ({"slots": 0}, "the setting slots 0 must be at least 1"),
     ],
 )
 def test_what_contradicts_itself_is_one_line(options, message):
@@ -260,7 +263,7 @@ def test_the_limits_of_a_host_are_assumed_where_they_count():
 def test_a_host_at_another_price_has_the_same_power_supply():
     """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W; of a host that is there already nobody knows."""
     fields = {"gpu_count": 3, "purchase_usd": 3621.0, "power_w": 1050.0, "host_w": 150.0}
-    for host_usd, falls_to in ((800.0, "--psu-watts"), (0.0, None)):
+    for host_usd, falls_to in ((800.0, "the setting psu-watts"), (0.0, None)):
         bought = ownerships(RankRequest(rent_or_buy="buy", count=3, host_usd=host_usd, slots=9), {}, TODAY)
         one = next(each for each in bought if each.gpu_key == RTX3090 and each.condition == "used")
         assert {name: getattr(one, name) for name in fields} == fields | {"purchase_usd": one.purchase_usd}

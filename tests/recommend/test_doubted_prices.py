@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
+from command import settings
 
 from gpubench import rank
 from gpubench.cli.app import main
@@ -54,7 +55,7 @@ def test_it_is_left_out_with_its_reason_and_the_option():
     (left_out,) = ranking.excluded
     assert (left_out.provider, left_out.instance) == ("feed", "too-good")
     assert "other providers" in left_out.reason
-    (note,) = [note for note in ranking.notes if "--accept-outliers" in note]
+    (note,) = [note for note in ranking.notes if "accept-outliers" in note]
     assert "feed too-good" in note
     assert "\n" not in note
 
@@ -62,7 +63,7 @@ def test_it_is_left_out_with_its_reason_and_the_option():
 def test_the_option_ranks_it_and_the_note_goes():
     ranking = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)
     assert ranking.rows[0].offer.provider == "feed"
-    assert not any("--accept-outliers" in note for note in ranking.notes)
+    assert not any("accept-outliers" in note for note in ranking.notes)
 
 
 def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
@@ -71,8 +72,8 @@ def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
     ranking = rank_of([*others, dear], RATES, width=1.2)
     (left_out,) = ranking.excluded
     assert left_out.instance == "gold"
-    assert "--accept-outliers" in left_out.reason
-    assert not any("--accept-outliers" in note for note in ranking.notes)
+    assert "accept-outliers" in left_out.reason
+    assert not any("accept-outliers" in note for note in ranking.notes)
     assert len(rank_of([*others, dear], RATES, accept_outliers=True).rows) == 5
 
 
@@ -106,15 +107,15 @@ def test_a_part_of_the_world_is_every_region_in_it():
 
 def test_what_another_filter_drops_is_not_spoken_of():
     ranking = rank_of([*HONEST, CENT], RATES, gpus=("l4",))
-    assert not any("--accept-outliers" in note for note in ranking.notes)
+    assert not any("accept-outliers" in note for note in ranking.notes)
     spot = offer(H100, 0.001, provider="feed", pricing=Pricing.SPOT)
-    assert not any("--accept-outliers" in note for note in rank_of([*HONEST, spot], RATES).notes)
-    assert any("--accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).notes)
+    assert not any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES).notes)
+    assert any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).notes)
 
 
 def test_the_standard_is_the_whole_market_whatever_is_asked_for():
     """Asked for one provider alone, its price is still held to what the others ask."""
-    with pytest.raises(MisuseError, match="--accept-outliers") as caught:
+    with pytest.raises(MisuseError, match="accept-outliers") as caught:
         rank_of([*HONEST, CENT], RATES, providers=("feed",))
     assert "\n" not in str(caught.value)
 
@@ -140,7 +141,7 @@ def test_an_own_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_
     assert ranking.rows[0].offer.provider == "mine"
     (note,) = [note for note in ranking.notes if "mine pod" in note]
     assert "other providers" in note
-    assert "--accept-outliers" not in note
+    assert "accept-outliers" not in note
 
 
 def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_path):
@@ -172,9 +173,10 @@ def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: 
     assert "$0.0100" in left_out["example"]
     shown = gpubench("vgg16", "--table", "--results", str(fed), COLUMNS="400").stdout
     assert "feed" not in shown.partition("\n")[0]
-    (line,) = [line for line in shown.splitlines() if "--accept-outliers" in line]
+    (line,) = [line for line in shown.splitlines() if "accept-outliers" in line]
     assert "feed b200.1" in line
-    admitted = gpubench("vgg16", "--results", str(fed), "--accept-outliers", "--limit", "1", "--json").stdout
+    with settings(accept_outliers=True):
+        admitted = gpubench("vgg16", "--results", str(fed), "--limit", "1", "--json").stdout
     assert json.loads(admitted)["rows"][0]["provider"] == "feed"
 
 
@@ -184,14 +186,14 @@ def test_the_page_says_it_in_one_line(fed):
     (line,) = [line for line in text.splitlines() if "accept" in line and "left out" in line]
     assert "b200.1" in line
     page = render(data, "html")
-    assert "--accept-outliers" in page
+    assert "accept-outliers" in page
 
 
-def test_the_report_takes_the_option_too(fed, monkeypatch, capsys):
+def test_the_report_heeds_the_setting_too(fed, monkeypatch, capsys):
     path = fed / "page.json"
-    arguments = ["gpubench", "report", "--results", str(fed), "-o", str(path), "--accept-outliers"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as caught:
+    monkeypatch.setattr(sys, "argv", ["gpubench", "report", "--results", str(fed), "-o", str(path)])
+    with settings(accept_outliers=True), pytest.raises(SystemExit) as caught:
         main()
     assert not caught.value.code
+    assert "accept-outliers = true" in capsys.readouterr().err
     assert json.loads(path.read_text())["ranking"]["rows"][0]["provider"] == "feed"

@@ -7,6 +7,7 @@ import re
 import msgspec
 import pytest
 from click.testing import CliRunner
+from command import settings
 
 from gpubench import rank
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph
@@ -26,7 +27,7 @@ QUESTIONS = {
     "a network": ("resnet50",),
     "a language model": ("llama_8b_lora",),
     "a deadline and a budget": ("vgg16", "--deadline-hours", "48", "--budget-usd", "500"),
-    "clouds of one region, spot": ("resnet50", "--spot", "--spot-lost", "0.2", "--region", "us-east"),
+    "clouds of one region, spot": ("resnet50", "--spot", "--region", "us-east"),
     "a desk": ("--max-purchase-usd", "3000"),
 }
 
@@ -204,10 +205,11 @@ def test_deadline_and_budget_act_on_the_default_job():
     reasons = " ".join(each.reason for each in found.excluded)
     assert "above 30.0 h" in reasons
     assert "above $60.00" in reasons
-    with pytest.raises(MisuseError, match="--relative"):
+    with pytest.raises(MisuseError, match="the setting relative"):
         rank(deadline_hours=30, relative=True)
 
 
 def test_multiples_of_a_reference_gpu_stand_there_where_asked_for():
     assert "hours per dollar" not in screen(columns="400")
-    assert "hours per dollar" in screen("--relative", columns="400")
+    with settings(relative=True):
+        assert "hours per dollar" in screen(columns="400")

@@ -244,7 +244,9 @@ def a_cent_for_a_b300() -> tuple[str, list[str]]:
     ]
     cent = offer(b300, 0.01, provider="feed", instance="b300")
     found = builders.rank_of([*MARKET, *honest, cent], RATES | {b300: 8000.0})
-    return at(found.rows[0]), [each.provider for each in found.excluded if "--accept-outliers" in each.reason]
+    return at(found.rows[0]), [
+        each.provider for each in found.excluded if "the setting accept-outliers" in each.reason
+    ]
 
 
 def three_old_cards() -> list[str]:

@@ -220,7 +220,7 @@ def test_filters(options, left):
 
 def test_an_empty_answer_says_which_filter_removed_how_many():
     offers = [offer(H100, 3.0), offer(H100, 4.0), offer(L4, 0.4, kind="historic")]
-    with pytest.raises(MisuseError, match="of 3: --max-usd-per-hour removed 2"):
+    with pytest.raises(MisuseError, match="of 3: the setting max-usd-per-hour removed 2"):
         rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
 
 
@@ -243,16 +243,16 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
         ({"precision": "fp64"}, "--precision 'fp64' is unknown"),
         ({"samples": 5, "epochs": 2}, "--samples contradicts"),
         ({"epochs": 2}, "go together"),
-        ({"deadline_hours": 2}, "--deadline-hours is of a job, and --relative"),
+        ({"deadline_hours": 2}, "--deadline-hours is of a job, and the setting relative"),
         ({"max_usd_per_hour": -1}, "must be at least 0"),
         ({"samples": float("nan")}, "must be a finite number above 0"),
         ({"batch_size": 0}, "must be at least 1"),
-        ({"mix": {"vgg16": 0.5}}, "--mix names its own workloads"),
+        ({"mix": {"vgg16": 0.5}}, "the setting mix names its own workloads"),
         (
             {"workloads": (), "mix": {"vgg16": 0.5, "lstm": 0.3}},
-            "--mix shares sum to 0.8: they must sum to 1",
+            "the setting mix shares sum to 0.8: they must sum to 1",
         ),
-        ({"relative": True, "samples": 1e6}, "--relative ranks without a job"),
+        ({"relative": True, "samples": 1e6}, "the setting relative ranks without a job"),
         ({"samples": 1e6, "budget_usd": 0}, "--budget-usd 0 must be above 0"),
         ({"samples": 1e6, "deadline_hours": -2}, "--deadline-hours -2 must be above 0"),
         ({"epochs": 90, "workloads": ("resnet50",)}, "samples = epochs x dataset size"),

@@ -40,6 +40,45 @@ def test_spot_losses_reach_the_order_of_a_job():
     assert kept.rows[0].offer.pricing is Pricing.SPOT
 
 
+def test_a_data_set_is_sent_before_the_first_step_and_nobody_knows_how_fast():
+    """45 GB at 100 Mbit/s are 3,600 s: one hour more of what is rented, half or twice of it in nine of ten cases."""
+    given = {"samples": 3000 * 3600 * 5.0, "startup_minutes": 0}
+    (known,) = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given).rows
+    ranking = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given, dataset_gb=45)
+    (sent,) = ranking.rows
+    assert (known.hours.value, sent.hours.value) == (pytest.approx(5), pytest.approx(6))
+    assert sent.cost_usd.value == pytest.approx(12)
+    assert 1.3 < sent.hours.high - 6 < 1.6  # an hour of the speed and one of the sending, as squares add up
+    assert any(
+        "60 minutes before the first step" in note and "sending 45 GB" in note for note in ranking.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        (("lium",), [("aws", H100), ("aws", L4)]),
+        (("AWS",), [("lium", H100)]),
+        (("h100",), [("aws", L4)]),
+        (("lium", "l4"), [("aws", H100)]),
+    ],
+)
+def test_a_provider_or_a_gpu_is_excluded_by_name(names, left):
+    offers = [
+        offer(H100, 2.0, provider="lium"),
+        offer(H100, 2.1, provider="aws"),
+        offer(L4, 1.0, provider="aws"),
+    ]
+    ranking = rank_of(offers, {H100: 3000.0, L4: 500.0}, excluded=names)
+    assert [(row.offer.provider, row.offer.gpu_key) for row in ranking.rows] == left
+    assert {each.rule for each in ranking.excluded} == {"--exclude"}
+
+
+def test_a_name_that_excludes_nothing_is_refused_with_the_nearest():
+    with pytest.raises(MisuseError, match="unknown provider or GPU 'limu'; nearest known: lium"):
+        rank_of([offer(H100, 2.0, provider="lium")], {H100: 3000.0}, excluded=("limu",))
+
+
 def test_without_a_job_lost_work_is_lost_throughput():
     """3,000 / 1.25 = 2,400/s: a dollar buys 3600 x 2400 / 1.00 = 8.64 M of spot, 3600 x 3000 / 1.20 = 9.0 M."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.2)]
@@ -137,7 +176,7 @@ def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
 
 @pytest.mark.parametrize("lost", [10, 20, float("inf"), -0.1])
 def test_a_share_of_lost_work_lies_below_ten_so_that_a_percentage_is_refused(lost):
-    with pytest.raises(MisuseError, match="--spot-lost") as caught:
+    with pytest.raises(MisuseError, match="the setting spot-lost") as caught:
         rank_of([offer(H100)], {H100: 1.0}, spot=True, spot_lost=lost)
     assert "\n" not in str(caught.value)
 

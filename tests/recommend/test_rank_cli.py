@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from command import settings
 
 from gpubench import rank
 from gpubench.cli.app import main
@@ -60,7 +61,8 @@ def test_json_on_stdout_and_nothing_else(gpubench):
         assert row["total_usd"] == pytest.approx(row["cost_usd"] + 2 * row["hours"])
     assert document["hour_worth_usd"] == 2
     assert document["job"]["words"] == "24 h of one A100 SXM4 80GB"
-    relative = json.loads(gpubench("vgg16", "--relative", "--json").stdout)
+    with settings(relative=True):
+        relative = json.loads(gpubench("vgg16", "--json").stdout)
     assert_in_order(relative["rows"][::-1], "samples_per_usd")
     assert (relative["question"]["sort"], relative["job"]) == ("value", None)
     assert document["question"]["workloads"] == ["vgg16"]
@@ -73,8 +75,9 @@ def test_json_on_stdout_and_nothing_else(gpubench):
 
 
 def test_a_job_on_the_shipped_prices_is_in_order_of_its_cost_with_lost_spot_work(gpubench):
-    options = ("--spot", "--spot-lost", "0.9", "--samples", "1e8", "--startup-minutes", "10")
-    document = json.loads(gpubench("resnet50", *options, "--sort", "cost", "--json").stdout)
+    options = ("--spot", "--samples", "1e8", "--sort", "cost")
+    with settings(spot_lost=0.9, startup_minutes=10):
+        document = json.loads(gpubench("resnet50", *options, "--json").stdout)
     rows = document["rows"]
     assert document["question"]["sort"] == "cost"
     assert_in_order(rows, "cost_usd")
@@ -114,7 +117,7 @@ def test_the_table_fits_the_terminal(gpubench, columns):
         (),
         ("resnet50", "--spot"),
         ("--gpu", "rtx pro 6000"),
-        ("vgg16", "--max-purchase-usd", "3000", "--jobs-per-month", "4"),
+        ("vgg16", "--max-purchase-usd", "3000"),
     ],
     ids=" ".join,
 )
@@ -144,8 +147,8 @@ def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     elsewhere = first.also_at[0]
     assert elsewhere.offer.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
-    assert f"--all-offers lists all {len(ranking.rows)}" in " ".join(shown.split())
-    every = gpubench("vgg16", "--limit", "40", "--all-offers", COLUMNS="120").stdout
+    assert f"--table --explain lists all {len(ranking.rows)}" in " ".join(shown.split())
+    every = gpubench("vgg16", "--limit", "40", "--table", "--explain", COLUMNS="120").stdout
     assert every.partition("───\n")[2].count(f"{gpus(first.offer.gpu_key, first.offer.gpu_count)} ") > 1
     assert "One row" not in every
 
@@ -316,23 +319,28 @@ def test_next_to_no_work_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--gpu", "h1000"], "unknown GPU 'h1000'"),
         (["--provider", "awz"], "unknown provider 'awz'; nearest known: aws"),
         (["vgg61"], "vgg16"),
-        (["--max-usd-per-hour", "0.01"], "--max-usd-per-hour removed"),
         (["--batch-size", "many"], "neither a whole number nor max"),
-        (["--mix", "vgg16"], "is not WORKLOAD=SHARE"),
-        (["--deadline-hours", "3", "--relative"], "--relative"),
-        (["--reference", "gtx 9999"], "unknown GPU 'gtx 9999'"),
-        (["--rent", "--buy"], "--rent contradicts --buy"),
+        (["--rent", "--buy"], "gpubench rank has no --rent any more: leave it out"),
+        (["--tax", "0.19"], "gpubench rank has no --tax any more: set tax in gpubench.toml"),
+        (["--tax=0.19"], "gpubench rank has no --tax any more: set tax in gpubench.toml"),
+        (
+            ["--weight-type", "int8"],
+            "gpubench rank has no --weight-type any more: use --recipe weight-type=VALUE",
+        ),
+        (
+            ["llama_1b", "--recipe", "loss-chunks"],
+            "--recipe 'loss-chunks' is not KEY=VALUE, with a key of weight-type",
+        ),
+        (["llama_1b", "--recipe", "chunks=2"], "--recipe 'chunks=2' is not KEY=VALUE"),
+        (["llama_1b", "--recipe", "loss-chunks=0"], "--recipe loss-chunks 0 must be from 1 to 65536"),
+        (["llama_1b", "--recipe", "loss-chunks=2,loss-chunks=4"], "--recipe gives loss-chunks twice"),
         (["--max-latency-ms", "5"], "add --task infer"),
-        (["--utilization", "1.5"], "must lie within 0 to 1"),
         (["--have", "RTX 5090, many USD"], "is not understood"),
         (["--try", "2"], "gpubench rank has no --try any more: save the answer with gpubench rank --json"),
         (["--wheel", "a.whl"], "gpubench rank has no --wheel any more: leave it out"),
-        (["--spot", "--spot-lost", "20"], "--spot-lost 20 must be from 0 to below 10"),
-        (["--spot-lost", "0.2"], "--spot-lost 0.2 is of spot prices: add --spot"),
         (["--limit", "0"], "--limit 0 must be at least 1"),
         (["--limit", "0", "--json"], "--limit 0 must be at least 1"),
         (["--samples", "inf"], "--samples inf must be a finite number above 0"),
-        (["--tax", "19"], "--tax 19 is a share and must be below 1: 19 % is 0.19"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
@@ -341,6 +349,67 @@ def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
     assert done.stdout == ""
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_usd_per_hour": 0.01}, "the setting max-usd-per-hour removed"),
+        ({"mix": "vgg16"}, "gpubench.toml: mix part 'vgg16' is not WORKLOAD=SHARE"),
+        ({"relative": True}, "--deadline-hours is of a job, and the setting relative ranks without one"),
+        ({"reference": "gtx 9999"}, "unknown GPU 'gtx 9999'"),
+        ({"utilization": 1.5}, "must lie within 0 to 1"),
+        ({"spot_lost": 20}, "gpubench.toml: spot-lost 20 must be from 0 to below 10"),
+        ({"spot_lost": 0.2}, "the setting spot-lost 0.2 is of spot prices: add --spot"),
+        ({"tax": 19}, "the setting tax 19 is a share and must be below 1: 19 % is 0.19"),
+        ({"tax": "19"}, "gpubench.toml: tax must be a number, not '19' (str)"),
+        ({"slots": 2.5}, "gpubench.toml: slots must be a whole number, not 2.5 (float)"),
+        ({"txa": 0.19}, "unknown setting in gpubench.toml 'txa'; nearest known: tax"),
+        ({"samples": 5}, "unknown setting in gpubench.toml 'samples'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_one_line_and_exit_2(gpubench, given, message):
+    with settings(**given):
+        done = gpubench("vgg16", "--deadline-hours", "3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "tax"),
+    [
+        ("gpubench.toml", "tax = 0.19\nseed = 3\n", 0.19),
+        ("pyproject.toml", "[tool.gpubench]\ntax = 0.07\n", 0.07),
+        ("pyproject.toml", "[tool.other]\ntax = 0.07\n", None),
+    ],
+)
+def test_settings_count_and_are_said_last(gpubench, file, text, tax):
+    with settings() as folder:
+        (folder / file).write_text(text)
+        told = gpubench("vgg16").stdout.splitlines()[-1]
+        document = json.loads(gpubench("vgg16", "--json", "--brief").stdout)
+    said = f"Set in gpubench.toml or pyproject.toml of this folder: tax = {tax}."
+    assert (told == said) == (tax is not None)
+    assert document["settings"] == ([] if tax is None else [f"tax = {tax}"])
+    assert document["question"]["tax"] == (tax or 0)
+
+
+def test_the_file_of_gpubench_stands_before_that_of_the_project_and_a_broken_one_is_named(gpubench):
+    with settings() as folder:
+        (folder / "pyproject.toml").write_text("[tool.gpubench]\ntax = 0.07\n")
+        (folder / "gpubench.toml").write_text("pue = 1.2\n")
+        assert json.loads(gpubench("vgg16", "--json", "--brief").stdout)["settings"] == ["pue = 1.2"]
+        (folder / "gpubench.toml").write_text("pue = \n")
+        done = gpubench("vgg16")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpubench: gpubench.toml is no TOML: ")
+
+
+def test_a_folder_of_settings_leaves_python_alone():
+    with settings(tax=0.19):
+        assert rank("vgg16", limit=1, draws=50).question["tax"] == 0
 
 
 def test_the_next_step_is_true_with_and_without_a_gpu(gpubench):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from command import settings
 
 import gpubench
 from gpubench.cli.app import app
@@ -27,18 +28,19 @@ AS_OF = date(2026, 11, 20)
 
 
 @cache
-def ask(*words: str) -> dict[str, Any]:
-    """The JSON of a question."""
-    done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
+def ask(*words: str, **given: Any) -> dict[str, Any]:
+    """The JSON of a question, under settings."""
+    with settings(**given):
+        done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 @cache
-def answer(*words: str) -> Ranking:
+def answer(*words: str, **given: Any) -> Ranking:
     """The ranking behind the JSON of a question, for what the document has no place for."""
     kept: list[Ranking] = []
-    with pytest.MonkeyPatch.context() as patch:
+    with settings(**given), pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpubench.recommend.rank.document", lambda ranking, _: kept.append(ranking) or {})
         done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
     assert done.exit_code == 0, done.output
@@ -171,14 +173,14 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
     named = ["--gpu", "v100,h100,rtx"]
     every = [row.offer for row in answer("--spot", *named).rows]
     assert silent <= {(each.provider, each.instance) for each in every if UNSTATED_NOTE in (each.note or "")}
-    linked = ask("--nvlink", "--spot", *named)["rows"]
+    linked = ask("--spot", *named, nvlink=True)["rows"]
     assert all(load_specs()[row["gpu_key"]].is_linked for row in linked)
     assert not silent & {(row["provider"], row["instance"]) for row in linked}
 
 
 def test_so_many_jobs_a_month_take_so_many_machines():
     """N x hours of a job / 730 on each; what one machine does not do is left out, with how many would."""
-    found = answer("--buy", "--line", "geforce", "--jobs-per-month", "25")
+    found = answer("--buy", line="geforce", jobs_per_month=25)
     hours = {
         (row.offer.instance, row.offer.gpu_key, row.offer.gpu_count): row.hours.value for row in found.rows
     }
@@ -187,8 +189,8 @@ def test_so_many_jobs_a_month_take_so_many_machines():
         use = 25 * hours[each.instance, each.gpu_key, each.gpu_count] / 730
         assert each.utilization == pytest.approx(use)
         assert use <= 1
-    asked = ["rank", "--buy", "--jobs-per-month", "600", "--as-of", AS_OF.isoformat()]
-    with pytest.raises(MisuseError, match=r"600 jobs .* \d+ such machines"):
+    asked = ["rank", "--buy", "--as-of", AS_OF.isoformat()]
+    with settings(jobs_per_month=600), pytest.raises(MisuseError, match=r"600 jobs .* \d+ such machines"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
@@ -210,9 +212,9 @@ def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
 def test_what_owning_assumes_is_listed_beside_rent():
     """The host, its power, life, resale and tariff are ours until somebody gives them."""
 
-    def assumed(*words):
+    def assumed(**given):
         return " ".join(
-            note for note in answer("resnet50", *words).notes if note.startswith("Best to own assumes")
+            note for note in answer("resnet50", **given).notes if note.startswith("Best to own assumes")
         )
 
     for words in (
@@ -223,8 +225,8 @@ def test_what_owning_assumes_is_listed_beside_rent():
         "150 W",
     ):
         assert words in assumed()
-    assert "a life" not in assumed("--years", "3")
-    assert "a kWh" not in assumed("--tariff", "0.2")
+    assert "a life" not in assumed(years=3)
+    assert "a kWh" not in assumed(tariff=0.2)
 
 
 def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
@@ -237,13 +239,13 @@ def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
 def test_who_rules_out_less_never_pays_more():
     """Whatever the prices: the first row of a wider choice is worth no less, and of one choice it is the best."""
 
-    def least(*words):
-        rows = ask(*words)["rows"]
+    def least(*words, **given):
+        rows = ask(*words, **given)["rows"]
         assert_in_order(rows, "total_usd")
         return rows[0]["total_usd"]
 
     assert least("--spot") <= least()
-    assert least("--spot") <= least("--nvlink", "--spot")
+    assert least("--spot") <= least("--spot", nvlink=True)
     assert least("resnet50", "--spot")
 
 
@@ -263,10 +265,8 @@ def test_a_filter_moves_no_figure_of_what_it_leaves():
 
 def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
     """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
-    extras = ("--startup-minutes", "20", "--billing-minutes", "60", "--storage-usd-per-month", "100")
-    rows = ask("vgg16", "--samples", "1e8", *extras, "--egress-usd", "12", "--tax", "0.19", "--limit", "400")[
-        "rows"
-    ]
+    extras = {"startup_minutes": 20, "billing_minutes": 60, "storage_usd_per_month": 100}
+    rows = ask("vgg16", "--samples", "1e8", "--limit", "400", egress_usd=12, tax=0.19, **extras)["rows"]
     assert len(rows) > 100
     for row in rows:
         hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 3
@@ -281,17 +281,17 @@ def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to(
 def test_a_quote_is_held_against_the_cheapest_rent_of_its_job():
     """5,300 USD, 30 % resale, 3 years at 60 %: 3,710 / 15,768 h, and 850 W at 0.30: the rest is the rent's own."""
     quote = "2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 350 W, 0.30 USD/kWh"
-    asked = (
-        *("vgg16", "--samples", "1e8", "--have", quote, "--tax", "0.19"),
-        *("--egress-usd", "4", "--limit", "400"),
+    asked, given = (
+        ("vgg16", "--samples", "1e8", "--have", quote, "--limit", "400"),
+        {"tax": 0.19, "egress_usd": 4},
     )
-    rows = ask(*asked)["rows"]
+    rows = ask(*asked, **given)["rows"]
     (own,) = (row for row in rows if row["pricing"] == "owned")
     running = 0.850 * 0.30
     assert own["price_usd_per_hour"] == pytest.approx(3710 / 15768 + running, rel=1e-3)
     assert own["cost_usd"] == pytest.approx(own["hours"] * own["price_usd_per_hour"] * 1.19, rel=1e-4)
     rent = min(row["cost_usd"] for row in rows if row["pricing"] == "on_demand")
-    (weighed,) = (e for e in answer(*asked).buy_or_rent if e.against_pricing is Pricing.ON_DEMAND)
+    (weighed,) = (e for e in answer(*asked, **given).buy_or_rent if e.against_pricing is Pricing.ON_DEMAND)
     an_hour = rent / 1.19 / own["hours"]
     assert weighed.equivalent_usd_per_hour == pytest.approx(an_hour, rel=1e-4)
     assert weighed.break_even_hours == pytest.approx(3710 / (an_hour - running), rel=1e-3)

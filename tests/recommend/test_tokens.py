@@ -156,7 +156,7 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_is_held_against(caps
 
     asked = ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50"]
     monkeypatch.setenv("COLUMNS", "700")
-    monkeypatch.setattr(sys, "argv", [*asked, "--all-offers"])
+    monkeypatch.setattr(sys, "argv", [*asked, "--table", "--explain"])
     with pytest.raises(SystemExit):
         main()
     shown = capsys.readouterr().out
@@ -199,7 +199,7 @@ def test_fp8_is_ranked_where_it_was_measured_and_else_refused_with_the_run_that_
         "--workload": "llama_1b",
         "--precision": "fp8",
         "--execution": "graph",
-        "--checkpointing": "full",
+        "--recipe": "checkpointing=full",
     }
     assert asked.items() <= dict(zip(command[::2], command[1::2], strict=True)).items()
     with pytest.raises(

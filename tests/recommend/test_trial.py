@@ -13,7 +13,7 @@ import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import RANKING_SCHEMA, Pricing
-from gpubench.options import request_from, words_of
+from gpubench.options import options_of, request_from, words_of
 from gpubench.recommend import trial
 from gpubench.recommend.rank import document
 from gpubench.recommend.request import Range, RankRequest
@@ -85,7 +85,7 @@ def ranking():
 def answered(folder: Path, ranking, request: RankRequest = VGG16) -> Path:
     """Return a file with what ``gpubench rank --json`` prints of a ranking."""
     path = folder / "answer.json"
-    path.write_bytes(msgspec.json.encode(document(ranking, request.question), enc_hook=str))
+    path.write_bytes(msgspec.json.encode(document(ranking, request), enc_hook=str))
     return path
 
 
@@ -344,6 +344,7 @@ def test_no_run_is_fetched_of_what_gpubench_does_not_measure(tmp_path):
     task, script, _ = written(tmp_path, ranking(), RankRequest(workloads=("llama-3.1-8b",), trainable="lora"))
     assert (tmp_path / "tasks" / "work" / "train.py").exists()
     assert "train.py" in task["run"]
+    assert task["resources"]["disk_size"] == 64 + 16
     assert "results add" not in script
     assert "rsync" not in script
     assert script.rstrip().endswith("sky down --yes gpubench-gcp-1x-l4")
@@ -389,6 +390,7 @@ def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_whe
 
 REQUESTS = [
     RankRequest(),
+    RankRequest(workloads=("llama_1b",), checkpointing="full", loss_chunks=8),
     RankRequest(mix={"vgg16": 0.25, "./a model.py": 0.75}, batch_size="max", tax=0.19),
     RankRequest(workloads=("a", "b"), batch_size=7, resale=Range.of(0.00001), tariff=Range(0.1, 0.1, 0.3)),
     RankRequest(rent_or_buy="buy", own=("2x RTX 4090, 3800 USD",), nvlink=True, limit=3, count=2),
@@ -414,7 +416,7 @@ def test_the_script_asks_the_same_question_again(tmp_path):
     assert shlex.split(add)[-4:-2] == ["--results", "my results"]
     program, verb, *words = shlex.split(again)
     assert (program, verb) == ("gpubench", "rank")
-    assert msgspec.structs.replace(parsed(words), asked=()) == request
+    assert msgspec.structs.replace(parsed(words), asked=()) == typed(request)
 
 
 def parsed(words):
@@ -434,17 +436,26 @@ def parsed(words):
     return seen[0]
 
 
+def typed(request_):
+    """Return what can be typed of a request: settings and what Python alone takes are as nobody set them."""
+    usual = {
+        each.field: each.initial for each in options_of(RankRequest) if each.way in {"setting", "python"}
+    }
+    usual.pop("rent_or_buy") if request_.rent_or_buy == "buy" else usual.update(rent_or_buy=None)
+    return msgspec.structs.replace(request_, **usual)
+
+
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_the_words_of_a_request_make_the_same_request(request_):
+def test_the_words_of_a_request_make_the_same_request_where_nothing_is_set(request_):
     again = parsed(list(words_of(request_)))
-    assert msgspec.structs.replace(again, asked=()) == request_
+    assert msgspec.structs.replace(again, asked=()) == typed(request_)
     assert parsed(list(words_of(again))) == again
 
 
 def test_a_default_that_was_asked_for_is_asked_for_again():
-    asked = parsed(["--years", "3", "--samples", "1e6"])
-    assert words_of(asked) == ("--samples", "1000000", "--years", "3")
-    assert asked.question == {"samples": 1e6, "years": 3.0}
+    asked = parsed(["--sort", "value", "--samples", "1e6"])
+    assert words_of(asked) == ("--samples", "1000000", "--sort", "value")
+    assert asked.question == {"samples": 1e6, "sort": "value"}
 
 
 # --- the measurement --------------------------------------------------------------------------------------

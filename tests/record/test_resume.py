@@ -111,7 +111,7 @@ def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut
 
 def test_what_was_found_before_stays_found_and_new_settings_are_noted(cut_off, tmp_path, scripted):
     scripted(cut_off.measurements[0])
-    run = session.execute(prepared(cut_off, tmp_path, time_limit_s=60.0, allow_shared=True)).run
+    run = session.execute(prepared(cut_off, tmp_path, time_limit_s=60.0, allow=("shared",))).run
     assert SHARED in run.findings
     assert (run.settings.time_limit_s, run.settings.allow_shared) == (60.0, True)
     assert len(run.measurements) == 3
@@ -168,9 +168,8 @@ def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):
 @pytest.mark.parametrize(
     "option",
     [
-        ("--micro-only",),
-        ("--no-micro",),
-        ("--seed", "0"),
+        ("--micro", "only"),
+        ("--micro", "none"),
         ("--task", "train"),
         ("--gpus", "1"),
         ("--quick",),
@@ -184,7 +183,7 @@ def test_an_option_that_would_be_ignored_is_refused_by_name(option, tmp_path):
 
 
 def test_what_goes_with_a_resume_passes(tmp_path):
-    options = ("--device", "cpu", "--time-limit", "9", "--allow-shared", "--workload", "a.py", "--json")
+    options = ("--device", "cpu", "--time-limit", "9", "--allow", "shared", "--workload", "a.py", "--json")
     done = CliRunner().invoke(app, ["run", "--resume", "latest", *options, "--results", str(tmp_path)])
     assert "no run 'latest'" in str(done.exception)
 

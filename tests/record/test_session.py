@@ -26,7 +26,7 @@ from gpubench.session import resume, session
 MODEL = own_net('raise ValueError("mine")')
 
 
-SHORT = ("--device", "cpu", "--no-micro", "--precision", "fp32", "--batch-size", "8")
+SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
 """Where the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
 PROGRAM = """
@@ -274,7 +274,7 @@ def test_a_run_goes_on_with_its_settings(planned_run):
     assert (again(run).micro, again(run).allow_throttled) == ("none", False)
     asked = msgspec.structs.replace(run, settings=Settings(allow_throttled=True, micro="also"))
     assert (again(asked).micro, again(asked).allow_throttled) == ("also", True)
-    assert again(run, allow_throttled=True).allow_throttled
+    assert again(run, allow=("throttled",)).allow_throttled
     limited = msgspec.structs.replace(run, settings=Settings(time_limit_s=90.0, allow_shared=True))
     assert again(limited).time_limit_s == 90.0
     assert again(limited, time_limit_s=30.0).time_limit_s == 30.0

@@ -38,7 +38,7 @@ from gpubench.cli.app import main
 main()
 """
 CASES = ("cnn", "lstm")  # in fp32, which every processor has
-NEW = ("run", *CASES, "--quick", "--no-micro", "--precision", "fp32")
+NEW = ("run", *CASES, "--quick", "--micro", "none", "--precision", "fp32")
 AGAIN = ("run", "--resume", "latest")
 
 
@@ -210,7 +210,7 @@ def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(write
 
 def test_a_killed_writer_has_stored_every_launch_that_it_told(writers):
     """The file is replaced after each launch, and the launch is told when that is done."""
-    process = writers.start("run", "cnn", "--publish", "--no-micro", "--precision", "fp32")
+    process = writers.start("run", "cnn", "--publish", "--micro", "none", "--precision", "fp32")
     lines = [process.stderr.readline()]
     while told_in(lines) < 2:  # of five
         assert lines[-1], "it ended before its second launch"

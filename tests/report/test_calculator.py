@@ -22,7 +22,7 @@ from gpubench.labels import offer_name
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import write_run
-from gpubench.report.calculator import calculator
+from gpubench.report.calculator import _filters, calculator
 from gpubench.report.page import report
 
 from . import samples
@@ -228,6 +228,11 @@ def test_a_change_is_answered_at_once_and_stands_in_the_address(opened):
     assert three(page) != before
     again = opened("#" + page.url.partition("#")[2])
     assert three(again) == three(page)
+
+
+def test_the_command_of_the_page_leaves_settings_to_their_file():
+    asked = RankRequest(samples=1e6, tax=0.19, count=2, checkpointing="full", nvlink=True, draws=50)
+    assert _filters(asked) == ["--count", "2", "--recipe", "checkpointing=full"]
 
 
 def test_the_command_of_the_page_gives_its_answer(opened, path):

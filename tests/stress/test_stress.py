@@ -49,7 +49,7 @@ session.MODULE = "scripted_child"
 from gpubench.__main__ import main
 main()
 """
-NEW = ("run", "cnn", "--no-micro", "--device", "cpu", "--publish")
+NEW = ("run", "cnn", "--micro", "none", "--device", "cpu", "--publish")
 AGAIN = ("run", "--resume", "latest", "--device", "cpu")
 TRACED = """
 import time, torch

@@ -33,7 +33,7 @@ CALLS = (*FILES, *DESCRIPTORS, "pipe", "fork")
 SHORT = {"add": FILES, "resume": ("pipe", "fork"), "mend": ("write", "fsync", "rename")}
 """Of a short form: what files need, what children need, and what writes in place of a damaged file."""
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
-RUN = ("run", "cnn", "lstm", "--no-micro", "--device", "cpu", "--precision", "fp32", "--json")
+RUN = ("run", "cnn", "lstm", "--micro", "none", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {
     "add": ("results", "add", "{place}/theirs.json"),
     "list": ("results", "list"),

@@ -878,6 +878,30 @@ MUTANTS = (
         misleads="as above",
         killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",
     ),
+    Mutant(
+        name="what a step spilled into the memory of the host is not said",
+        file=f"{MEASURE}launch.py",
+        old="        if self.spilled_bytes:\n",
+        new="        if False:\n",
+        misleads="the pace of the host's memory is sold as the card's",
+        killer="test_batch_search.py::test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits",
+    ),
+    Mutant(
+        name="a batch that spilled fits",
+        file=CASE,
+        old="        if seen.spilled_bytes:\n",
+        new="        if False:\n",
+        misleads="a batch is called the largest that fits, and most of it does not lie on the card",
+        killer="test_batch_search.py::test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits",
+    ),
+    Mutant(
+        name="the check of a card takes no control of fp32",
+        file=f"{MEASURE}proofs.py",
+        old="control = context.control().errors if precision is Precision.FP32 else {}\n",
+        new="control: dict[str, float] = {}\n",
+        misleads="a card is confirmed by a proof that cannot fail on it",
+        killer="test_proofs.py::test_the_proof_of_fp32_carries_what_shows_that_it_can_fail",
+    ),
 )
 
 TABLE = Table(mutants=MUTANTS, folder="tests/strict_cuda", least_killed=95)

@@ -12,8 +12,9 @@ from torch import nn
 from gpubench.measure import batch_search, worker
 from gpubench.measure.batch_search import Trials, largest_that_fits
 from gpubench.measure.case import try_batch
+from gpubench.measure.hardware import Hardware
 from gpubench.measure.messages import Ready, Setup, TryBatch
-from gpubench.models import Execution, Status
+from gpubench.models import Execution, Finding, FindingKind, Status
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Fault, Machine
@@ -121,3 +122,18 @@ def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, proce
     with Trials("own", case, gpu.profile) as trials:
         assert [trials.fits(batch) for batch in (8, 4, 2)] == [False, True, True]
     assert len(processes) == 2
+
+
+def test_a_step_that_spills_into_the_memory_of_the_host_is_said_and_is_no_batch_that_fits(gpu, monkeypatch):
+    """As drivers on Windows and WSL do in place of refusing; no such machine was at hand."""
+    case = gpu.case("cnn", batch_size=8)
+    assert spilled(gpu.measure("cnn", batch_size=8)) == []
+    monkeypatch.setattr(Hardware, "memory_bytes", lambda self: 2**20)
+    assert len(spilled(gpu.measure("cnn", batch_size=8))) == 1
+    tried = try_batch(TryBatch(reference="cnn", case=case), gpu.desk)
+    assert tried.status is Status.OUT_OF_MEMORY
+    assert "host's memory" in tried.reason
+
+
+def spilled(done) -> list[Finding]:
+    return [found for found in done.launch.findings if found.kind is FindingKind.MEMORY_SPILLED]

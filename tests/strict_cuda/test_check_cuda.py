@@ -15,12 +15,10 @@ import pytest
 from nvml.script import Fault, change, load_dump
 from patience import Stopwatch
 
-from gpubench.cuda_check import cases, parts
+from gpubench.cuda_check import cases
 from gpubench.cuda_check import run as cuda_check
-from gpubench.cuda_check.bench import PHASE_LIMITS_S
 from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
-from gpubench.cuda_check.parts import Amounts
-from gpubench.cuda_check.run import check_cuda
+from gpubench.cuda_check.run import PHASE_LIMITS_S, STEPS, Amounts, check_cuda
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import NoDeviceError
 from gpubench.models import PartState, Status
@@ -52,7 +50,7 @@ def ends(made) -> dict[str, PartState]:
 
 
 def only(monkeypatch, *names: str) -> None:
-    monkeypatch.setattr(cuda_check, "STEPS", {name: parts.STEPS[name] for name in names})
+    monkeypatch.setattr(cuda_check, "STEPS", {name: STEPS[name] for name in names})
 
 
 @pytest.mark.slow
@@ -300,7 +298,7 @@ def test_gpus_that_somebody_computes_on_are_left_alone(inside_gpu, tmp_path, mon
 def test_a_row_of_the_quick_run_that_hangs_fails_and_costs_that_row(inside_gpu, tmp_path, monkeypatch):
     device = inside_gpu()
     only(monkeypatch, "quick")
-    monkeypatch.setattr(parts, "ROUND_SILENCE_S", 2.0)
+    monkeypatch.setattr(cuda_check, "ROUND_SILENCE_S", 2.0)
     monkeypatch.setenv("AILING", json.dumps({"lstm amp-bf16 graph batch 512": "hang timed"}))
     made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")
     rows = {m.case.label: m for m in made.quick.measurements}

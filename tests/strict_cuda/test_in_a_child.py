@@ -48,6 +48,35 @@ def test_a_torch_for_a_newer_cuda_than_the_driver_knows_is_refused(gpu_environme
     assert "newer CUDA" in done.stderr
 
 
+def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environment, tmp_path):
+    """As in a container that was given CUDA and not NVML; the remark says why, and the run that it had none."""
+    environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch saw it on one
+    del environment["LD_LIBRARY_PATH"]
+    asked = [
+        "run",
+        "--quick",
+        "--device",
+        "cuda",
+        "cnn",
+        "--precision",
+        "fp32",
+        "--no-micro",
+        "--json",
+        "--results",
+    ]
+    done = gpubench(environment, *asked, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "NVIDIA H200 is timed without telemetry" in done.stderr
+    document = json.loads(done.stdout)
+    assert document["device"]["gpu_key"] == "nvidia-h200-sxm-141gb"
+    assert document["device"]["unavailable"]["driver_version"].endswith("torch alone tells of this GPU")
+    assert "NO_TELEMETRY" in {finding["kind"] for finding in document["findings"]}
+    assert {row["status"] for row in document["measurements"]} == {"ok"}
+    assert document["measurements"][0]["launches"][0]["control_errors"].keys() == {"matmul", "conv"}
+    other = gpubench(environment, "run", "--quick", "--device", "cuda:1", "cnn")
+    assert other.returncode == 3
+
+
 def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
     device = inside_gpu()
     made = plan(

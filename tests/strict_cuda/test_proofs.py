@@ -13,8 +13,9 @@ import pytest
 import torch
 from cuda_check.builders import check
 
+from gpubench.cuda_check.cases import waiting_case
 from gpubench.cuda_check.judge import judge
-from gpubench.cuda_check.parts import WAITING, _waiting_case
+from gpubench.cuda_check.run import WAITING
 from gpubench.measure import execution, proofs
 from gpubench.measure.case import try_batch
 from gpubench.measure.hardware import Hardware
@@ -81,6 +82,16 @@ def state_of(made: CudaCheck, part: str, words: str) -> str:
 def test_every_precision_of_a_sound_device_is_as_exact_as_it_should_be(proven, precision):
     made = proven("precision", precision=precision)
     assert states(made, "precision")[f"{precision} against float64"] == "ok"
+
+
+def test_the_proof_of_fp32_carries_what_shows_that_it_can_fail(proven):
+    made = proven("precision", precision=Precision.FP32)
+    controls = made.precisions[0].control_errors
+    assert controls.keys() == made.precisions[0].errors.keys() == {"matmul", "conv", "rnn"}
+    assert min(controls.values()) > 1e-4
+    blind = proven("precision", Machine(cost=lambda name: KERNEL_S, tf32="never"), precision=Precision.FP32)
+    assert set(states(blind, "precision").values()) == {"ok", "undecided"}
+    assert proven("precision", precision=Precision.AMP_BF16).precisions[0].control_errors == {}
 
 
 def test_tf32_that_is_in_force_whatever_the_switches_say_is_seen(proven):
@@ -257,7 +268,7 @@ def test_a_device_without_telemetry_has_no_cost_of_it(loaded):
 
 
 def waiting(gpu) -> CudaCheck:
-    case = _waiting_case(gpu.case("cnn", precision=Precision.AMP_BF16))
+    case = waiting_case(Precision.AMP_BF16)
     gpu.desk.tasks.clear()
     done = try_batch(TryBatch(reference=WAITING, case=case), gpu.desk)
     row = CaseRow(

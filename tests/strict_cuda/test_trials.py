@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.cuda_check.parts import AMOUNTS
+from gpubench.cuda_check.run import AMOUNTS
 from gpubench.executions import OF_TORCH
 from gpubench.measure import guards, proofs
 from gpubench.measure.case import try_batch

@@ -8,14 +8,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gpubench import memory
 from gpubench.cli.app import main
 from gpubench.decoders import Decoder, find_decoder, load_decoders
 from gpubench.discovery import load_workload, workload_names
@@ -32,6 +31,7 @@ from gpubench.profile import load_profiles
 from gpubench.profile.decoder_step import USUAL, profile_at
 from gpubench.profile.trace import trace_workload
 from gpubench.recipes import ADAPTER_BASES
+from gpubench.units import GIB
 
 COUNTED_WITHIN = 5e-4
 """The table rounds to 0.1 million; of GPT-J, Phi and OLMo 2 its counts leave out the bias of the head, or norms."""
@@ -135,11 +135,19 @@ def test_the_closed_form_is_what_a_trace_of_the_model_reads(traced: WorkloadProf
         assert _totals(told)[kind][0] == pytest.approx(count, rel=0.03)
         assert _totals(told)[kind][1] == pytest.approx(moved, rel=0.01)
     mine, theirs = told.memory[0], traced.memory[0]
-    for field in ("weights_bytes", "trained_bytes", "optimizer_bytes"):
+    assert mine.weights_bytes - _upcast(alias, recipe) == pytest.approx(theirs.weights_bytes, rel=1e-4)
+    for field in ("trained_bytes", "optimizer_bytes"):
         assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-4)
     # its norms are one kernel each, those of transformers are not and keep more
     for told_bytes, traced_bytes in zip(_peaks(mine), _peaks(theirs), strict=True):
-        assert -0.01 <= told_bytes / traced_bytes - 1 <= 0.06
+        assert -0.01 <= (told_bytes - _upcast(alias, recipe)) / traced_bytes - 1 <= 0.06
+
+
+def _upcast(alias: str, recipe: Recipe) -> float:
+    """What PEFT casts to float32 beside a base in 4 bits, which gpubench's own workloads leave as it is."""
+    row = decoder(alias)
+    tables = row.embedding_parameters * (1 if row.tied else 2)
+    return 2.0 * tables if recipe.weight_type is WeightType.NF4 else 0.0
 
 
 def _small(name: str, **changes: Any) -> Decoder:
@@ -175,12 +183,12 @@ HUB = {
     "gemma3_text": ("Gemma3ForCausalLM", _OF_LLAMA, _small("gemma-3-1b"), 0.10),
     "gpt2": ("GPT2LMHeadModel", _OF_GPT2, _small("gpt2", position_rows=256), 0.05),
     "gpt_neox": ("GPTNeoXForCausalLM", _OF_NEOX, _small("pythia-1b"), 0.05),
-    "mixtral": ("MixtralForCausalLM", _MIXED, _small("mixtral-8x7b", **_SPARSE), 0.15),
+    "mixtral": ("MixtralForCausalLM", _MIXED, _small("mixtral-8x7b", **_SPARSE), 0.10),
     "deepseek_v2": (
         "DeepseekV2ForCausalLM",
         _LATENT,
         _small("deepseek-v2-lite", key_value_rank=32, rotary_width=8, shared_width=96, **_SPARSE),
-        0.15,
+        0.10,
     ),
 }
 
@@ -201,7 +209,9 @@ def test_a_family_is_counted_as_transformers_builds_it(
         **fields,
     }
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    recipe = Recipe(weight_type=WeightType.BFLOAT16, trainable=trainable, context_tokens=200)
+    recipe = Recipe(
+        weight_type=WeightType.BFLOAT16, trainable=trainable, context_tokens=200, loss_chunks=8
+    )  # in chunks: a loss at once is told as the trainers of transformers hold it
     traced = trace_workload(load_workload(f"hf:{tmp_path}").at(recipe), 0).profile
     told = profile_at(shape, kind, recipe)
     one_product = kind in {"gpt2", "gpt_neox"}  # for queries, keys and values: fewer adapters
@@ -222,24 +232,28 @@ def test_the_arithmetic_of_experts_is_that_of_those_that_a_token_passes() -> Non
     assert one.parameters > 3 * two.parameters
 
 
-def test_the_loss_at_once_in_4_bits_is_traced_alike() -> None:
-    load_workload("llama_1b")
-    from gpubench_workloads import _llama
-    from gpubench_workloads._decoder_blocks import Sizes
+READ = (
+    ("qwen2.5-0.5b", 1024, 3.30),
+    ("qwen2.5-1.5b", 1024, 4.36),
+    ("qwen2.5-1.5b", 2048, 7.10),
+    ("qwen2.5-1.5b", 4096, 13.56),
+    ("qwen2.5-3b", 1024, 5.54),
+    ("qwen2.5-7b", 1024, 11.23),
+)
+"""QLoRA at batch 1 with transformers, PEFT, TRL and bitsandbytes on an RTX 4080: tokens, reserved GiB.
+DaoyuanLi2816/can-i-finetune-this, docs/rtx4080_baselines.md, MIT; one reading each."""
 
-    sizes = Sizes(vocabulary=2000, width=128, layers=4, heads=8, key_value_heads=2, forward=320)
-    recipe = Recipe(
-        weight_type=WeightType.NF4,
-        trainable=Trainable.QLORA,
-        checkpointing=Checkpointing.FULL,
-        context_tokens=200,
-    )
-    build = partial(_llama.build, sizes=sizes, recipe=recipe)
-    traced = trace_workload(replace(_llama.EIGHT_QLORA, recipe=recipe, build=build), 0).profile
-    told = profile_at(_small("llama-3.1-8b"), "x", recipe)
-    assert told.hardware_flops_per_sample == pytest.approx(traced.hardware_flops_per_sample, rel=0.03)
-    for told_bytes, traced_bytes in zip(_peaks(told.memory[0]), _peaks(traced.memory[0]), strict=True):
-        assert told_bytes == pytest.approx(traced_bytes, rel=0.03)
+
+@pytest.mark.parametrize(("name", "tokens", "reserved_gib"), READ)
+def test_what_a_plain_stack_reserved_lies_in_the_interval(
+    name: str, tokens: int, reserved_gib: float
+) -> None:
+    (told,) = memory(name, gpu="RTX 4080", qlora=True, batch_size=1, execution="eager", context=tokens)
+    figure = told.need.reserved
+    assert figure.low is not None
+    assert figure.high is not None
+    assert figure.low <= reserved_gib * GIB <= figure.high
+    assert figure.value == pytest.approx(reserved_gib * GIB, rel=0.16)
 
 
 def test_every_model_is_told_in_each_way() -> None:
@@ -255,7 +269,8 @@ def _is_told_in_each_way(row: Decoder) -> None:
     ]
     full, lora, qlora = (each.memory[0] for each in told)
     assert full.peak(1).at(1) > lora.peak(1).at(1)
-    assert lora.weights_bytes > qlora.weights_bytes
+    upcast = 2.0 * row.embedding_parameters * (1 if row.tied else 2)
+    assert lora.weights_bytes > qlora.weights_bytes - upcast
     assert full.weights_bytes == 2 * row.counted_parameters
     assert 2 * row.counted_parameters < lora.weights_bytes < 2.1 * row.counted_parameters
     by_way = {step.recipe.checkpointing: step for step in told[1].memory if step.recipe.trainable == "lora"}
@@ -292,6 +307,21 @@ def test_a_name_is_answered_at_once_and_without_torch() -> None:
     assert max(said["times"]) < 3.0  # of CPU, for three questions
     for name, way, *told in said["answers"]:
         assert told == [name] * 3, way
+
+
+def test_the_answer_names_the_model_as_it_was_typed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked, words in (
+        (["Llama 3.1 8B", "--lora", "--samples", "20000"], "for Llama 3.1 8B, 20,000 sequences"),
+        (["memory", "hf:Qwen/Qwen2.5-7B", "--gpu", "L40S"], "hf:Qwen/Qwen2.5-7B bf16"),
+        (["memory", "hf:Qwen/Qwen2.5-7B", "--gpu", "L40S"], "what follows from the shape of the model"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["gpubench", *asked])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        assert words in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

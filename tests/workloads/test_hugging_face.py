@@ -114,7 +114,7 @@ def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_th
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
     (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)
     (card,) = answer.cards
-    (helps,) = [fix for fix in card.fixes if "--loss-chunks 8" in fix.what]
+    (helps,) = [fix for fix in card.fixes if "--recipe loss-chunks=8" in fix.what]
     assert helps.fit.need.basis is MemoryBasis.TRACED
     assert helps.fit.need.allocated.value < answer.need.allocated.value / 2
     (in_chunks,) = memory(config(sizes), gpu="RTX 3060", batch_size=16, loss_chunks=8)

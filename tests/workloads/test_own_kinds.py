@@ -154,7 +154,7 @@ def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
 def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(HEAD + KINDS["view"], encoding="utf-8")
     command = ("--workload", "./mine.py", "--json")
-    quick = ("--device", "cpu", "--no-micro", "--precision", "amp", "--batch-size", "8")
+    quick = ("--device", "cpu", "--micro", "none", "--precision", "amp", "--batch-size", "8")
     program = ("-c", IN_SHORT + WITH_BF16)
     ran = gpubench(None, "run", *quick, *command, cwd=tmp_path, program=program, run=forked_child.run)
     ranked = gpubench(None, "rank", *command, cwd=tmp_path, run=forked_child.run)

@@ -113,7 +113,7 @@ def test_a_bad_file_is_one_clear_line(
         assert Path(named[1]).read_text(encoding="utf-8").strip()
 
 
-RUN = ("run", "--device", "cpu", "--quick", "--precision", "fp32", "--no-micro", "--batch-size", "8")
+RUN = ("run", "--device", "cpu", "--quick", "--precision", "fp32", "--micro", "none", "--batch-size", "8")
 LATE = f"""{HEAD}
 class Net(nn.Linear):
     def forward(self, x):

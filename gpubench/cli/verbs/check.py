@@ -15,7 +15,7 @@ from gpubench.options import Option, Results
 from gpubench.units import count, format_duration, format_limit, plain
 
 if TYPE_CHECKING:
-    from gpubench.cuda_check.judge_proofs import Verdict
+    from gpubench.cuda_check.judge import Verdict
     from gpubench.models import CudaCheck, PartLog
 
 CONFIRMED = "tests/data/confirmed/"
@@ -35,7 +35,6 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[
         Path | None, Option("With --cuda: the file.", short="-o", default="cuda-check-GPU-TORCH.json")
     ] = None
-    device: Annotated[str, Option("With --cuda: cuda, cuda:N, a UUID.")] = "cuda"
     results: Results = None
 
 
@@ -70,20 +69,20 @@ def check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     from gpubench.probe.torch_problems import torch_build
     from gpubench.sections.cuda_check import judged
 
-    profile, remark = select_device(request.device)
+    profile, remark = select_device("cuda")
     if remark is not None:
         say(remark)
     build = torch_build()
     path = request.output or Path(file_name(profile, None if build is None else build.version))
     peers = every_peer(profile)
     how_long = "all of it" if request.full else f"at most {format_limit(cuda_check.LIMIT_S)}"
-    say(f"checking {plain(profile.name or request.device)}, {how_long}; let nothing else use it meanwhile")
+    say(f"checking {plain(profile.name or 'the GPU')}, {how_long}; let nothing else use it meanwhile")
     check = cuda_check.check_cuda(profile, path, peers, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
         as_json,
         lambda: {"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts},
-        lambda: judged(check, verdicts, judge.beside(check)),
+        lambda: judged(check, verdicts),
     )
     if not request.full and not judge.failed(verdicts):
         _say_what_is_left(check)

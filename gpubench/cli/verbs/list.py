@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which list; at most one may be named in place of the workloads."""
 
-    gpus: Annotated[bool, Option("List the GPUs of the specification table instead.")] = False
+    gpus: Annotated[
+        bool,
+        Option(
+            "List the GPUs of the specification table instead, and the processors that nothing is timed on."
+        ),
+    ] = False
     mlperf: Annotated[bool, Option("List published MLPerf Training runs, with today's cost of one.")] = False
-    unmeasured: Annotated[bool, Option("List processors that nothing is timed on, with the reason.")] = False
 
 
 def verb(request: ListRequest, *, as_json: bool) -> None:
     """List the workloads: parameters, work per sample, default batches."""
-    lists = {"gpus": _list_gpus, "mlperf": _list_mlperf, "unmeasured": _list_unmeasured}
+    lists = {"gpus": _list_gpus, "mlperf": _list_mlperf}
     asked = [name for name in lists if getattr(request, name)]
     if len(asked) > 1:
         raise MisuseError(f"--{asked[0]} and --{asked[1]} are two lists: give one of them")
@@ -62,20 +66,18 @@ def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:
     return row
 
 
-def _list_unmeasured(as_json: bool) -> None:
-    from gpubench.probe.probe import UNMEASURED
-    from gpubench.sections.catalog import unmeasured
-
-    answer(as_json, lambda: {"unmeasured": UNMEASURED}, lambda: [unmeasured(UNMEASURED)])
-
-
 def _list_gpus(as_json: bool) -> None:
     from gpubench.offers.hardware import card_prices
-    from gpubench.sections.catalog import specifications
+    from gpubench.probe.probe import UNMEASURED
+    from gpubench.sections.catalog import specifications, unmeasured
     from gpubench.specs import load_specs
 
     specs = tuple(load_specs().values())
-    answer(as_json, lambda: {"gpus": specs, "card_prices": card_prices()}, lambda: [specifications(specs)])
+    answer(
+        as_json,
+        lambda: {"gpus": specs, "card_prices": card_prices(), "unmeasured": UNMEASURED},
+        lambda: [specifications(specs), unmeasured(UNMEASURED)],
+    )
 
 
 def _list_mlperf(as_json: bool) -> None:

@@ -40,7 +40,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
         say(dated.clock)
     if len(rows) > SHOWN_OFFERS:
         say(f"the {SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or take --json")
-    _say_summary(rows, table)
+    _say_summary(rows, table, explain=request.explain)
     if not rows:
         say("no offer passes all of these options: relax one of them")
 
@@ -136,8 +136,13 @@ def _say_source(name: str, source: SourceOffers) -> None:
         say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
 
 
-def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
-    """Say how many rows were not used and why, one line a reason."""
+def _say_set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> None:
+    """Say how many rows were not used and why: one line a reason, else one a row."""
+    if explain:
+        say(f"set aside: {len(set_aside)}")
+        for row, reason in set_aside:
+            say(f"  {row}: {reason}")
+        return
     rows: dict[str, list[str]] = {}
     for row, reason in set_aside:
         rows.setdefault(reason, []).append(row)
@@ -184,7 +189,7 @@ def _record(row: ListedOffer) -> dict[str, object]:
     }
 
 
-def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
+def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable, *, explain: bool) -> None:
     from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, STALE_AFTER_DAYS
 
     stale = sum(row.freshness == "stale" for row in rows)
@@ -202,7 +207,7 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
             f"{len(table.retired)} earlier prices are left out, because their provider no longer lists them "
             f"({plain(f'{first.provider} {first.instance}', 80)} ...; --json names all)"
         )
-    _say_set_aside(table.set_aside)
+    _say_set_aside(table.set_aside, explain=explain)
 
 
 VERB = Verb(

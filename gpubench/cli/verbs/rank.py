@@ -12,6 +12,7 @@ from gpubench.cli.options import Verb
 from gpubench.cli.output import BriefRequest, answer, say
 from gpubench.options import Option
 from gpubench.recommend.request import OUTPUT, RankRequest
+from gpubench.settings import FILES
 
 if TYPE_CHECKING:
     from gpubench.models import Ranking
@@ -23,11 +24,22 @@ class ShownRequest(BriefRequest, frozen=True, kw_only=True):
     """What is printed of a ranking besides its best rows."""
 
     table: Annotated[
-        bool, Option("Also list the best offer of each GPU, and what to know before paying.", OUTPUT)
+        bool,
+        Option(
+            "Also list the best offer of each GPU, with its memory, cores, ECC and power, and what to know "
+            "before paying.",
+            OUTPUT,
+        ),
     ] = False
-    all_offers: Annotated[bool, Option("List every offer, not the best offer of each GPU.", OUTPUT)] = False
-    factors: Annotated[bool, Option("Also list memory, cores, ECC and power.", OUTPUT)] = False
-    explain: Annotated[bool, Option("Also list every note, and what is left out and why.", OUTPUT)] = False
+    explain: Annotated[
+        bool,
+        Option("Also list every note, and what is left out and why; with --table, every offer.", OUTPUT),
+    ] = False
+
+    @property
+    def every_offer(self) -> bool:
+        """Whether a row is an offer, and not a GPU at its best."""
+        return self.table and self.explain
 
 
 def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
@@ -40,7 +52,7 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
     rows = HUMAN_LIMIT if request.limit is None else request.limit
     kept = request.limit if as_json else rows
     wants_table = request.limit is not None or any(msgspec.structs.astuple(shown))
-    one_a_gpu = request.one_a_gpu or not (as_json or shown.all_offers)
+    one_a_gpu = request.one_a_gpu or not (as_json or shown.every_offer)
     ranking = rank(msgspec.structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
 
     def screen() -> list[Part]:
@@ -48,9 +60,12 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
 
     answer(
         as_json,
-        lambda: document(ranking, request.question),
-        lambda: ranking_parts(ranking, rows, shown) if wants_table else screen(),
-        (lambda: brief_document(ranking, request.question)) if shown.brief else None,
+        lambda: document(ranking, request),
+        lambda: [
+            *(ranking_parts(ranking, rows, shown) if wants_table else screen()),
+            *set_in_a_file(request),
+        ],
+        (lambda: brief_document(ranking, request)) if shown.brief else None,
     )
     if as_json:
         return
@@ -63,6 +78,14 @@ def verb(request: RankRequest, shown: ShownRequest, *, as_json: bool) -> None:
         "CPU where there is none; `gpubench try` measures the answer where it is rented; `gpubench report` "
         "makes the page."
     )
+
+
+def set_in_a_file(request: RankRequest) -> list[Part]:
+    """Return the line that says which settings of a file the answer rests on."""
+    from gpubench.blocks.parts import Paragraph
+
+    told = f"Set in {' or '.join(FILES)} of this folder: {'; '.join(request.settings)}."
+    return [Paragraph(text=told)] if request.settings else []
 
 
 def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
@@ -83,10 +106,12 @@ def first_screen(ranking: Ranking, *, notes_in_full: bool) -> list[Part]:
     rest = (
         f"{gpus}: --table" if notes_in_full else f"{count(len(notes), 'note')} to read first, {gpus}: --table"
     )
-    below = [plain(note, 1000) for note in notes] if notes_in_full else []
-    toys = [] if notes_in_full else [Paragraph(text=note) for note in notes if note == texts()["toy_mix"]]
+    first = [note for note in notes if note.startswith("Set aside of ")]
+    below = [plain(note, 1000) for note in notes if note not in first] if notes_in_full else []
+    first += [] if notes_in_full else [note for note in notes if note == texts()["toy_mix"]]
     card = brief(of_ranking(ranking, 0), "verdict")
-    return [*toys, *card, *(Paragraph(text=each) for each in (*below, rest))]
+    before, after = ([Paragraph(text=plain(each, 1000)) for each in said] for said in (first, [*below, rest]))
+    return [*before, *card, *after]
 
 
 def ranking_parts(
@@ -105,9 +130,9 @@ def ranking_parts(
     from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
 
     hint = None if shown.explain else more_by
-    data = of_ranking(ranking, limit, every_offer=shown.all_offers, more_by=hint)
+    data = of_ranking(ranking, limit, every_offer=shown.every_offer, more_by=hint)
     rows = shown_rows(data, ranking)
-    beside = [factor_table(rows)] if shown.factors else []
+    beside = [factor_table(rows)] if shown.table else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if shown.explain else []
     return [*brief(data, "verdict", "value", "owning"), *beside, *left_out]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from gpubench.cli.options import Verb
 from gpubench.cli.output import print_json, print_path, say
 from gpubench.report.request import ReportRequest
+from gpubench.settings import FILES
 
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
-ASKED = ("workload", "precision", "samples", "have", "offers", "accept_outliers", "as_of")
+ASKED = ("workload", "precision", "samples", "have", "offers", "as_of")
 
 
 def verb(request: ReportRequest, *, as_json: bool) -> None:
@@ -19,6 +20,8 @@ def verb(request: ReportRequest, *, as_json: bool) -> None:
     from gpubench.units import format_bytes
 
     path = report(request)
+    if request.settings:
+        say(f"set in {' or '.join(FILES)} of this folder: {'; '.join(request.settings)}")
     for problem in filter(None, (section.problem for section in load_sections())):
         say(problem)
     size_bytes = Path(path).stat().st_size

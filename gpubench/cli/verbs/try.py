@@ -36,7 +36,7 @@ def verb(request: TryRequest, *, as_json: bool) -> None:
         print_json({"script": script, "machine": machine, "passed_over": passed_over})
     else:
         print_path(script)
-    say(f"Next: sh {script} rents, measures, fetches the run, shuts down and ranks again. {machine}.")
+    say(f"Next: sh {script} rents that machine, measures there and shuts it down. {machine}.")
 
 
 VERB = Verb(verb, place=125, also_called=("trial", "skypilot", "dstack"))

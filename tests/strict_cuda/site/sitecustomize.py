@@ -12,7 +12,9 @@ import sys
 from importlib.abc import MetaPathFinder
 
 VARIABLE = "GPUBENCH_STRICT_CUDA"
-CHANGED = frozenset({"torch", "pynvml", "gpubench.probe.torch_problems", "gpubench.discovery"})
+CHANGED = frozenset(
+    {"torch", "pynvml", "gpubench.probe.torch_problems", "gpubench.discovery", "gpubench.measure.checks"}
+)
 
 
 class Afterwards(MetaPathFinder):

@@ -1,0 +1,135 @@
+"""Tables as people have them: names with sizes and qualifiers beside them, money marks, commas, columns of others."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import pytest
+from click.testing import CliRunner
+
+from gpubench.cli.app import app
+from gpubench.errors import MisuseError
+from gpubench.offers.cleaning import read_own
+from gpubench.offers.importing import read_table
+from gpubench.specs import offered_gpu_key, offered_keys
+
+HEAD = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("A100 (40 GB)", "nvidia-a100-unstated-40gb"),
+        ("A100 80G", "nvidia-a100-unstated-80gb"),
+        ("A100-80G", "nvidia-a100-unstated-80gb"),
+        ("T4 16GB", "nvidia-tesla-t4-16gb"),
+        ("T4 (16 GB)", "nvidia-tesla-t4-16gb"),
+        ("H100 80GB SXM5", "nvidia-h100-sxm-80gb"),
+        ("H100 SXM (80GB)", "nvidia-h100-sxm-80gb"),
+        ("H100 HGX", "nvidia-h100-sxm-80gb"),
+        ("PCIe A100 80 GB", "nvidia-a100-pcie-80gb"),
+        ("L4 (24GB)", "nvidia-l4-24gb"),
+        ("A6000 48GB", "nvidia-rtx-a6000-48gb"),
+        ("3080Ti (12 GB)", "nvidia-geforce-rtx-3080-ti-12gb"),
+        ("RTX PRO 6000 96GB", "nvidia-rtx-pro-6000-unstated-96gb"),
+        ("B200 192GB", "nvidia-b200-sxm-180gb"),
+        ("GB200 NVL72", "nvidia-gb200-186gb"),
+        ("5090", "nvidia-geforce-rtx-5090-32gb"),
+    ],
+)
+def test_a_size_and_a_qualifier_beside_a_name_and_words_in_any_order(name, key):
+    assert offered_gpu_key(name) == key
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "A100-SXM-64GB",
+        "T4 24GB",
+        "A100-SXM4-40GB-MIG-1g.5gb",
+        "a100_3g.20gb",
+        "nvidia.com/gpu",
+        "gpu",
+        "16GB",
+        "6000",
+    ],
+)
+def test_another_size_a_part_of_a_card_and_no_name_at_all_are_none(name):
+    assert offered_gpu_key(name) is None
+
+
+def test_a_family_is_ambiguous_with_its_keys_and_a_column_of_memory_tells(tmp_path):
+    assert offered_keys("A100") == ("nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb")
+    path = tmp_path / "t.csv"
+    rows = (
+        "A100,8,2026-11-20,20,320",
+        "A100,1,2026-11-20,2,80",
+        "A100,1,2026-11-20,2,",
+        "A800,1,2026-11-20,2,",
+    )
+    lines = [f"acme,i{n},{row}" for n, row in enumerate(rows)]
+    path.write_text("\n".join([f"{HEAD},gpu_memory_gib", *lines]))
+    table = read_own(path)
+    assert [o.gpu_key for o in table.offers] == ["nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb"]
+    family, other = [reason for _, reason in table.set_aside]
+    assert "can be any of nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name one" in family
+    assert "can be any of nvidia-a800-" in other
+
+
+def test_dollars_may_be_marked_on_either_side_and_euros_not_as_dollars(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        f"{HEAD},currency,usd_per_unit,rate_date\n"
+        "acme,a,T4,1,2026-11-20,$0.62,,,\n"
+        "acme,b,T4,1,2026-11-20,0.31 USD,,,\n"
+        "acme,c,T4,1,2026-11-20,$0.62,EUR,1.1,2026-11-20\n"
+    )
+    table = read_own(path)
+    assert [o.price_usd_per_hour for o in table.offers] == [Decimal("0.62"), Decimal("0.31")]
+    assert [reason for _, reason in table.set_aside] == ["price '$0.62' is not a number"]
+
+
+def test_a_comma_parts_decimals_where_semicolons_part_cells(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        f"{HEAD};currency;usd_per_unit;rate_date;note\n".replace(",", ";")
+        + "campus;a;T4;1;2026-11-01;0,408;EUR;1,16;2026-11-01;one, or two\n"
+    )
+    (offer,) = read_own(path).offers
+    assert offer.price_usd_per_hour == Decimal("0.408") * Decimal("1.16")
+    assert offer.note.startswith("one, or two")
+
+
+@pytest.mark.parametrize("value", [True, [1, 2], {"a": 1}, None, 3.5, "blue"])
+def test_a_column_that_is_not_ours_is_passed_over_whatever_it_holds(tmp_path, value):
+    row = dict(zip(HEAD.split(","), ("acme", "a", "T4", 1, "2026-11-20", 0.5), strict=True))
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([row | {"theirs": value}]))
+    assert [o.instance for o in read_own(path).offers] == ["a"]
+
+
+@pytest.mark.parametrize("read", [read_own, read_table])
+def test_a_table_of_somebody_elses_columns_is_told_which_it_lacks(tmp_path, read):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([{"gpu_name": "RTX 4090", "dph_total": 0.6, "rentable": True}]))
+    with pytest.raises(
+        MisuseError, match=r"lacks .*provider, instance, gpu_key, gpu_count, price_date, on_demand"
+    ):
+        read(path)
+
+
+def test_what_is_set_aside_of_ones_own_stands_before_the_answer_with_its_command(tmp_path, gpubench):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        f"{HEAD}\nacme,a,L4,1,2026-11-20,0.5\nacme,b,banana,1,2026-11-20,0.5\nacme,c,L4,1,2026-11-20,-1\n"
+    )
+    shown = CliRunner().invoke(app, ["rank", "vgg16", "--offers", str(path)], env={"COLUMNS": "9000"}).stdout
+    assert shown.splitlines()[0].rstrip() == (
+        f"Set aside of {path}: 2 rows; `gpubench offers list --offers {path} --explain` shows why. "
+        "The first, mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, of those that "
+        "gpubench list --gpus shows."
+    )
+    told = gpubench("list", "--offers", path, "--explain", "--provider", "acme").stderr
+    assert "mine.csv:3 acme b banana: GPU 'banana' is unknown" in told
+    assert "mine.csv:4 acme c L4: price -1 is not above 0" in told
